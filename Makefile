@@ -1,0 +1,58 @@
+# Everything a person or a machine does here starts with one of these. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help chat up test check bench protos train evaluate clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+chat: $(VENV)/runtime ## start the three services here and talk to the embedded pair
+	@$(BIN)/slipstream chat --local
+
+up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier :50052, draft :50053
+	@$(BIN)/slipstream up
+
+test: $(VENV)/dev ## run every test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev ## ruff, mypy --strict, import-linter, buf lint, stub diff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py --check
+	$(BIN)/buf lint
+
+bench: $(VENV)/dev ## measure against transformers on the embedded pair
+	$(BIN)/python -m benchmarks.embedded_pair
+
+protos: $(VENV)/dev ## generate the Python stubs anew
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py
+
+train: $(VENV)/dev ## train the embedded pair anew (half an hour to an hour on two cores)
+	$(BIN)/python -W ignore -m training.embedded_pair all
+
+evaluate: $(VENV)/dev ## exact answers and acceptance of the embedded pair, as the model card has them
+	$(BIN)/python -m training.evaluate
+
+clean: ## remove what set-up and builds made
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(VENV)/bin/python:
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Slipstream needs Python 3.11 or newer; set PYTHON=")'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/runtime: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing Slipstream and what it needs into $(VENV): a few minutes"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing Slipstream and its test tools into $(VENV): a few minutes"
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/runtime

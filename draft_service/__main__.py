@@ -1,0 +1,37 @@
+"""Run a draft service: ``python -m draft_service --model DIRECTORY --address 0.0.0.0:50053``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from draft_service.proposer import ProposeJob
+from draft_service.service import DraftService
+from slipstream.engine.host import EngineHost
+from slipstream.hosting.process import run_model_service
+from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.rpc.server import Server
+from slipstream.v1 import draft_pb2_grpc
+
+
+class DraftSettings(ModelServiceSettings):
+    """Hosts the draft model, which proposes tokens. Each flag is also a SLIPSTREAM_DRAFT_* variable."""
+
+    model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_DRAFT_", cli_prog_name="python -m draft_service")
+
+    address: str = Field("127.0.0.1:50053", description="host:port to listen on; port 0 takes a free one")
+
+
+def _add(host: EngineHost[ProposeJob], settings: ModelServiceSettings, server: Server) -> None:
+    service = DraftService(host, max_draft_length=settings.max_draft_length)
+    draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server.grpc)
+
+
+if __name__ == "__main__":
+    run_model_service(
+        DraftSettings(),
+        service_name="draft",
+        rpc_service="slipstream.v1.DraftService",
+        role="draft",
+        add_service=_add,
+    )

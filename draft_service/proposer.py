@@ -1,0 +1,63 @@
+"""Proposing: the draft's own coupled choices, token after token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as TokenSequence
+from dataclasses import dataclass
+
+from slipstream.engine.job import Job, Statement
+from slipstream.engine.sequence import Sequence
+from slipstream.sampling.coupled import Choice
+from slipstream.sampling.rule import SamplingRule
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A continuation for one outcome of the in-flight verification; ``next_token`` is None if nothing is in flight."""
+
+    accepted_count: int
+    next_token: int | None
+    tokens: tuple[int, ...]
+
+
+class ProposeJob(Job):
+    """Chooses ``draft_length`` tokens one after another.
+
+    With a proposal in flight the draft assumes that all of it is accepted: the first token it then chooses is the
+    outcome's ``next_token``, and ``draft_length`` more follow.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        statement: Statement,
+        in_flight: TokenSequence[int],
+        draft_length: int,
+        rule: SamplingRule,
+    ) -> None:
+        token_count = draft_length + bool(in_flight)
+        super().__init__(
+            sequence,
+            statement,
+            in_flight,
+            rule,
+            wanted=1,
+            # The last token is chosen, never appended.
+            length_limit=statement.committed_length + len(in_flight) + token_count - 1,
+        )
+        self._in_flight_count = len(in_flight)
+        self._token_count = token_count
+        self._tokens: list[int] = []
+
+    def advance(self, choices: list[Choice]) -> bool:
+        token = choices[-1].token
+        self._tokens.append(token)
+        self.pending = [token]
+        return len(self._tokens) == self._token_count
+
+    @property
+    def branches(self) -> list[Branch]:
+        """The likeliest outcome's continuation; for a plain proposal, the proposal."""
+        if self._in_flight_count == 0:
+            return [Branch(0, None, tuple(self._tokens))]
+        return [Branch(self._in_flight_count, self._tokens[0], tuple(self._tokens[1:]))]

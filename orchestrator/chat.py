@@ -1,0 +1,136 @@
+"""One Chat stream: commands in, events out, at most one turn at a time. Knows nothing of wire types."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from opentelemetry.context import Context
+
+from orchestrator.errors import ChatProtocolError, SessionBusyError
+from orchestrator.generation import GenerationSettings
+from orchestrator.pair import ServedPair
+from orchestrator.store import SessionRecord
+from orchestrator.turns import TurnEvent
+from slipstream.errors import FieldViolation, InvalidFieldsError
+
+
+@dataclass(frozen=True, slots=True)
+class StartChat:
+    """Open a new session or resume one."""
+
+    session_id: str | None
+    system: str | None
+    settings: GenerationSettings
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """Start a turn."""
+
+    content: str
+    settings: GenerationSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTurn:
+    """End the running turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """The session this stream talks to."""
+
+    record: SessionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFailed:
+    """A command's error; the stream goes on."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyCommand:
+    """A request that commands nothing."""
+
+
+Command = StartChat | UserMessage | CancelTurn | EmptyCommand
+ChatEvent = SessionOpened | TurnEvent | CommandFailed
+
+
+class ChatStream:
+    """Reads commands while a turn runs, so that a cancel is heard at once and messages queue up."""
+
+    def __init__(self, pair: ServedPair, parent: Context) -> None:
+        self._pair = pair
+        self._parent = parent
+        self._record: SessionRecord | None = None
+        self._settings = GenerationSettings()
+        self._cancelled = asyncio.Event()
+        self._queue: asyncio.Queue[StartChat | UserMessage | EmptyCommand | None] = asyncio.Queue()
+
+    async def run(self, commands: AsyncIterator[Command]) -> AsyncGenerator[ChatEvent]:
+        """Events until the client has stopped sending and its last turn has ended."""
+        reader = asyncio.create_task(self._read(commands))
+        try:
+            while (command := await self._queue.get()) is not None:
+                try:
+                    if isinstance(command, StartChat):
+                        yield self._start(command)
+                        continue
+                    if isinstance(command, EmptyCommand):
+                        raise InvalidFieldsError([FieldViolation("command", "must be set: start, message or cancel")])
+                    async with aclosing(self._turn(command)) as events:
+                        async for event in events:
+                            yield event
+                except Exception as error:
+                    yield CommandFailed(error)
+            reader.result()
+        finally:
+            reader.cancel()
+
+    async def _read(self, commands: AsyncIterator[Command]) -> None:
+        try:
+            async for command in commands:
+                if isinstance(command, CancelTurn):
+                    self._cancelled.set()
+                else:
+                    self._queue.put_nowait(command)
+        finally:
+            self._queue.put_nowait(None)
+
+    def _start(self, command: StartChat) -> SessionOpened:
+        if self._record is not None:
+            raise ChatProtocolError("this stream has its session already; start once, then send messages")
+        if command.session_id is None:
+            self._record = self._pair.create_session(command.system)
+        elif command.system is not None:
+            what = "must not be set when a session is resumed: it has its system message"
+            raise InvalidFieldsError([FieldViolation("start.system", what)])
+        else:
+            self._record = self._pair.store.get(command.session_id)
+        self._settings = command.settings
+        return SessionOpened(self._record)
+
+    async def _turn(self, command: UserMessage) -> AsyncGenerator[TurnEvent]:
+        if self._record is None:
+            raise ChatProtocolError("send start before the first message")
+        session = self._record.session
+        if session.turn is not None:
+            raise SessionBusyError(f"session {session.id} has a turn running on another stream", session_id=session.id)
+        self._pair.store.get(session.id)  # it may have been deleted or have expired meanwhile
+        if not command.content:
+            raise InvalidFieldsError([FieldViolation("message.content", "must not be empty")])
+        prompt = session.prompt_for(command.content)
+        resolved = self._pair.resolve(command.settings.over(self._settings), len(prompt))
+        self._cancelled.clear()
+        turn = self._pair.run_turn(
+            self._record, prompt, resolved, content=command.content, cancelled=self._cancelled, parent=self._parent
+        )
+        async with aclosing(turn) as events:
+            async for event in events:
+                yield event

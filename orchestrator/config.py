@@ -1,0 +1,39 @@
+"""What the orchestrator can be told, by flag or environment variable."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class OrchestratorSettings(BaseSettings):
+    """Keeps the sessions and runs the rounds. Each flag is also a SLIPSTREAM_ORCHESTRATOR_* variable."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        cli_parse_args=True,
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        extra="forbid",
+        env_prefix="SLIPSTREAM_ORCHESTRATOR_",
+        cli_prog_name="python -m orchestrator",
+    )
+
+    address: str = Field("127.0.0.1:50051", description="host:port to listen on; port 0 takes a free one")
+    verifier: str = Field("127.0.0.1:50052", description="host:port of the verifier service")
+    draft: str = Field(
+        "127.0.0.1:50053", description="host:port of the draft service; empty: none, plain decoding only"
+    )
+    draft_length: int = Field(8, ge=0, description="draft tokens a round unless a request says otherwise; 0: off")
+    default_max_token_count: int = Field(512, ge=1, description="tokens a turn may generate unless a request says so")
+    max_session_count: int = Field(4096, ge=1, description="sessions kept; one more is refused")
+    session_ttl_seconds: float = Field(3600, gt=0, description="idle time after which a session expires")
+    lease_seconds: float = Field(600, gt=0, description="lease to ask for on the services' KV caches")
+    draft_deadline_seconds: float = Field(
+        2, gt=0, description="longest wait for a proposal before a round goes without"
+    )
+    verifier_patience_seconds: float = Field(30, gt=0, description="how long a turn waits for a lost verifier")
+    drain_seconds: float = Field(30, ge=0, description="time that running turns get to end after SIGTERM")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe log line shown")

@@ -1,0 +1,286 @@
+"""The model services as the orchestrator sees them. Wire types end here."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from orchestrator.peer_sequence import Position
+from orchestrator.text import Codec
+from slipstream.errors import Code, SlipstreamError
+from slipstream.rpc.channel import open_channel
+from slipstream.rpc.item_stream import ItemStream
+from slipstream.rpc.status import error_of, error_of_call
+from slipstream.rpc.wire import duration, seconds
+from slipstream.sampling.rule import SamplingDefaults, SamplingRule
+from slipstream.v1 import (
+    draft_pb2,
+    draft_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    sampling_pb2,
+    verifier_pb2,
+    verifier_pb2_grpc,
+)
+
+log = logging.getLogger(__name__)
+
+_CLOSE_DEADLINE_SECONDS = 5.0
+_HEALTH_PERIOD_SECONDS = 0.25
+_SAY_AGAIN_SECONDS = 5.0
+
+
+class CorruptTokenizerError(SlipstreamError):
+    """A tokenizer file did not arrive whole."""
+
+    code = Code.DATA_LOSS
+    reason = "CORRUPT_TOKENIZER"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model service says of its model; fields as in model.proto."""
+
+    name: str
+    architecture: str
+    vocabulary_size: int
+    tokenizer_fingerprint: str
+    context_length: int
+    end_token_ids: tuple[int, ...]
+    sampling_defaults: SamplingDefaults
+    dtype: str
+    device: str
+    max_draft_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTiming:
+    """Seconds of one exchange: the peer's own clock for queue, forward and total, ours for the round trip."""
+
+    queue: float
+    forward: float
+    total: float
+    round_trip: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The verifier's answer to one round."""
+
+    accepted_count: int
+    next_token: int
+    prefilled_count: int
+    timing: PeerTiming
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The draft's answer to one round."""
+
+    tokens: tuple[int, ...]
+    timing: PeerTiming
+
+
+class ModelPeer:
+    """ModelService at one address."""
+
+    def __init__(self, role: str, address: str) -> None:
+        self.role = role
+        self.address = address
+        self.info: ModelInfo | None = None
+        self.channel = open_channel(address)
+        self._model = model_pb2_grpc.ModelServiceStub(self.channel)
+        self._health = health_pb2_grpc.HealthStub(self.channel)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the channel is connected just now."""
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
+    async def wait_until_serving(self) -> ModelInfo:
+        """Wait for the service to be healthy, saying every few seconds for what; then ask what it hosts."""
+        said = float("-inf")
+        while not await self._is_serving():
+            if time.monotonic() - said >= _SAY_AGAIN_SECONDS:
+                log.info("waiting for the %s service at %s", self.role, self.address)
+                said = time.monotonic()
+            await asyncio.sleep(_HEALTH_PERIOD_SECONDS)
+        try:
+            response = await self._model.GetModelInfo(model_pb2.GetModelInfoRequest(), timeout=_SAY_AGAIN_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error) from error
+        self.info = _info_of(response.model)
+        log.info("the %s service at %s hosts %s", self.role, self.address, self.info.name)
+        return self.info
+
+    async def _is_serving(self) -> bool:
+        try:
+            request = health_pb2.HealthCheckRequest()
+            response = await self._health.Check(request, timeout=_SAY_AGAIN_SECONDS)  # type: ignore[attr-defined]
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def fetch_codec(self) -> Codec:
+        """The model's tokenizer and chat template. CorruptTokenizerError if a file's sha256 does not fit."""
+        files: dict[str, bytearray] = {}
+        try:
+            async for chunk in self._model.GetTokenizer(model_pb2.GetTokenizerRequest()):
+                data = files.setdefault(chunk.file_name, bytearray())
+                data += chunk.data
+                if chunk.HasField("sha256") and hashlib.sha256(data).hexdigest() != chunk.sha256:
+                    raise CorruptTokenizerError(f"{chunk.file_name} from {self.address} did not arrive whole")
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error) from error
+        template = files.get("chat_template.jinja")
+        special_tokens = json.loads(files["tokenizer_config.json"])
+        return Codec(bytes(files["tokenizer.json"]), special_tokens, template.decode() if template else None)
+
+    async def open_sequence(self, fingerprint: str, lease_seconds: float) -> str:
+        """A new handle. PeerError, for one if the tokenizers differ."""
+        request = model_pb2.OpenSequenceRequest(tokenizer_fingerprint=fingerprint, lease=duration(lease_seconds))
+        try:
+            return (await self._model.OpenSequence(request)).handle
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error) from error
+
+    def close_sequence(self, handle: str | None) -> None:
+        """Give a handle back without waiting; if the peer is away its lease ends on its own."""
+        if handle is not None:
+            task = asyncio.create_task(self._close_sequence(handle))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _close_sequence(self, handle: str) -> None:
+        request = model_pb2.CloseSequenceRequest(handle=handle)
+        try:
+            await self._model.CloseSequence(request, timeout=_CLOSE_DEADLINE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            log.debug("closing %s on the %s service: %s", handle, self.role, error.details())
+
+    async def close(self) -> None:
+        """Close the channel once the handles given back have been."""
+        if self._closing:
+            await asyncio.wait(self._closing)
+        await self.channel.close()
+
+
+class VerifierPeer(ModelPeer):
+    """The verifier service at one address: one stream for all sessions."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__("verifier", address)
+        stub = verifier_pb2_grpc.VerifierServiceStub(self.channel)
+        self._stream: ItemStream[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult] = ItemStream(
+            stub.Verify, lambda items: verifier_pb2.VerifyRequest(items=items), lambda response: response.results
+        )
+
+    async def verify(
+        self,
+        handle: str,
+        number: int,
+        position: Position,
+        proposal: Sequence[int],
+        rule: SamplingRule,
+        traceparent: str,
+    ) -> Verification:
+        """One round. PeerError if the item failed or the stream was lost."""
+        started = time.monotonic()
+        result = await self._stream.ask(
+            verifier_pb2.VerifyItem(
+                handle=handle,
+                round=number,
+                base_length=position.base_length,
+                tail=position.tail,
+                proposal=proposal,
+                rule=_rule_message(rule),
+                traceparent=traceparent,
+            )
+        )
+        if result.HasField("error"):
+            raise error_of(result.error)
+        timing = _timing_of(result.timing, time.monotonic() - started)
+        return Verification(result.accepted_count, result.next_token, result.prefilled_count, timing)
+
+    async def close(self) -> None:
+        """End the stream, then the channel."""
+        await self._stream.close()
+        await super().close()
+
+
+class DraftPeer(ModelPeer):
+    """The draft service at one address: one stream for all sessions."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__("draft", address)
+        stub = draft_pb2_grpc.DraftServiceStub(self.channel)
+        self._stream: ItemStream[draft_pb2.ProposeItem, draft_pb2.ProposeResult] = ItemStream(
+            stub.Propose, lambda items: draft_pb2.ProposeRequest(items=items), lambda response: response.results
+        )
+
+    async def propose(
+        self, handle: str, number: int, position: Position, draft_length: int, rule: SamplingRule, traceparent: str
+    ) -> Proposal:
+        """One plain proposal. PeerError if the item failed or the stream was lost."""
+        started = time.monotonic()
+        result = await self._stream.ask(
+            draft_pb2.ProposeItem(
+                handle=handle,
+                round=number,
+                base_length=position.base_length,
+                tail=position.tail,
+                draft_length=draft_length,
+                rule=_rule_message(rule),
+                traceparent=traceparent,
+            )
+        )
+        if result.HasField("error"):
+            raise error_of(result.error)
+        timing = _timing_of(result.timing, time.monotonic() - started)
+        return Proposal(tuple(result.branches[0].tokens), timing)
+
+    async def close(self) -> None:
+        """End the stream, then the channel."""
+        await self._stream.close()
+        await super().close()
+
+
+def _timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
+    return PeerTiming(seconds(message.queue), seconds(message.forward), seconds(message.total), round_trip)
+
+
+def _rule_message(rule: SamplingRule) -> sampling_pb2.SamplingRule:
+    return sampling_pb2.SamplingRule(
+        temperature=rule.temperature,
+        top_k=rule.top_k,
+        top_p=rule.top_p,
+        min_p=rule.min_p,
+        seed=rule.seed,
+        end_token_ids=rule.end_token_ids,
+        first_end_position=rule.first_end_position,
+    )
+
+
+def _info_of(message: model_pb2.ModelInfo) -> ModelInfo:
+    defaults = message.sampling_defaults
+    return ModelInfo(
+        name=message.name,
+        architecture=message.architecture,
+        vocabulary_size=message.vocabulary_size,
+        tokenizer_fingerprint=message.tokenizer_fingerprint,
+        context_length=message.context_length,
+        end_token_ids=tuple(message.end_token_ids),
+        sampling_defaults=SamplingDefaults(defaults.temperature, defaults.top_k, defaults.top_p, defaults.min_p),
+        dtype=message.dtype,
+        device=message.device,
+        max_draft_length=message.max_draft_length,
+    )

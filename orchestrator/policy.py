@@ -1,0 +1,43 @@
+"""How much to speculate, and when to leave the draft alone. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def draft_length_for_round(wanted: int, room: int) -> int:
+    """Draft tokens worth asking for: a round commits up to one more, and a turn has ``room`` for only so many."""
+    return max(0, min(wanted, room - 1))
+
+
+class DraftBreaker:
+    """A circuit breaker: after a failure the draft is left alone for a while, each time twice as long."""
+
+    def __init__(
+        self,
+        *,
+        first_pause: float = 0.5,
+        longest_pause: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Pauses in seconds."""
+        self._first_pause = first_pause
+        self._longest_pause = longest_pause
+        self._clock = clock
+        self._pause = first_pause
+        self._closed_until = 0.0
+
+    @property
+    def allows(self) -> bool:
+        """Whether the draft may be asked now."""
+        return self._clock() >= self._closed_until
+
+    def succeeded(self) -> None:
+        """The draft answered."""
+        self._pause = self._first_pause
+
+    def failed(self) -> None:
+        """The draft failed or was late."""
+        self._closed_until = self._clock() + self._pause
+        self._pause = min(self._pause * 2, self._longest_pause)

@@ -1,0 +1,327 @@
+"""OrchestratorService on the wire: requests to commands, events to responses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from orchestrator.chat import (
+    CancelTurn,
+    ChatEvent,
+    ChatStream,
+    Command,
+    CommandFailed,
+    EmptyCommand,
+    SessionOpened,
+    StartChat,
+    UserMessage,
+)
+from orchestrator.generation import GenerationSettings
+from orchestrator.pair import ServedPair
+from orchestrator.peers import ModelInfo
+from orchestrator.session import FinishReason
+from orchestrator.store import SessionRecord
+from orchestrator.text import Message
+from orchestrator.turns import TurnDelta, TurnEvent, TurnFinished, TurnStarted, TurnStatistics
+from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
+from slipstream.rpc.status import abort, status_of
+from slipstream.rpc.wire import duration
+from slipstream.telemetry.tracing import context_of_metadata
+from slipstream.v1 import model_pb2, orchestrator_pb2, orchestrator_pb2_grpc
+from slipstream.version import VERSION
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_ROLES = ("system", "user", "assistant")
+_DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
+_FINISH_REASONS = {
+    FinishReason.END_TOKEN: orchestrator_pb2.FINISH_REASON_END_TOKEN,
+    FinishReason.STOP_STRING: orchestrator_pb2.FINISH_REASON_STOP_STRING,
+    FinishReason.MAX_TOKENS: orchestrator_pb2.FINISH_REASON_MAX_TOKENS,
+    FinishReason.CONTEXT_LENGTH: orchestrator_pb2.FINISH_REASON_CONTEXT_LENGTH,
+    FinishReason.CANCELLED: orchestrator_pb2.FINISH_REASON_CANCELLED,
+}
+
+
+class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
+    """What clients talk to."""
+
+    def __init__(self, pair: ServedPair) -> None:
+        self._pair = pair
+
+    async def Generate(
+        self, request: orchestrator_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
+        try:
+            async with aclosing(self._generate(request, context)) as events:
+                async for event in events:
+                    started, delta, finished = _turn_event(event)
+                    yield orchestrator_pb2.GenerateResponse(started=started, delta=delta, finished=finished)
+        except Exception as error:
+            await abort(context, error)
+
+    async def _generate(self, request: orchestrator_pb2.GenerateRequest, context: Context) -> AsyncGenerator[TurnEvent]:
+        pair = self._pair
+        prompt = self._prompt(request)
+        resolved = pair.resolve(_settings(request.settings), len(prompt))
+        record = pair.store.detached(pair.codec)
+        parent = context_of_metadata(context.invocation_metadata())
+        turn = pair.run_turn(record, prompt, resolved, content=None, cancelled=asyncio.Event(), parent=parent)
+        try:
+            async with aclosing(turn) as events:
+                async for event in events:
+                    yield event
+        finally:
+            pair.release(record)
+
+    def _prompt(self, request: orchestrator_pb2.GenerateRequest) -> list[int]:
+        codec = self._pair.codec
+        kind = request.WhichOneof("prompt")
+        if kind == "text" and request.text:
+            return codec.encode_text(request.text)
+        if kind == "tokens" and request.tokens.token_ids:
+            size = self._pair.target.vocabulary_size
+            if not all(0 <= token < size for token in request.tokens.token_ids):
+                raise InvalidFieldsError([FieldViolation("tokens.token_ids", f"must be from 0 to {size - 1}")])
+            return list(request.tokens.token_ids)
+        if kind == "conversation" and request.conversation.messages:
+            messages = [Message(m.role, m.content) for m in request.conversation.messages]
+            _check_messages(messages)
+            return codec.encode_rendered(codec.render(messages, add_generation_prompt=True))
+        field = kind or "prompt"
+        raise InvalidFieldsError([FieldViolation(field, "must not be empty: set text, conversation or tokens")])
+
+    async def Chat(
+        self, request_iterator: AsyncIterator[orchestrator_pb2.ChatRequest], context: Context
+    ) -> AsyncIterator[orchestrator_pb2.ChatResponse]:
+        stream = ChatStream(self._pair, context_of_metadata(context.invocation_metadata()))
+        async with aclosing(stream.run(_commands(request_iterator))) as events:
+            async for event in events:
+                yield self._chat_response(event)
+
+    def _chat_response(self, event: ChatEvent) -> orchestrator_pb2.ChatResponse:
+        if isinstance(event, SessionOpened):
+            opened = orchestrator_pb2.SessionOpened(session=self._session(event.record))
+            return orchestrator_pb2.ChatResponse(opened=opened)
+        if isinstance(event, CommandFailed):
+            failed = orchestrator_pb2.CommandFailed(error=status_of(event.error))
+            return orchestrator_pb2.ChatResponse(failed=failed)
+        started, delta, finished = _turn_event(event)
+        return orchestrator_pb2.ChatResponse(started=started, delta=delta, finished=finished)
+
+    async def GetSession(
+        self, request: orchestrator_pb2.GetSessionRequest, context: Context
+    ) -> orchestrator_pb2.GetSessionResponse:
+        try:
+            record = self._pair.store.get(request.session_id)
+        except SlipstreamError as error:
+            await abort(context, error)
+        messages = [orchestrator_pb2.Message(role=m.role, content=m.content) for m in record.session.messages]
+        return orchestrator_pb2.GetSessionResponse(session=self._session(record), messages=messages)
+
+    async def ListSessions(
+        self, request: orchestrator_pb2.ListSessionsRequest, context: Context
+    ) -> orchestrator_pb2.ListSessionsResponse:
+        records = self._pair.store.recent_first()
+        size = request.page_size or _DEFAULT_PAGE_SIZE
+        try:
+            if not 1 <= size <= _MAX_PAGE_SIZE:
+                what = f"must be from 0 to {_MAX_PAGE_SIZE}, but is {size}"
+                raise InvalidFieldsError([FieldViolation("page_size", what)])
+            start = _page_start(request.page_token, [record.session.id for record in records])
+        except SlipstreamError as error:
+            await abort(context, error)
+        page = records[start : start + size]
+        more = start + size < len(records)
+        return orchestrator_pb2.ListSessionsResponse(
+            sessions=[self._session(record) for record in page],
+            next_page_token=page[-1].session.id if more else "",
+        )
+
+    async def DeleteSession(
+        self, request: orchestrator_pb2.DeleteSessionRequest, context: Context
+    ) -> orchestrator_pb2.DeleteSessionResponse:
+        try:
+            self._pair.delete_session(request.session_id)
+        except SlipstreamError as error:
+            await abort(context, error)
+        return orchestrator_pb2.DeleteSessionResponse()
+
+    async def GetServerInfo(
+        self, request: orchestrator_pb2.GetServerInfoRequest, context: Context
+    ) -> orchestrator_pb2.GetServerInfoResponse:
+        try:
+            limits, target = self._pair.limits, self._pair.target
+        except SlipstreamError as error:
+            await abort(context, error)
+        draft = self._pair.draft.info if self._pair.draft is not None else None
+        return orchestrator_pb2.GetServerInfoResponse(
+            version=VERSION,
+            target=_model(target),
+            draft=None if draft is None else _model(draft),
+            default_draft_length=limits.default_draft_length,
+            max_draft_length=limits.max_draft_length,
+            default_max_token_count=limits.default_max_token_count,
+            verifier_reachable=self._pair.verifier.reachable,
+            draft_reachable=self._pair.draft is not None and self._pair.draft.reachable,
+        )
+
+    def _session(self, record: SessionRecord) -> orchestrator_pb2.Session:
+        session = record.session
+        return orchestrator_pb2.Session(
+            id=session.id,
+            create_time=_timestamp(record.created),
+            last_active_time=_timestamp(record.last_active),
+            expire_time=_timestamp(record.last_active + self._pair.store.ttl_seconds),
+            turn_count=session.turn_count,
+            token_count=len(session.tokens),
+            running=session.turn is not None,
+            message_count=len(session.messages),
+        )
+
+
+async def _commands(requests: AsyncIterator[orchestrator_pb2.ChatRequest]) -> AsyncIterator[Command]:
+    async for request in requests:
+        kind = request.WhichOneof("command")
+        if kind == "start":
+            start = request.start
+            yield StartChat(
+                start.session_id if start.HasField("session_id") else None,
+                start.system if start.HasField("system") else None,
+                _settings(start.settings),
+            )
+        elif kind == "message":
+            yield UserMessage(request.message.content, _settings(request.message.settings))
+        elif kind == "cancel":
+            yield CancelTurn()
+        else:
+            yield EmptyCommand()
+
+
+def _settings(message: orchestrator_pb2.GenerationSettings) -> GenerationSettings:
+    sampling, speculation = message.sampling, message.speculation
+    return GenerationSettings(
+        temperature=sampling.temperature if sampling.HasField("temperature") else None,
+        top_k=sampling.top_k if sampling.HasField("top_k") else None,
+        top_p=sampling.top_p if sampling.HasField("top_p") else None,
+        min_p=sampling.min_p if sampling.HasField("min_p") else None,
+        seed=sampling.seed if sampling.HasField("seed") else None,
+        max_token_count=message.max_token_count if message.HasField("max_token_count") else None,
+        min_token_count=message.min_token_count if message.HasField("min_token_count") else None,
+        stop_strings=tuple(message.stop_strings) or None,
+        draft_length=_draft_length(speculation),
+    )
+
+
+def _draft_length(speculation: orchestrator_pb2.Speculation) -> int | None:
+    """0 for off, -1 for a fixed length that is not one (refused later, by its field's name), None for the default."""
+    if speculation.mode == orchestrator_pb2.Speculation.MODE_OFF:
+        return 0
+    if speculation.mode == orchestrator_pb2.Speculation.MODE_FIXED and speculation.HasField("draft_length"):
+        return speculation.draft_length or -1
+    return None
+
+
+def _check_messages(messages: list[Message]) -> None:
+    violations = []
+    for index, message in enumerate(messages):
+        if message.role not in _ROLES:
+            what = f"must be one of {', '.join(_ROLES)}, but is {message.role!r}"
+            violations.append(FieldViolation(f"conversation.messages[{index}].role", what))
+        if not message.content:
+            violations.append(FieldViolation(f"conversation.messages[{index}].content", "must not be empty"))
+    if messages[-1].role != "user":
+        last = f"conversation.messages[{len(messages) - 1}].role"
+        violations.append(FieldViolation(last, f"must be 'user' in the last message, but is {messages[-1].role!r}"))
+    if violations:
+        raise InvalidFieldsError(violations)
+
+
+def _page_start(token: str, ids: list[str]) -> int:
+    if not token:
+        return 0
+    if token not in ids:
+        raise InvalidFieldsError([FieldViolation("page_token", "must come from the previous response; list again")])
+    return ids.index(token) + 1
+
+
+def _turn_event(
+    event: TurnEvent,
+) -> tuple[
+    orchestrator_pb2.TurnStarted | None, orchestrator_pb2.TurnDelta | None, orchestrator_pb2.TurnFinished | None
+]:
+    if isinstance(event, TurnStarted):
+        started = orchestrator_pb2.TurnStarted(
+            turn=event.turn, seed=event.seed, prompt_token_count=event.prompt_token_count
+        )
+        return started, None, None
+    if isinstance(event, TurnDelta):
+        return None, orchestrator_pb2.TurnDelta(text=event.text, token_ids=event.token_ids), None
+    return None, None, _finished(event)
+
+
+def _finished(event: TurnFinished) -> orchestrator_pb2.TurnFinished:
+    usage = orchestrator_pb2.Usage(
+        prompt_token_count=event.prompt_token_count,
+        cached_token_count=event.cached_token_count,
+        generated_token_count=event.generated_token_count,
+    )
+    return orchestrator_pb2.TurnFinished(
+        finish_reason=_FINISH_REASONS[event.finish_reason],
+        usage=usage,
+        speculation=_speculation(event.statistics),
+        timing=_timing(event.statistics),
+    )
+
+
+def _speculation(statistics: TurnStatistics) -> orchestrator_pb2.SpeculationStatistics:
+    return orchestrator_pb2.SpeculationStatistics(
+        round_count=statistics.round_count,
+        draft_count=statistics.draft_count,
+        draft_token_count=statistics.draft_token_count,
+        accepted_token_count=statistics.accepted_token_count,
+        accepted_per_position_counts=statistics.accepted_per_position,
+        drafted_per_position_counts=statistics.drafted_per_position,
+        draft_failure_count=statistics.draft_failure_count,
+    )
+
+
+def _timing(statistics: TurnStatistics) -> orchestrator_pb2.TurnTiming:
+    return orchestrator_pb2.TurnTiming(
+        total=duration(statistics.total),
+        time_to_first_token=duration(statistics.time_to_first_token),
+        draft=duration(statistics.draft),
+        verify=duration(statistics.verify),
+        queue=duration(statistics.queue),
+        network=duration(statistics.network),
+        orchestrator=duration(statistics.orchestrator),
+    )
+
+
+def _timestamp(seconds: float) -> Timestamp:
+    message = Timestamp()
+    message.FromMicroseconds(int(seconds * 1e6))
+    return message
+
+
+def _model(info: ModelInfo) -> model_pb2.ModelInfo:
+    defaults = info.sampling_defaults
+    return model_pb2.ModelInfo(
+        name=info.name,
+        architecture=info.architecture,
+        vocabulary_size=info.vocabulary_size,
+        tokenizer_fingerprint=info.tokenizer_fingerprint,
+        context_length=info.context_length,
+        end_token_ids=info.end_token_ids,
+        sampling_defaults=model_pb2.SamplingDefaults(
+            temperature=defaults.temperature, top_k=defaults.top_k, top_p=defaults.top_p, min_p=defaults.min_p
+        ),
+        dtype=info.dtype,
+        device=info.device,
+        max_draft_length=info.max_draft_length,
+    )

@@ -1,0 +1,174 @@
+"""Sessions: a pure state machine over committed tokens. No I/O, no clock of its own, no peers.
+
+::
+
+    IDLE --begin_turn--> RUNNING --commit*--> RUNNING --end_turn--> IDLE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestrator.errors import SessionBusyError
+from orchestrator.text import Codec, Detokenizer, Message
+from slipstream.sampling.rule import SamplingRule
+
+
+class FinishReason(Enum):
+    """Why a turn ended."""
+
+    END_TOKEN = "end_token"
+    STOP_STRING = "stop_string"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT_LENGTH = "context_length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """Where a turn ends, besides an end token."""
+
+    max_token_count: int
+    context_length: int
+    stop_strings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one round added: tokens, the text that became certain, and why the turn ended if it did."""
+
+    tokens: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None
+
+
+class Turn:
+    """One answer in the making."""
+
+    def __init__(self, session: Session, prompt_length: int, rule: SamplingRule, limits: TurnLimits) -> None:
+        self.prompt_length = prompt_length
+        self.rule = rule
+        self.limits = limits
+        self.text = ""
+        self.finish_reason: FinishReason | None = None
+        self._session = session
+        self._detokenizer = Detokenizer(session.codec, limits.stop_strings)
+
+    @property
+    def generated_count(self) -> int:
+        """Tokens committed in this turn."""
+        return len(self._session.tokens) - self.prompt_length
+
+    @property
+    def room(self) -> int:
+        """How many more tokens this turn may commit."""
+        return min(
+            self.limits.max_token_count - self.generated_count,
+            self.limits.context_length - len(self._session.tokens),
+        )
+
+    def commit(self, tokens: Sequence[int]) -> Commit:
+        """Append a round's tokens up to the one that ends the turn; the rest is dropped."""
+        assert self.finish_reason is None, "the turn has ended"
+        committed: list[int] = []
+        text = ""
+        for token in tokens:
+            self._session.tokens.append(token)
+            committed.append(token)
+            text += self._take(token)
+            if self.finish_reason is not None:
+                break
+        self.text += text
+        return Commit(tuple(committed), text, self.finish_reason)
+
+    def cancel(self) -> str:
+        """End the turn where it stands; returns the text that had been held back."""
+        if self.finish_reason is not None:
+            return ""
+        self.finish_reason = FinishReason.CANCELLED
+        text = self._detokenizer.flush()
+        self.text += text
+        return text
+
+    def _take(self, token: int) -> str:
+        if token in self.rule.end_token_ids:
+            self.finish_reason = FinishReason.END_TOKEN
+            return self._detokenizer.flush()
+        text, stopped = self._detokenizer.push(token)
+        if stopped:
+            self.finish_reason = FinishReason.STOP_STRING
+        elif self.generated_count >= self.limits.max_token_count:
+            self.finish_reason = FinishReason.MAX_TOKENS
+        elif len(self._session.tokens) >= self.limits.context_length:
+            self.finish_reason = FinishReason.CONTEXT_LENGTH
+        if self.finish_reason in (FinishReason.MAX_TOKENS, FinishReason.CONTEXT_LENGTH):
+            text += self._detokenizer.flush()
+        return text
+
+
+class Session:
+    """One conversation. ``tokens`` are the committed tokens: the only state that matters."""
+
+    def __init__(self, session_id: str, codec: Codec, system: str | None = None) -> None:
+        self.id = session_id
+        self.codec = codec
+        self.messages = [] if system is None else [Message("system", system)]
+        self.tokens: list[int] = []
+        self.turn_count = 0
+        self.turn: Turn | None = None
+        self._before_turn: tuple[list[int], list[Message]] | None = None
+        self._ended_with_end_token = False
+
+    def prompt_for(self, content: str) -> list[int]:
+        """The committed tokens that a user message would start its turn with.
+
+        What was generated stays as it was generated: only the text that the template puts after it is tokenized anew.
+        Where a template rewrites what came before, the whole conversation is.
+        """
+        messages = [*self.messages, Message("user", content)]
+        rendered = self.codec.render(messages, add_generation_prompt=True)
+        if self.messages and self.messages[-1].role == "assistant":
+            before = self.codec.render(self.messages[:-1], add_generation_prompt=True) + self.messages[-1].content
+            if rendered.startswith(before):
+                rest = rendered[len(before) :]
+                if self._ended_with_end_token:  # the tokens hold what the template would repeat
+                    rest = rest.removeprefix(self.codec.token_text(self.tokens[-1]))
+                return self.tokens + self.codec.encode_rendered(rest)
+        return self.codec.encode_rendered(rendered)
+
+    def begin_turn(self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None) -> Turn:
+        """Start a turn on a prompt that includes everything before it; ``content`` is the user message, if there is one.
+
+        SessionBusyError if a turn is running.
+        """
+        if self.turn is not None:
+            raise SessionBusyError(f"session {self.id} has a turn running", session_id=self.id)
+        self._before_turn = (self.tokens, list(self.messages))
+        self.tokens = list(prompt)
+        if content is not None:
+            self.messages.append(Message("user", content))
+        self.turn_count += 1
+        self.turn = Turn(self, len(prompt), rule, limits)
+        return self.turn
+
+    def end_turn(self) -> None:
+        """Keep the turn's answer, or undo the turn if it has none."""
+        assert self.turn is not None and self._before_turn is not None, "no turn is running"
+        turn, self.turn = self.turn, None
+        if turn.generated_count == 0:
+            self.tokens, self.messages = self._before_turn
+            self.turn_count -= 1
+        else:
+            self._ended_with_end_token = turn.finish_reason is FinishReason.END_TOKEN
+            self.messages.append(Message("assistant", turn.text))
+        self._before_turn = None
+
+
+def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))

@@ -1,0 +1,150 @@
+"""Text to tokens and back: the target's tokenizer, its chat template, incremental detokenization, stop strings."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
+
+
+class NoChatTemplateError(SlipstreamError):
+    """The model has no chat template."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "NO_CHAT_TEMPLATE"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation; role is ``system``, ``user`` or ``assistant``."""
+
+    role: str
+    content: str
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(value: Any, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, **options)
+
+
+def _compile(template: str) -> jinja2.Template:
+    """The environment that chat templates are written for: transformers' settings, sandboxed."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment.from_string(template)
+
+
+class Codec:
+    """A tokenizer and a chat template, from the files the verifier hands out."""
+
+    def __init__(self, tokenizer_json: bytes, special_tokens: dict[str, str], template: str | None) -> None:
+        self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
+        self._special_tokens = special_tokens
+        self._template = None if template is None else _compile(template)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Raw text with the special tokens the tokenizer itself adds."""
+        return self.tokenizer.encode(text).ids
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Text that a chat template rendered: special tokens are in it already."""
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Tokens as text, special tokens left out."""
+        return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def token_text(self, token: int) -> str:
+        """A token as it stands in rendered text, special tokens included."""
+        return self.tokenizer.decode([token], skip_special_tokens=False)
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The conversation as the model wants it. NoChatTemplateError; InvalidFieldsError if the template refuses it."""
+        if self._template is None:
+            raise NoChatTemplateError("the model has no chat template; use Generate with a text or token prompt")
+        try:
+            return self._template.render(
+                messages=[{"role": m.role, "content": m.content} for m in messages],
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+            )
+        except jinja2.TemplateError as error:
+            raise InvalidFieldsError(
+                [FieldViolation("messages", f"the chat template refuses them: {error}")]
+            ) from error
+
+
+class StopMatcher:
+    """Finds the first stop string in text that comes in pieces, holding back what may be the start of one."""
+
+    def __init__(self, stop_strings: Sequence[str]) -> None:
+        self._stops = tuple(stop_strings)
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Take a piece; returns the text that is certain now and whether a stop string came up (the text ends before it)."""
+        if not self._stops:
+            return text, False
+        self._held += text
+        found = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            certain, self._held = self._held[: min(found)], ""
+            return certain, True
+        keep = max(_longest_overlap(self._held, stop) for stop in self._stops)
+        certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return certain, False
+
+    def flush(self) -> str:
+        """What was held back, now that nothing more comes."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _longest_overlap(text: str, stop: str) -> int:
+    """Length of the longest proper prefix of ``stop`` that ``text`` ends with."""
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+class Detokenizer:
+    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole, cut at a stop string."""
+
+    def __init__(self, codec: Codec, stop_strings: Sequence[str]) -> None:
+        self._codec = codec
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._tokens: list[int] = []
+        self._decoded = ""
+        self._stops = StopMatcher(stop_strings)
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """Take a token; returns the text that is certain now and whether a stop string came up."""
+        self._tokens.append(token)
+        piece = self._stream.step(self._codec.tokenizer, token) or ""
+        self._decoded += piece
+        return self._stops.push(piece)
+
+    def flush(self) -> str:
+        """The rest, incomplete characters included, now that no token follows."""
+        whole = self._codec.decode(self._tokens)
+        rest = whole[len(self._decoded) :] if whole.startswith(self._decoded) else ""
+        certain, stopped = self._stops.push(rest)
+        return certain if stopped else certain + self._stops.flush()

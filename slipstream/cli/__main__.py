@@ -1,0 +1,148 @@
+"""The command line: ``slipstream chat``, ``slipstream up``, ``slipstream info``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from slipstream.cli.chat import converse
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client, PeerError, Settings
+from slipstream.errors import SlipstreamError
+from slipstream.version import VERSION
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Serve a large language model faster with a small one that guesses ahead; the text never changes.",
+)
+progress = Console(stderr=True)
+
+Address = Annotated[str, typer.Option(help="host:port of the orchestrator")]
+Target = Annotated[str, typer.Option(help="target model: a directory, a hub id, 'embedded' or 'arithmetic:...'")]
+Draft = Annotated[str, typer.Option(help="draft model, likewise; empty for none")]
+Device = Annotated[str, typer.Option(help="torch device of both models")]
+Dtype = Annotated[str, typer.Option(help="bfloat16 or float32")]
+DraftLength = Annotated[int | None, typer.Option(help="draft tokens a round; 0 is off; default: the server's")]
+
+
+@app.command()
+def up(
+    target: Target = "embedded",
+    draft: Draft = "embedded",
+    device: Device = "cpu",
+    dtype: Dtype = "bfloat16",
+    orchestrator_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50051",
+    verifier_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50052",
+    draft_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50053",
+) -> None:
+    """Run the three services here until Ctrl-C."""
+    settings = PairSettings(target=target, draft=draft, device=device, dtype=dtype)
+    with _serving(settings, orchestrator=orchestrator_address, verifier=verifier_address, draft=draft_address) as local:
+        for name, service in local.services.items():
+            progress.print(f"{name:>12}  {service.address}  log {service.log}")
+        progress.print("ready; Ctrl-C stops all three")
+        while all(service.process.poll() is None for service in local.services.values()):
+            signal.sigtimedwait([signal.SIGCHLD], 1.0)
+        ended = next(s for s in local.services.values() if s.process.poll() is not None)
+        _fail(f"the {ended.name} service ended:\n{ended.log_tail()}")
+
+
+@app.command()
+def chat(
+    local: Annotated[bool, typer.Option("--local", help="start the three services here first, on free ports")] = False,
+    address: Address = "127.0.0.1:50051",
+    target: Target = "embedded",
+    draft: Draft = "embedded",
+    device: Device = "cpu",
+    dtype: Dtype = "bfloat16",
+    system: Annotated[str | None, typer.Option(help="system message")] = None,
+    session: Annotated[str | None, typer.Option(help="id of a session to resume")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; default: the model's own")] = None,
+    seed: Annotated[int | None, typer.Option(help="same seed, same text")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="most tokens an answer may have")] = None,
+    draft_length: DraftLength = None,
+) -> None:
+    """Talk to the model. Where standard input is no terminal: one message a line, exit at its end."""
+    settings = Settings(temperature=temperature, seed=seed, max_token_count=max_tokens, draft_length=draft_length)
+    options: dict[str, Any] = {"session_id": session, "system": system, "settings": settings}
+    if not local:
+        _converse(address, options)
+        return
+    with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
+        _converse(services.orchestrator_address, options)
+
+
+@app.command()
+def info(address: Address = "127.0.0.1:50051") -> None:
+    """Show what an orchestrator serves."""
+    with Client(address) as client:
+        try:
+            typer.echo(str(client.server_info()).rstrip())
+        except PeerError as error:
+            _fail(f"{address}: {error}")
+
+
+@app.command()
+def version() -> None:
+    """Show Slipstream's version."""
+    typer.echo(VERSION)
+
+
+@contextmanager
+def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices]:
+    """LocalServices with progress on standard error, and a readable end if they cannot start."""
+    status = progress.status("starting the services")
+
+    def say(text: str) -> None:
+        if progress.is_terminal:
+            status.update(text)
+        else:
+            progress.print(text)
+
+    services = LocalServices(settings, report=say, **addresses)
+    try:
+        with status:
+            services.__enter__()
+    except SlipstreamError as error:
+        _fail(str(error))
+    try:
+        yield services
+    finally:
+        if progress.is_terminal:
+            progress.print("stopping the services")
+        services.stop()
+
+
+def _converse(address: str, options: dict[str, Any]) -> None:
+    with Client(address) as client:
+        try:
+            converse(client, options)
+        except PeerError as error:
+            _fail(f"{address}: {error}")
+
+
+def _fail(message: str) -> NoReturn:
+    progress.print(f"slipstream: {message}", style="red", markup=False, highlight=False)
+    sys.exit(1)
+
+
+def main() -> None:
+    """Entry point. A terminating signal unwinds like Ctrl-C, so that no process is left behind."""
+
+    def unwind(number: int, _: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, unwind)
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""The three services as three processes on this machine: started, waited for, and surely stopped."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from slipstream.errors import Code, SlipstreamError
+from slipstream.rpc.channel import CHANNEL_OPTIONS
+
+_PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.05
+
+
+class ServiceFailedError(SlipstreamError):
+    """A service ended or did not become healthy."""
+
+    code = Code.UNAVAILABLE
+    reason = "SERVICE_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class PairSettings:
+    """What to serve. ``target_flags`` and ``draft_flags`` go to the services as they are; an empty draft means none."""
+
+    target: str = "embedded"
+    draft: str = "embedded"
+    device: str = "cpu"
+    dtype: str = "bfloat16"
+    target_flags: Sequence[str] = ()
+    draft_flags: Sequence[str] = ()
+    orchestrator_flags: Sequence[str] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def free_address() -> str:
+    """A loopback address whose port is free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+class Service:
+    """One child process. It gets SIGTERM if we die without stopping it."""
+
+    def __init__(self, name: str, module: str, address: str, flags: Sequence[str], environment: dict[str, str]) -> None:
+        self.name = name
+        self.address = address
+        self.log = Path(tempfile.mkstemp(prefix=f"slipstream-{name}-", suffix=".log")[1])
+        with self.log.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, "--address", address, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us: we drain, then stop them
+                preexec_fn=_die_with_parent,
+                env={**os.environ, **environment},
+            )
+
+    def wait_until_healthy(self, timeout: float) -> None:
+        """Poll the health service. ServiceFailedError with the log's end if the process ends or time runs out."""
+        deadline = time.monotonic() + timeout
+        with grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            while time.monotonic() < deadline:
+                if self.process.poll() is not None:
+                    raise ServiceFailedError(f"the {self.name} service ended:\n{self.log_tail()}")
+                try:
+                    status = stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0).status  # type: ignore[attr-defined]
+                    if status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                except grpc.RpcError:
+                    pass
+                time.sleep(_POLL_SECONDS)
+        raise ServiceFailedError(f"the {self.name} service is not healthy after {timeout:g} s:\n{self.log_tail()}")
+
+    def log_tail(self, line_count: int = 12) -> str:
+        """The last lines the service wrote."""
+        return "\n".join(f"  {line}" for line in self.log.read_text(errors="replace").splitlines()[-line_count:])
+
+    def stop(self, patience: float = 15.0) -> None:
+        """SIGTERM, then SIGKILL if it takes too long; returns when the process is gone."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.unlink(missing_ok=True)
+
+
+class LocalServices:
+    """Use as a context: inside it the orchestrator is healthy, after it no process is left."""
+
+    def __init__(
+        self,
+        settings: PairSettings,
+        *,
+        orchestrator: str | None = None,
+        verifier: str | None = None,
+        draft: str | None = None,
+        timeout: float = 300.0,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Addresses left out are free ones. ``report`` is told what is being waited for."""
+        self.settings = settings
+        self.orchestrator_address = orchestrator or free_address()
+        self.verifier_address = verifier or free_address()
+        self.draft_address = (draft or free_address()) if settings.draft else ""
+        self.services: dict[str, Service] = {}
+        self._timeout = timeout
+        self._report = report
+
+    def __enter__(self) -> LocalServices:
+        try:
+            self.start_verifier()
+            if self.draft_address:
+                self.start_draft()
+            self.start_orchestrator()
+            for name, service in self.services.items():
+                self._report(f"waiting for the {name} service at {service.address}")
+                service.wait_until_healthy(self._timeout)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start_verifier(self) -> Service:
+        """Start, or start again, the verifier."""
+        flags = [*self._model_flags(self.settings.target), *self.settings.target_flags]
+        return self._start("verifier", "verifier_service", self.verifier_address, flags)
+
+    def start_draft(self) -> Service:
+        """Start, or start again, the draft."""
+        flags = [*self._model_flags(self.settings.draft), *self.settings.draft_flags]
+        return self._start("draft", "draft_service", self.draft_address, flags)
+
+    def start_orchestrator(self) -> Service:
+        """Start the orchestrator."""
+        flags = ["--verifier", self.verifier_address, "--draft", self.draft_address]
+        return self._start(
+            "orchestrator", "orchestrator", self.orchestrator_address, [*flags, *self.settings.orchestrator_flags]
+        )
+
+    def stop(self) -> None:
+        """Stop them all, the orchestrator first, so that running turns can drain."""
+        held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for service in reversed(self.services.values()):
+                service.stop()
+        finally:
+            for number, handler in held.items():
+                signal.signal(number, handler)
+
+    def _model_flags(self, model: str) -> list[str]:
+        return ["--model", model, "--device", self.settings.device, "--dtype", self.settings.dtype]
+
+    def _start(self, name: str, module: str, address: str, flags: Sequence[str]) -> Service:
+        service = Service(name, module, address, flags, self.settings.environment)
+        self.services[name] = service
+        return service
+
+
+def _die_with_parent() -> None:
+    """Linux: SIGTERM for this process when its parent is gone, even by SIGKILL. Elsewhere nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

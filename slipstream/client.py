@@ -1,0 +1,254 @@
+"""The Python client: one-shot generation and chats, blocking, safe to use from threads.
+
+    with Client("127.0.0.1:50051") as client:
+        with client.chat() as chat:
+            for piece in chat.send("What does os.path.join do?"):
+                print(piece, end="", flush=True)
+
+A failed call or command raises PeerError with the server's code, reason and message.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from slipstream.rpc.channel import CHANNEL_OPTIONS
+from slipstream.rpc.status import PeerError, error_of, error_of_call
+from slipstream.rpc.wire import seconds
+from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, sampling_pb2
+
+__all__ = ["Chat", "Client", "PeerError", "Reply", "Result", "Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How tokens are chosen and where a turn ends. None takes the server's default; ``draft_length`` 0 is off."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_token_count: int | None = None
+    min_token_count: int | None = None
+    stop_strings: Sequence[str] = ()
+    draft_length: int | None = None
+
+    def message(self) -> orchestrator_pb2.GenerationSettings:
+        """These settings for the wire."""
+        speculation = None
+        if self.draft_length is not None:
+            modes = orchestrator_pb2.Speculation
+            mode = modes.MODE_FIXED if self.draft_length else modes.MODE_OFF
+            speculation = modes(mode=mode, draft_length=self.draft_length or None)
+        return orchestrator_pb2.GenerationSettings(
+            sampling=sampling_pb2.SamplingParameters(
+                temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p, seed=self.seed
+            ),
+            max_token_count=self.max_token_count,
+            min_token_count=self.min_token_count,
+            stop_strings=self.stop_strings,
+            speculation=speculation,
+        )
+
+
+@dataclass(slots=True)
+class Result:
+    """A finished turn: its text and tokens, what it used and how its rounds went. Times in seconds."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    seed: int = 0
+    finish_reason: str = ""
+    prompt_token_count: int = 0
+    cached_token_count: int = 0
+    generated_token_count: int = 0
+    round_count: int = 0
+    draft_count: int = 0
+    draft_token_count: int = 0
+    accepted_token_count: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    drafted_per_position: list[int] = field(default_factory=list)
+    total_time: float = 0.0
+    time_to_first_token: float = 0.0
+    draft_time: float = 0.0
+    verify_time: float = 0.0
+    queue_time: float = 0.0
+    network_time: float = 0.0
+    orchestrator_time: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens over the turn's whole time."""
+        return self.generated_token_count / self.total_time if self.total_time else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over proposed draft tokens; 0 without proposals."""
+        return self.accepted_token_count / self.draft_token_count if self.draft_token_count else 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens a round with a proposal committed: 1 + accepted tokens / proposals; 1 without proposals."""
+        return 1 + (self.accepted_token_count / self.draft_count if self.draft_count else 0.0)
+
+    def _finish(self, message: orchestrator_pb2.TurnFinished) -> None:
+        usage, speculation, timing = message.usage, message.speculation, message.timing
+        self.finish_reason = orchestrator_pb2.FinishReason.Name(message.finish_reason).removeprefix("FINISH_REASON_")
+        self.prompt_token_count = usage.prompt_token_count
+        self.cached_token_count = usage.cached_token_count
+        self.generated_token_count = usage.generated_token_count
+        self.round_count = speculation.round_count
+        self.draft_count = speculation.draft_count
+        self.draft_token_count = speculation.draft_token_count
+        self.accepted_token_count = speculation.accepted_token_count
+        self.accepted_per_position = list(speculation.accepted_per_position_counts)
+        self.drafted_per_position = list(speculation.drafted_per_position_counts)
+        self.total_time = seconds(timing.total)
+        self.time_to_first_token = seconds(timing.time_to_first_token)
+        self.draft_time = seconds(timing.draft)
+        self.verify_time = seconds(timing.verify)
+        self.queue_time = seconds(timing.queue)
+        self.network_time = seconds(timing.network)
+        self.orchestrator_time = seconds(timing.orchestrator)
+
+
+class Reply:
+    """One turn in progress: iterate over its text; `result` is whole once the iteration has ended."""
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self.result = Result()
+        self._events = events
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for event in self._events:
+                kind = event.WhichOneof("event")
+                if kind == "started":
+                    self.result.seed = event.started.seed
+                elif kind == "delta":
+                    self.result.text += event.delta.text
+                    self.result.token_ids.extend(event.delta.token_ids)
+                    if event.delta.text:
+                        yield event.delta.text
+                elif kind == "finished":
+                    self.result._finish(event.finished)
+                    return
+                elif kind == "failed":
+                    raise error_of(event.failed.error)
+        except grpc.RpcError as error:
+            raise error_of_call(error) from error  # type: ignore[arg-type]
+
+    def wait(self) -> Result:
+        """Run to the end and return the result."""
+        for _ in self:
+            pass
+        return self.result
+
+
+class Chat:
+    """A session of many turns over one stream. Leave it with ``close`` or a ``with`` block; resume it by ``session_id``."""
+
+    def __init__(
+        self,
+        stub: orchestrator_pb2_grpc.OrchestratorServiceStub,
+        *,
+        session_id: str | None,
+        system: str | None,
+        settings: Settings,
+    ) -> None:
+        self._commands: queue.SimpleQueue[orchestrator_pb2.ChatRequest | None] = queue.SimpleQueue()
+        start = orchestrator_pb2.StartChat(session_id=session_id, system=system, settings=settings.message())
+        self._commands.put(orchestrator_pb2.ChatRequest(start=start))
+        self._call = stub.Chat(iter(self._commands.get, None))
+        try:
+            first = next(self._call)
+        except grpc.RpcError as error:
+            raise error_of_call(error) from error  # type: ignore[arg-type]
+        if first.WhichOneof("event") == "failed":
+            self.close()
+            raise error_of(first.failed.error)
+        self.session_id: str = first.opened.session.id
+
+    def send(self, content: str, settings: Settings | None = None) -> Reply:
+        """Send a user message; iterate over the reply before sending the next."""
+        message = orchestrator_pb2.UserMessage(content=content, settings=(settings or Settings()).message())
+        self._commands.put(orchestrator_pb2.ChatRequest(message=message))
+        return Reply(self._call)
+
+    def cancel(self) -> None:
+        """End the running turn early; its reply then finishes as CANCELLED. Callable from another thread."""
+        self._commands.put(orchestrator_pb2.ChatRequest(cancel=orchestrator_pb2.CancelTurn()))
+
+    def close(self) -> None:
+        """Half-close the stream; the session stays."""
+        self._commands.put(None)
+
+    def abandon(self) -> None:
+        """Break the stream off, running turn and all; the session stays."""
+        self._call.cancel()
+        self._commands.put(None)
+
+    def __enter__(self) -> Chat:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close() if error is None else self.abandon()
+
+
+class Client:
+    """A connection to one orchestrator."""
+
+    def __init__(self, address: str = "127.0.0.1:50051") -> None:
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.stub = orchestrator_pb2_grpc.OrchestratorServiceStub(self._channel)
+
+    def generate(self, prompt: str | Sequence[int], settings: Settings | None = None) -> Reply:
+        """One answer to a raw text or to token ids: no chat template, no session."""
+        request = orchestrator_pb2.GenerateRequest(settings=(settings or Settings()).message())
+        if isinstance(prompt, str):
+            request.text = prompt
+        else:
+            request.tokens.token_ids.extend(prompt)
+        return Reply(self.stub.Generate(request))
+
+    def answer(self, messages: Sequence[tuple[str, str]], settings: Settings | None = None) -> Reply:
+        """One answer to a conversation of (role, content) pairs; no session."""
+        pairs = [orchestrator_pb2.Message(role=role, content=content) for role, content in messages]
+        request = orchestrator_pb2.GenerateRequest(
+            conversation=orchestrator_pb2.MessageList(messages=pairs), settings=(settings or Settings()).message()
+        )
+        return Reply(self.stub.Generate(request))
+
+    def chat(
+        self, *, session_id: str | None = None, system: str | None = None, settings: Settings | None = None
+    ) -> Chat:
+        """A new session, or with ``session_id`` an old one. PeerError if it is unknown or has expired."""
+        return Chat(self.stub, session_id=session_id, system=system, settings=settings or Settings())
+
+    def server_info(self) -> orchestrator_pb2.GetServerInfoResponse:
+        """The pair being served and its limits."""
+        try:
+            return self.stub.GetServerInfo(orchestrator_pb2.GetServerInfoRequest())
+        except grpc.RpcError as error:
+            raise error_of_call(error) from error  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,111 @@
+"""A model whose answers can be worked out on paper, and the same with set forward times and acceptance.
+
+The next token after tokens ``t_0 .. t_n`` is ``(t_0 + .. + t_n + n + 1) mod vocabulary``. The sum is taken over the
+paged memory, one token id a slot, so a wrong page, slot or length shows at once in the text. It drives the real services
+in tests and, with a forward time and a disagreement rate, stands in for models this machine could not hold.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+import numpy as np
+import torch
+
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.plan import StepPlan
+from slipstream.engine.sequence import PageCopy
+from slipstream.sampling.rule import SamplingDefaults
+
+SCHEME = "arithmetic:"
+FIRST_ORDINARY_TOKEN = 3
+"""Token 0 pads, 1 starts and 2 ends a turn; see the tokenizer that goes with this model."""
+
+_PEAK_LOGIT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ArithmeticSettings:
+    """``arithmetic:key=value&key=value``: every key, its default and its meaning."""
+
+    vocabulary: int = 259
+    context: int = 8192
+    agreement: float = 1.0
+    """Probability, decided by a hash of position and context, that the model says what the plain rule says."""
+    forward_ms: float = 0.0
+    """Time a forward takes at least."""
+    row_us: float = 0.0
+    """Time each row of a forward adds."""
+    ends: int = 1
+    """1: the rule may choose the end token. 0: texts only end at their token limit."""
+
+    @classmethod
+    def parse(cls, name: str) -> ArithmeticSettings:
+        """Read ``arithmetic:...``. UnsupportedModelError names an unknown key or a value that does not fit."""
+        values: dict[str, int | float] = {}
+        for key, text in parse_qsl(name.removeprefix(SCHEME), keep_blank_values=True):
+            kind = cls.__annotations__.get(key)
+            if kind is None:
+                raise UnsupportedModelError(f"{SCHEME} has no key {key!r}; it has {', '.join(cls.__annotations__)}")
+            try:
+                values[key] = int(text) if kind == "int" else float(text)
+            except ValueError:
+                raise UnsupportedModelError(f"{SCHEME} {key} must be a number, but is {text!r}") from None
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def next_token(context_sum: int, position: int, settings: ArithmeticSettings) -> int:
+    """The token at ``position`` after a context whose ids sum to ``context_sum``, by the plain rule."""
+    token = (context_sum + position) % settings.vocabulary
+    low = 2 if settings.ends else FIRST_ORDINARY_TOKEN
+    return token if token >= low else token + FIRST_ORDINARY_TOKEN
+
+
+class ArithmeticModel:
+    """See the module's text. Logits peak at the chosen token and are flat elsewhere."""
+
+    architecture = "Arithmetic"
+    dtype = "float32"
+    device = torch.device("cpu")
+    bytes_per_token = 8
+    sampling_defaults = SamplingDefaults()
+
+    def __init__(self, settings: ArithmeticSettings) -> None:
+        self.settings = settings
+        self.vocabulary_size = settings.vocabulary
+        self.context_length = settings.context
+        self.end_token_ids: tuple[int, ...] = (2,)
+        self._slots = np.zeros((0, 0), dtype=np.int64)
+
+    def reserve(self, page_count: int, page_size: int) -> int:
+        self._slots = np.zeros((page_count + 1, page_size), dtype=np.int64)
+        return self._slots.nbytes
+
+    def copy_pages(self, copies: list[PageCopy]) -> None:
+        for copy in copies:
+            self._slots[copy.destination] = self._slots[copy.source]
+
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        started = time.perf_counter()
+        self._slots.reshape(-1)[plan.slots.numpy()] = plan.input_ids.numpy()[0]
+        logits = torch.zeros(plan.logit_count, self.vocabulary_size)
+        row = 0
+        for segment in plan.segments:
+            end = segment.start + len(segment.tokens)
+            sums = self._slots[list(segment.pages)].reshape(-1)[:end].cumsum()
+            for position in range(end - segment.wanted + 1, end + 1):
+                logits[row, self._choose(int(sums[position - 1]), position)] = _PEAK_LOGIT
+                row += 1
+        settings = self.settings
+        duration = settings.forward_ms / 1e3 + settings.row_us / 1e6 * plan.input_ids.shape[1]
+        time.sleep(max(0.0, duration - (time.perf_counter() - started)))
+        return logits
+
+    def _choose(self, context_sum: int, position: int) -> int:
+        token = next_token(context_sum, position, self.settings)
+        scattered = ((context_sum * 2654435761 + position * 40503) >> 7) % 100_003 / 100_003
+        if scattered < self.settings.agreement:
+            return token
+        return FIRST_ORDINARY_TOKEN + (token + 1) % (self.vocabulary_size - FIRST_ORDINARY_TOKEN)

@@ -1,0 +1,127 @@
+"""Paged attention behind transformers' attention interface: write the new keys, gather whole pages, attend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from slipstream.engine.kv import KvMemory, LayerShape
+from slipstream.engine.plan import KEY_BLOCK, AttentionGroup, StepPlan
+
+NAME = "slipstream_paged"
+
+
+class ShapeProbe:
+    """Stands in for a StepPlan in one dense forward that learns the shape of every attention layer."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, LayerShape] = {}
+
+
+def paged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    plan: tuple[StepPlan, KvMemory] | ShapeProbe | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention signature: query ``[1, heads, rows, size]``, key and value ``[1, kv_heads, rows, size]``.
+
+    Returns ``[1, rows, heads, value_size]``. TypeError if the architecture lost ``plan`` on its way here or uses
+    something this attention does not do.
+    """
+    if plan is None:
+        raise TypeError(f"{type(module).__name__} does not pass keyword arguments on to its attention")
+    if s_aux is not None:
+        raise TypeError(f"{type(module).__name__} uses attention sinks")
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    if isinstance(plan, ShapeProbe):
+        plan.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+        return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2), None
+    step, memory = plan
+    keys, values = memory.keys[layer], memory.values[layer]
+    keys.view(-1, *keys.shape[2:]).index_copy_(0, step.slots, key[0].transpose(0, 1))
+    values.view(-1, *values.shape[2:]).index_copy_(0, step.slots, value[0].transpose(0, 1))
+    rows = query[0].transpose(0, 1)
+    if scaling is None:
+        scaling = query.shape[-1] ** -0.5
+    output: torch.Tensor | None = None
+    for group in step.groups:
+        attended = _attend(group, rows, keys, values, scaling, sliding_window, softcap)
+        if group.contiguous:
+            return attended.unsqueeze(0), None
+        if output is None:
+            output = rows.new_zeros(rows.shape[0], rows.shape[1], values.shape[-1])
+        output.index_copy_(0, group.rows[group.real], attended[group.real])
+    assert output is not None
+    return output.unsqueeze(0), None
+
+
+def _attend(
+    group: AttentionGroup,
+    rows: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """One group's queries, taken from ``rows`` ``[rows, heads, size]``: ``[batch * queries, heads, value_size]``."""
+    kv_heads = keys.shape[2]
+    head_count, size = rows.shape[1:]
+    repeats = head_count // kv_heads
+    picked = rows if group.contiguous else rows.index_select(0, group.rows)
+    # The query heads that share a key head become more queries of it: no key is copied.
+    query = picked.view(group.batch, -1, kv_heads, repeats, size).permute(0, 2, 3, 1, 4)
+    query = query.reshape(group.batch, kv_heads, -1, size)
+    key, value = (
+        pages.index_select(0, group.table).view(group.batch, group.key_count, kv_heads, -1).transpose(1, 2)
+        for pages in (keys, values)
+    )
+    mask = group.mask(window, repeats, rows.dtype)
+    if softcap is None:
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    else:
+        attended = _softcapped(query, key, value, mask, scaling, softcap)
+    attended = attended.view(group.batch, kv_heads, repeats, -1, values.shape[-1]).permute(0, 3, 1, 2, 4)
+    return attended.reshape(-1, head_count, values.shape[-1])
+
+
+def _softcapped(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float, softcap: float
+) -> torch.Tensor:
+    """Attention with ``softcap * tanh(score / softcap)``, which the library's kernel lacks.
+
+    Walks the keys in blocks of KEY_BLOCK with a running softmax (Milakov and Gimelshein 2018): each block has one
+    shape, so its sums have one order, and a block that is all masked changes nothing.
+    """
+    top = query.new_full((*query.shape[:-1], 1), -torch.inf, dtype=torch.float32)
+    weight_sum = torch.zeros_like(top)
+    total = query.new_zeros(*query.shape[:-1], value.shape[-1], dtype=torch.float32)
+    for start in range(0, key.shape[2], KEY_BLOCK):
+        block = slice(start, start + KEY_BLOCK)
+        scores = (query @ key[:, :, block].transpose(-1, -2)).float() * scaling
+        scores = torch.tanh(scores / softcap) * softcap + mask[..., block].float()
+        new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
+        # A block before a sliding window is all masked: both tops are then -inf, and their difference must not be NaN.
+        finite_top = new_top.masked_fill(new_top == -torch.inf, 0.0)
+        weights = (scores - finite_top).exp()
+        rescale = (top - finite_top).exp()
+        weight_sum = weight_sum * rescale + weights.sum(dim=-1, keepdim=True)
+        total = total * rescale + (weights.to(value.dtype) @ value[:, :, block]).float()
+        top = new_top
+    return (total / weight_sum).to(query.dtype)
+
+
+AttentionInterface.register(NAME, paged_attention)
+AttentionMaskInterface.register(NAME, lambda *_, **__: None)

@@ -1,0 +1,83 @@
+"""What the engine refuses.
+
+SlipstreamError
+├── OutOfPagesError        no page is free just now; a retry can help
+├── QueueFullError         too many jobs wait; a retry can help
+├── SequenceLimitError     too many sequences are open; a retry can help
+├── ContextExceededError   the sequence can never fit
+├── UnknownHandleError     the handle was never given, was closed, or its lease ended
+├── SequenceTooShortError  base_length is past what the handle's cache holds
+├── StaleRoundError        a round older than the last, or overtaken by a newer one
+├── InvalidItemError       an item's field is wrong
+└── UnsupportedModelError  the model cannot be served; said at start
+"""
+
+from __future__ import annotations
+
+from slipstream.errors import Code, SlipstreamError
+
+
+class OutOfPagesError(SlipstreamError):
+    """No KV page is free just now."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "OUT_OF_PAGES"
+    retry_after = 0.1
+
+
+class QueueFullError(SlipstreamError):
+    """The model thread's queue is full."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "QUEUE_FULL"
+    retry_after = 0.1
+
+
+class SequenceLimitError(SlipstreamError):
+    """The service holds as many open sequences as it may."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "SEQUENCE_LIMIT"
+    retry_after = 1.0
+
+
+class ContextExceededError(SlipstreamError):
+    """A sequence longer than the model's context or than all KV memory (metadata: context_length)."""
+
+    code = Code.OUT_OF_RANGE
+    reason = "CONTEXT_EXCEEDED"
+
+
+class UnknownHandleError(SlipstreamError):
+    """A handle that is not, or no longer, open here."""
+
+    code = Code.NOT_FOUND
+    reason = "UNKNOWN_HANDLE"
+
+
+class SequenceTooShortError(SlipstreamError):
+    """``base_length`` is past the handle's cached length: send the tokens from there on (metadata: cached_length)."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "SEQUENCE_TOO_SHORT"
+
+
+class StaleRoundError(SlipstreamError):
+    """A round number below the handle's last, or a job overtaken by a newer round."""
+
+    code = Code.ABORTED
+    reason = "STALE_ROUND"
+
+
+class InvalidItemError(SlipstreamError):
+    """A field of an item is wrong."""
+
+    code = Code.INVALID_ARGUMENT
+    reason = "INVALID_ITEM"
+
+
+class UnsupportedModelError(SlipstreamError):
+    """The model cannot be loaded or served."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "UNSUPPORTED_MODEL"

@@ -1,0 +1,127 @@
+"""The engine as an event loop sees it: open, close, run a round, look at the load. Nothing here computes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from slipstream.engine.engine import Engine
+from slipstream.engine.errors import SequenceLimitError, StaleRoundError
+from slipstream.engine.job import Job
+from slipstream.engine.leases import Leases
+from slipstream.engine.model_thread import BatchLimits, Load, ModelThread
+from slipstream.engine.sequence import Sequence
+
+log = logging.getLogger(__name__)
+
+JobT = TypeVar("JobT", bound=Job)
+
+
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """What the host grants."""
+
+    max_sequence_count: int = 1024
+    default_lease_seconds: float = 600.0
+    max_lease_seconds: float = 3600.0
+    sweep_seconds: float = 1.0
+
+
+@dataclass(slots=True)
+class _Round(Generic[JobT]):
+    number: int
+    job: JobT
+    answer: asyncio.Future[JobT]
+
+
+class EngineHost(Generic[JobT]):
+    """Handles, leases and rounds over one model thread. Belongs to one event loop."""
+
+    def __init__(
+        self, engine: Engine, batch_limits: BatchLimits, limits: HostLimits, leases: Leases | None = None
+    ) -> None:
+        self.engine = engine
+        self._limits = limits
+        self._leases = leases or Leases()
+        self._sequences: dict[str, Sequence] = {}
+        self._rounds: dict[str, _Round[JobT]] = {}
+        self._answers: dict[Job, asyncio.Future[JobT]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._thread = ModelThread(engine, batch_limits, self._on_finished)
+        self._sweeper = self._loop.create_task(self._sweep())
+        self._thread.start()
+
+    @property
+    def load(self) -> Load:
+        """As of the last step."""
+        return self._thread.load
+
+    def open(self, lease_seconds: float | None) -> tuple[str, float]:
+        """A new handle and the lease granted, in seconds. SequenceLimitError if too many are open."""
+        if len(self._sequences) >= self._limits.max_sequence_count:
+            raise SequenceLimitError(f"{len(self._sequences)} sequences are open, which is the limit")
+        granted = min(lease_seconds or self._limits.default_lease_seconds, self._limits.max_lease_seconds)
+        sequence = Sequence(secrets.token_hex(8))
+        self._sequences[sequence.handle] = sequence
+        self._leases.grant(sequence.handle, granted)
+        self._thread.add(sequence)
+        return sequence.handle, granted
+
+    def close(self, handle: str) -> None:
+        """Give a handle's pages back; nothing happens if it is not open."""
+        self._leases.end(handle)
+        self._rounds.pop(handle, None)
+        sequence = self._sequences.pop(handle, None)
+        if sequence is not None:
+            self._thread.remove(sequence)
+
+    async def run(self, handle: str, number: int, make_job: Callable[[Sequence], JobT]) -> JobT:
+        """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished older one is dropped.
+
+        UnknownHandleError, StaleRoundError, QueueFullError, or what the job itself fails with.
+        """
+        self._leases.renew(handle)
+        last = self._rounds.get(handle)
+        if last is not None and number < last.number:
+            raise StaleRoundError(f"round {number} comes after round {last.number}", last_round=last.number)
+        if last is not None and number == last.number:
+            return await asyncio.shield(last.answer)
+        job = make_job(self._sequences[handle])
+        answer: asyncio.Future[JobT] = self._loop.create_future()
+        if last is not None:
+            last.job.overtaken = True  # before the new job can begin on the sequence they share
+        self._thread.submit(job)
+        self._answers[job] = answer
+        self._rounds[handle] = _Round(number, job, answer)
+        return await asyncio.shield(answer)
+
+    async def close_all(self) -> None:
+        """Stop sweeping and computing."""
+        self._sweeper.cancel()
+        await asyncio.to_thread(self._thread.stop)
+
+    def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
+        self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop
+
+    def _deliver(self, ended: list[tuple[Job, Exception | None]]) -> None:
+        for job, error in ended:
+            answer = self._answers.pop(job)
+            if error is None:
+                answer.set_result(job)  # type: ignore[arg-type]
+                continue
+            answer.set_exception(error)
+            answer.exception()  # whoever asked may be gone; that is no fault
+            last = self._rounds.get(job.sequence.handle)
+            if last is not None and last.job is job:
+                del self._rounds[job.sequence.handle]  # a failed round may be asked again under its number
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.sweep_seconds)
+            for handle in self._leases.ended():
+                log.info("lease of %s ended; its pages come back", handle)
+                self.close(handle)

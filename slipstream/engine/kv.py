@@ -1,0 +1,46 @@
+"""The KV memory: one pair of tensors a layer, reserved whole at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from slipstream.engine.sequence import PageCopy
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One attention layer's cache: heads and head sizes of keys and of values."""
+
+    head_count: int
+    key_size: int
+    value_size: int
+
+
+def bytes_per_page(layers: list[LayerShape], page_size: int, dtype: torch.dtype) -> int:
+    """Bytes that one page takes over all layers."""
+    return page_size * dtype.itemsize * sum(s.head_count * (s.key_size + s.value_size) for s in layers)
+
+
+class KvMemory:
+    """Keys and values ``[pages + 1, page_size, heads, size]`` for each layer; page 0 is the padding page.
+
+    Zeroed, since a masked key must still be a finite number.
+    """
+
+    def __init__(
+        self, layers: list[LayerShape], page_count: int, page_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        def reserve(shape: LayerShape, size: int) -> torch.Tensor:
+            return torch.zeros(page_count + 1, page_size, shape.head_count, size, dtype=dtype, device=device)
+
+        self.keys = [reserve(shape, shape.key_size) for shape in layers]
+        self.values = [reserve(shape, shape.value_size) for shape in layers]
+        self.byte_count = sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
+
+    def copy(self, copies: list[PageCopy]) -> None:
+        """Copy whole pages, in order."""
+        for copy in copies:
+            for memory in (*self.keys, *self.values):
+                memory[copy.destination] = memory[copy.source]

@@ -1,0 +1,246 @@
+"""The one thread that computes: takes jobs, batches what is ready into steps, tells who is done."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slipstream.engine.engine import Append, Engine
+from slipstream.engine.errors import OutOfPagesError, QueueFullError, StaleRoundError
+from slipstream.engine.job import Finished, Job
+from slipstream.engine.sequence import Sequence
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A snapshot: jobs, sequences and pages. ``page_count == free + held + cached``."""
+
+    running_count: int = 0
+    waiting_count: int = 0
+    sequence_count: int = 0
+    page_count: int = 0
+    free_page_count: int = 0
+    held_page_count: int = 0
+    cached_page_count: int = 0
+    page_size: int = 0
+    kv_byte_count: int = 0
+    step_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How much one step may hold, and how much may wait."""
+
+    max_step_tokens: int = 512
+    """Tokens in one forward, over all sequences."""
+    prefill_chunk: int = 256
+    """Tokens of one sequence in one forward: long prompts take turns with short rounds."""
+    queue_limit: int = 1024
+    """Unfinished jobs; one more is refused."""
+
+
+class ModelThread:
+    """Everything that touches the engine happens here, in order of arrival."""
+
+    def __init__(self, engine: Engine, limits: BatchLimits, on_finished: Finished) -> None:
+        self.engine = engine
+        self.load = Load()
+        self._limits = limits
+        self._on_finished = on_finished
+        self._inbox: list[Job | Callable[[], None]] = []
+        self._unfinished_count = 0
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._active: list[Job] = []
+        self._sequences: OrderedDict[str, Sequence] = OrderedDict()  # least recently used first
+        self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+        self._publish_load()
+
+    def start(self) -> None:
+        """Begin taking jobs."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the current step and end. Unfinished jobs are dropped."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. QueueFullError if too many are unfinished. Callable from any thread, as the next three are."""
+        with self._wake:
+            if self._unfinished_count >= self._limits.queue_limit:
+                raise QueueFullError(f"{self._unfinished_count} items are in work or waiting")
+            self._unfinished_count += 1
+            self._inbox.append(job)
+            self._wake.notify()
+
+    def add(self, sequence: Sequence) -> None:
+        """Know an open sequence."""
+        self._call(lambda: self._sequences.update({sequence.handle: sequence}))
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, give its pages back and drop its job."""
+        self._call(lambda: self._remove(sequence))
+
+    def check(self) -> None:
+        """Run the page accounting's self-check between two steps and wait for it; raises what it raises."""
+        done = threading.Event()
+        failures: list[AssertionError] = []
+
+        def work() -> None:
+            try:
+                self.engine.pool.check()
+            except AssertionError as error:
+                failures.append(error)
+            done.set()
+
+        self._call(work)
+        done.wait()
+        if failures:
+            raise failures[0]
+
+    def _call(self, work: Callable[[], None]) -> None:
+        with self._wake:
+            self._inbox.append(work)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._stopping or self._inbox or self._active)
+                if self._stopping:
+                    return
+                inbox, self._inbox = self._inbox, []
+            ended = self._accept(inbox)
+            if self._active:
+                ended += self._step()
+            self._publish_load()
+            if ended:
+                with self._wake:
+                    self._unfinished_count -= len(ended)
+                self._on_finished(ended)
+
+    def _accept(self, inbox: list[Job | Callable[[], None]]) -> list[tuple[Job, Exception | None]]:
+        failed: list[tuple[Job, Exception | None]] = []
+        for entry in inbox:
+            if not isinstance(entry, Job):
+                entry()
+                continue
+            try:
+                model = self.engine.model
+                entry.begin(self.engine.cache, self.engine.context_length, model.vocabulary_size)
+            except Exception as error:
+                failed.append(_end(entry, error))
+                continue
+            self._sequences.move_to_end(entry.sequence.handle)
+            self._active.append(entry)
+        return failed
+
+    def _step(self) -> list[tuple[Job, Exception | None]]:
+        """One forward over what fits; the jobs that ended with it."""
+        ended = [_end(job, StaleRoundError("overtaken by a newer round")) for job in self._active if job.overtaken]
+        self._active = [job for job in self._active if not job.overtaken]
+        batch, starved = self._schedule()
+        if not batch and starved is not None:
+            self._active.remove(starved)
+            pages = self.engine.pool.page_count
+            return [*ended, _end(starved, OutOfPagesError("all KV pages are in use", page_count=pages))]
+        if batch:
+            ended += self._forward(batch)
+        return ended
+
+    def _schedule(self) -> tuple[list[tuple[Job, Append]], Job | None]:
+        """Short appends first, then prefill chunks, while tokens and pages last; and one job that found no page."""
+        budget = self._limits.max_step_tokens
+        batch: list[tuple[Job, Append]] = []
+        starved = None
+        for job in sorted(self._active, key=lambda job: len(job.pending) > self._limits.prefill_chunk):
+            count = min(len(job.pending), self._limits.prefill_chunk, budget)
+            if count == 0:
+                break
+            if not self._extend(job.sequence, job.pending[:count]):
+                starved = job
+                continue
+            budget -= count
+            batch.append((job, Append(job.sequence, count, job.take(count), job.rule)))
+        return batch, starved
+
+    def _extend(self, sequence: Sequence, tokens: list[int]) -> bool:
+        """Give a sequence pages for its tokens, taking idle sequences' pages if need be: tokens are truth, KV is cache."""
+        idle = None
+        while True:
+            try:
+                self.engine.cache.extend(sequence, tokens)
+                return True
+            except OutOfPagesError:
+                if idle is None:
+                    busy = {job.sequence.handle for job in self._active}
+                    idle = [s for handle, s in self._sequences.items() if handle not in busy and s.pages]
+                    idle.reverse()
+                if not idle:
+                    return False
+                self.engine.cache.release(idle.pop())
+
+    def _forward(self, batch: list[tuple[Job, Append]]) -> list[tuple[Job, Exception | None]]:
+        started = time.monotonic()
+        try:
+            choices = self.engine.step([append for _, append in batch])
+        except Exception as error:
+            log.exception("a forward failed; its %d items fail with it", len(batch))
+            return [self._fail(job, error) for job, _ in batch]
+        duration = time.monotonic() - started
+        ended: list[tuple[Job, Exception | None]] = []
+        for (job, append), chosen in zip(batch, choices, strict=True):
+            job.timing.started = job.timing.started or started
+            job.timing.forward += duration
+            committed = min(len(append.sequence), job.statement.committed_length)
+            self.engine.cache.publish(append.sequence, committed)
+            job.choices.extend(chosen)
+            if not job.pending:
+                chosen, job.choices = job.choices, []
+                if job.advance(chosen):
+                    self._active.remove(job)
+                    ended.append(_end(job, None))
+        return ended
+
+    def _fail(self, job: Job, error: Exception) -> tuple[Job, Exception | None]:
+        # What the forward wrote is unknown: the sequence forgets it all and is prefilled anew.
+        self.engine.cache.release(job.sequence)
+        self._active.remove(job)
+        return _end(job, error)
+
+    def _remove(self, sequence: Sequence) -> None:
+        for job in self._active:
+            if job.sequence is sequence:
+                job.overtaken = True
+        self._sequences.pop(sequence.handle, None)
+        self.engine.cache.release(sequence)
+
+    def _publish_load(self) -> None:
+        counts = self.engine.pool.counts()
+        waiting = sum(job.timing.started is None for job in self._active)
+        self.load = Load(
+            running_count=len(self._active) - waiting,
+            waiting_count=waiting,
+            sequence_count=len(self._sequences),
+            page_count=counts.total,
+            free_page_count=counts.free,
+            held_page_count=counts.held,
+            cached_page_count=counts.cached,
+            page_size=self.engine.page_size,
+            kv_byte_count=self.engine.kv_byte_count,
+            step_count=self.engine.step_count,
+        )
+
+
+def _end(job: Job, error: Exception | None) -> tuple[Job, Exception | None]:
+    job.timing.finished = time.monotonic()
+    return job, error

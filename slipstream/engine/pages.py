@@ -1,0 +1,101 @@
+"""Page accounting: integers only, no tensors. Every page is free, held (referenced) or cached (kept for prefix reuse)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from slipstream.engine.errors import OutOfPagesError
+
+PADDING_PAGE = 0
+"""Page 0 is never handed out: padding rows write there and padded page tables point there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageCounts:
+    """A conserved sum: ``total == free + held + cached``."""
+
+    total: int
+    free: int
+    held: int
+    cached: int
+
+
+class PagePool:
+    """Pages 1 to ``page_count`` with reference counts and an index of published pages.
+
+    A published page's content is final and can be found by its key; when nobody references it any more it stays
+    cached, least recently used first out, until its room is needed.
+    """
+
+    def __init__(self, page_count: int) -> None:
+        self.page_count = page_count
+        self._free = list(range(page_count, 0, -1))
+        self._references = [0] * (page_count + 1)
+        self._page_by_key: dict[bytes, int] = {}
+        self._key_by_page: dict[int, bytes] = {}
+        self._cached: OrderedDict[int, None] = OrderedDict()
+
+    def allocate(self) -> int:
+        """A page to write into, referenced once. OutOfPagesError if none is free or cached."""
+        if self._free:
+            page = self._free.pop()
+        elif self._cached:
+            page, _ = self._cached.popitem(last=False)
+            self._unpublish(page)
+        else:
+            raise OutOfPagesError(f"all {self.page_count} KV pages are held", page_count=self.page_count)
+        self._references[page] = 1
+        return page
+
+    def acquire(self, page: int) -> None:
+        """One more reference to a held or cached page."""
+        self._cached.pop(page, None)
+        self._references[page] += 1
+
+    def release(self, page: int) -> None:
+        """One reference less; the last one gone, the page is cached if published and free otherwise."""
+        self._references[page] -= 1
+        assert self._references[page] >= 0, f"page {page} released more often than acquired"
+        if self._references[page] == 0:
+            if page in self._key_by_page:
+                self._cached[page] = None
+            else:
+                self._free.append(page)
+
+    def publish(self, page: int, key: bytes) -> None:
+        """Make a full page findable by its key. The first page published under a key stays the one found."""
+        if key not in self._page_by_key and page not in self._key_by_page:
+            self._page_by_key[key] = page
+            self._key_by_page[page] = key
+
+    def find(self, key: bytes) -> int | None:
+        """The page published under a key, unreferenced by this call."""
+        return self._page_by_key.get(key)
+
+    def writable(self, page: int) -> bool:
+        """Whether a holder may overwrite the page: it is the only one, and the content is not published."""
+        return self._references[page] == 1 and page not in self._key_by_page
+
+    @property
+    def available(self) -> int:
+        """Pages that `allocate` can still give."""
+        return len(self._free) + len(self._cached)
+
+    def counts(self) -> PageCounts:
+        """Where the pages are."""
+        free, cached = len(self._free), len(self._cached)
+        return PageCounts(self.page_count, free, self.page_count - free - cached, cached)
+
+    def check(self) -> None:
+        """AssertionError if a page is lost, counted twice or in a state it cannot be in. Walks all pages: not for hot paths."""
+        held = {page for page, count in enumerate(self._references) if count}
+        free, cached = set(self._free), set(self._cached)
+        assert len(free) == len(self._free), "a page is free twice"
+        assert not (held & free or held & cached or free & cached), "a page is in two states"
+        assert held | free | cached == set(range(1, self.page_count + 1)), "a page is lost"
+        assert cached <= set(self._key_by_page), "a cached page cannot be found"
+        assert not free & set(self._key_by_page), "a free page can be found"
+
+    def _unpublish(self, page: int) -> None:
+        del self._page_by_key[self._key_by_page.pop(page)]

@@ -1,0 +1,141 @@
+"""Sequences: the tokens whose KV is cached, and the pages that hold it. Still integers only."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence as TokenSequence
+from dataclasses import dataclass, field
+
+from slipstream.engine.errors import SequenceTooShortError
+from slipstream.engine.pages import PagePool
+
+_ROOT_KEY = b"slipstream"
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One session's cache on this service: position i's KV is in ``pages[i // page_size]``."""
+
+    handle: str
+    tokens: list[int] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    """Chain keys of the first full, committed pages."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Physical work the accounting asks for: copy page ``source`` to page ``destination`` before the next forward."""
+
+    source: int
+    destination: int
+
+
+class SequenceCache:
+    """Grows, cuts, forks and shares sequences over one page pool.
+
+    Only committed tokens are ever shared: `publish` is told how many there are.
+    """
+
+    def __init__(self, pool: PagePool, page_size: int) -> None:
+        self.pool = pool
+        self.page_size = page_size
+        self._copies: list[PageCopy] = []
+
+    def pages_for(self, length: int) -> int:
+        """Pages that ``length`` tokens need."""
+        return -(-length // self.page_size)
+
+    def truncate(self, sequence: Sequence, length: int) -> None:
+        """Drop everything past ``length``. SequenceTooShortError if the sequence is shorter; then nothing changes."""
+        if length > len(sequence):
+            raise SequenceTooShortError(
+                f"base_length is {length}, but {len(sequence)} tokens are cached; send the tokens from there on",
+                cached_length=len(sequence),
+            )
+        del sequence.tokens[length:]
+        del sequence.keys[length // self.page_size :]
+        for page in sequence.pages[self.pages_for(length) :]:
+            self.pool.release(page)
+        del sequence.pages[self.pages_for(length) :]
+
+    def adopt_prefix(self, sequence: Sequence, tokens: TokenSequence[int]) -> int:
+        """Extend a committed sequence that ends on a page border by published pages whose content equals the coming tokens.
+
+        Returns how many tokens that supplied: whole pages, and never the last token, whose logits are wanted.
+        """
+        adopted = 0
+        self.publish(sequence, len(sequence))
+        while len(sequence) % self.page_size == 0 and adopted + self.page_size < len(tokens):
+            content = tokens[adopted : adopted + self.page_size]
+            key = _chain_key(sequence.keys[-1] if sequence.keys else _ROOT_KEY, content)
+            page = self.pool.find(key)
+            if page is None:
+                break
+            self.pool.acquire(page)
+            sequence.pages.append(page)
+            sequence.keys.append(key)
+            sequence.tokens.extend(content)
+            adopted += self.page_size
+        return adopted
+
+    def extend(self, sequence: Sequence, tokens: TokenSequence[int]) -> None:
+        """Append tokens and see that their positions have writable pages.
+
+        OutOfPagesError if there are not enough; then nothing changes.
+        """
+        first_page = len(sequence) // self.page_size
+        kept = sequence.pages[first_page : self.pages_for(len(sequence))]
+        fresh_count = self.pages_for(len(sequence) + len(tokens)) - len(sequence.pages)
+        copied = [page for page in kept if not self.pool.writable(page)]
+        fresh = self._allocate(fresh_count + len(copied))
+        for index, page in enumerate(sequence.pages[first_page:], first_page):
+            if page in copied:
+                destination = fresh.pop()
+                self._copies.append(PageCopy(page, destination))
+                sequence.pages[index] = destination
+                self.pool.release(page)
+        sequence.pages.extend(fresh)
+        sequence.tokens.extend(tokens)
+
+    def publish(self, sequence: Sequence, committed_length: int) -> None:
+        """Let other sequences find the full pages below ``committed_length``, whose KV must be written."""
+        for index in range(len(sequence.keys), committed_length // self.page_size):
+            content = sequence.tokens[index * self.page_size : (index + 1) * self.page_size]
+            sequence.keys.append(_chain_key(sequence.keys[-1] if sequence.keys else _ROOT_KEY, content))
+            self.pool.publish(sequence.pages[index], sequence.keys[index])
+
+    def fork(self, sequence: Sequence, handle: str) -> Sequence:
+        """A second sequence over the same pages; whichever writes first gets a copy of the last page."""
+        for page in sequence.pages:
+            self.pool.acquire(page)
+        return Sequence(handle, list(sequence.tokens), list(sequence.pages), list(sequence.keys))
+
+    def release(self, sequence: Sequence) -> None:
+        """Give all pages back and forget the tokens."""
+        self.truncate(sequence, 0)
+
+    def take_copies(self) -> list[PageCopy]:
+        """Page copies asked for since the last call, in order."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def _allocate(self, count: int) -> list[int]:
+        pages: list[int] = []
+        try:
+            for _ in range(count):
+                pages.append(self.pool.allocate())
+        except Exception:
+            for page in pages:
+                self.pool.release(page)
+            raise
+        return pages
+
+
+def _chain_key(parent: bytes, tokens: TokenSequence[int]) -> bytes:
+    """Names a page by its content and everything before it; 128 bits, so that equal keys mean equal prefixes."""
+    return hashlib.blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()

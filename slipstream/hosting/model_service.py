@@ -1,0 +1,114 @@
+"""ModelService: what draft and verifier services answer alike. Wire types and the engine host meet here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from slipstream.engine.host import EngineHost
+from slipstream.engine.job import JobTiming
+from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError, TokenizerMismatchError
+from slipstream.hosting.tokenizer_files import TokenizerFiles
+from slipstream.rpc.status import abort
+from slipstream.rpc.wire import duration, seconds
+from slipstream.sampling.rule import SamplingRule, sampling_violations
+from slipstream.v1 import model_pb2, model_pb2_grpc, sampling_pb2
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_CHUNK_BYTES = 256 * 1024
+
+
+class ModelService(model_pb2_grpc.ModelServiceServicer):
+    """Information, tokenizer, sequences and load of one hosted model."""
+
+    def __init__(self, host: EngineHost[Any], tokenizer: TokenizerFiles, *, name: str, max_draft_length: int) -> None:
+        self._host = host
+        self._tokenizer = tokenizer
+        model = host.engine.model
+        defaults = model.sampling_defaults
+        self._info = model_pb2.ModelInfo(
+            name=name,
+            architecture=model.architecture,
+            vocabulary_size=model.vocabulary_size,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            context_length=host.engine.context_length,
+            end_token_ids=model.end_token_ids,
+            sampling_defaults=model_pb2.SamplingDefaults(
+                temperature=defaults.temperature, top_k=defaults.top_k, top_p=defaults.top_p, min_p=defaults.min_p
+            ),
+            dtype=model.dtype,
+            device=str(model.device),
+            max_draft_length=max_draft_length,
+        )
+
+    async def GetModelInfo(
+        self, request: model_pb2.GetModelInfoRequest, context: Context
+    ) -> model_pb2.GetModelInfoResponse:
+        return model_pb2.GetModelInfoResponse(model=self._info)
+
+    async def GetTokenizer(
+        self, request: model_pb2.GetTokenizerRequest, context: Context
+    ) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
+        for name, data in self._tokenizer.files.items():
+            digest = hashlib.sha256(data).hexdigest()
+            for start in range(0, len(data), _CHUNK_BYTES):
+                last = start + _CHUNK_BYTES >= len(data)
+                chunk = data[start : start + _CHUNK_BYTES]
+                yield model_pb2.GetTokenizerResponse(file_name=name, data=chunk, sha256=digest if last else None)
+
+    async def OpenSequence(
+        self, request: model_pb2.OpenSequenceRequest, context: Context
+    ) -> model_pb2.OpenSequenceResponse:
+        try:
+            asked, own = request.tokenizer_fingerprint, self._tokenizer.fingerprint
+            if asked and asked != own:
+                raise TokenizerMismatchError(
+                    f"the caller's tokenizer is {asked}, but {self._info.name} has {own}", asked=asked, own=own
+                )
+            lease = seconds(request.lease) if request.HasField("lease") else None
+            if lease is not None and lease <= 0:
+                raise InvalidFieldsError([FieldViolation("lease", f"must be above 0 s, but is {lease:g} s")])
+            handle, granted = self._host.open(lease)
+        except SlipstreamError as error:
+            await abort(context, error)
+        return model_pb2.OpenSequenceResponse(handle=handle, lease=duration(granted))
+
+    async def CloseSequence(
+        self, request: model_pb2.CloseSequenceRequest, context: Context
+    ) -> model_pb2.CloseSequenceResponse:
+        self._host.close(request.handle)
+        return model_pb2.CloseSequenceResponse()
+
+    async def GetLoad(self, request: model_pb2.GetLoadRequest, context: Context) -> model_pb2.GetLoadResponse:
+        load = self._host.load
+        return model_pb2.GetLoadResponse(
+            load=model_pb2.Load(**{name: getattr(load, name) for name in load.__dataclass_fields__})
+        )
+
+
+def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
+    """A job's timing for the wire."""
+    return model_pb2.ItemTiming(
+        queue=duration(timing.queue), forward=duration(timing.forward), total=duration(timing.total)
+    )
+
+
+def rule_of(message: sampling_pb2.SamplingRule) -> SamplingRule:
+    """The sampling rule of an item; an unset top_p means off. InvalidFieldsError names what is wrong."""
+    rule = SamplingRule(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p or 1.0,
+        min_p=message.min_p,
+        seed=message.seed,
+        end_token_ids=tuple(message.end_token_ids),
+        first_end_position=message.first_end_position,
+    )
+    violations = sampling_violations(rule)
+    if violations:
+        raise InvalidFieldsError([FieldViolation(f"rule.{v.field}", v.description) for v in violations])
+    return rule

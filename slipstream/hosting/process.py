@@ -1,0 +1,90 @@
+"""The life of a model service's process: load, listen, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from slipstream.engine.arithmetic import SCHEME, ArithmeticModel, ArithmeticSettings
+from slipstream.engine.engine import MIB, Engine
+from slipstream.engine.host import EngineHost
+from slipstream.engine.job import Job
+from slipstream.engine.model import Model, TransformersModel
+from slipstream.errors import SlipstreamError
+from slipstream.hosting.model_service import ModelService
+from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
+from slipstream.rpc.server import Server
+from slipstream.telemetry.tracing import configure_tracing
+from slipstream.v1 import model_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+AddService = Callable[[EngineHost[Any], ModelServiceSettings, Server], None]
+
+
+def run_model_service(
+    settings: ModelServiceSettings, *, service_name: str, rpc_service: str, role: str, add_service: AddService
+) -> None:
+    """Serve a model until signalled. Exits with one readable line if it cannot start.
+
+    ``rpc_service`` is the full name of the service that ``add_service`` adds beside ModelService; ``role`` picks the
+    embedded model.
+    """
+    logging.basicConfig(
+        level=settings.log_level, format=f"%(asctime)s {service_name} %(levelname)s %(message)s", datefmt="%H:%M:%S"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    provider = configure_tracing(service_name)
+    try:
+        asyncio.run(_serve(settings, rpc_service, role, add_service))
+    except SlipstreamError as error:
+        sys.exit(f"{service_name}: {error}")
+    finally:
+        if provider is not None:
+            provider.shutdown()
+
+
+async def _serve(settings: ModelServiceSettings, rpc_service: str, role: str, add_service: AddService) -> None:
+    server = Server(settings.address, (rpc_service, "slipstream.v1.ModelService"), drain_seconds=settings.drain_seconds)
+    name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
+    engine = await asyncio.to_thread(_load, settings, name)
+    tokenizer = await asyncio.to_thread(load_tokenizer_files, name)
+    host: EngineHost[Job] = EngineHost(engine, settings.batch_limits(), settings.host_limits())
+    shown_name = f"embedded-{role}" if settings.model == "embedded" else settings.model
+    model_service = ModelService(host, tokenizer, name=shown_name, max_draft_length=settings.max_draft_length)
+    model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
+    add_service(host, settings, server)
+    port = await server.start()
+    await server.set_serving(True)
+    log.info("serving %s on port %d", shown_name, port)
+    await server.run_until_signalled()
+    await host.close_all()
+
+
+def _load(settings: ModelServiceSettings, name: str) -> Engine:
+    started = time.monotonic()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    model: Model
+    if name.startswith(SCHEME):
+        model = ArithmeticModel(ArithmeticSettings.parse(name))
+    else:
+        log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
+        model = TransformersModel.load(name, device=settings.device, dtype=settings.dtype)
+    engine = Engine(model, kv_memory_mib=settings.kv_memory_mib, page_size=settings.page_size)
+    log.info(
+        "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",
+        model.architecture,
+        time.monotonic() - started,
+        engine.kv_byte_count / MIB,
+        engine.pool.page_count,
+        engine.page_size,
+    )
+    return engine

@@ -1,0 +1,34 @@
+"""Channels and addresses."""
+
+from __future__ import annotations
+
+import grpc
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+"""A prompt of a million tokens is about 4 MB on the wire: over grpc's default limit of 4 MiB."""
+
+_COMMON_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+CHANNEL_OPTIONS = (
+    *_COMMON_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),
+)
+SERVER_OPTIONS = (
+    *_COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),  # else a second server on a busy port would take half its calls
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A plaintext channel to ``host:port``; it connects when first used and again when the peer comes back."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

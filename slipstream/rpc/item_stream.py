@@ -1,0 +1,152 @@
+"""Many sequences' rounds over one bidirectional stream: items coalesced into messages, answers matched by key.
+
+A stream is transport, never state. An item's error is in its result; a lost stream fails what waits on it with
+StreamLostError and is opened anew by the next item.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+
+from slipstream.rpc.status import StreamLostError, error_of_call
+
+
+class Keyed(Protocol):
+    """An item or a result: a handle and a round name it."""
+
+    @property
+    def handle(self) -> str:
+        """Of the sequence."""
+
+    @property
+    def round(self) -> int:
+        """Of the handle."""
+
+
+ItemT = TypeVar("ItemT", bound=Keyed)
+ResultT = TypeVar("ResultT", bound=Keyed)
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+Key = tuple[str, int]
+
+
+class ItemStream(Generic[ItemT, ResultT]):
+    """The asking side. One stream for each peer, opened by the first item."""
+
+    def __init__(
+        self,
+        open_call: Callable[[], Any],
+        pack: Callable[[list[ItemT]], Any],
+        unpack: Callable[[Any], Iterable[ResultT]],
+    ) -> None:
+        """``open_call`` starts the bidirectional call; ``pack`` makes a message of items, ``unpack`` results of one."""
+        self._open_call = open_call
+        self._pack = pack
+        self._unpack = unpack
+        self._waiting: dict[Key, asyncio.Future[ResultT]] = {}
+        self._outbox: list[ItemT] = []
+        self._wake = asyncio.Event()
+        self._run: asyncio.Task[None] | None = None
+
+    async def ask(self, item: ItemT) -> ResultT:
+        """Send an item and wait for its result. StreamLostError or PeerError if the stream ends first."""
+        if self._run is None or self._run.done():
+            self._run = asyncio.create_task(self._converse())
+        key = (item.handle, item.round)
+        answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = answer
+        self._outbox.append(item)
+        self._wake.set()
+        try:
+            return await answer
+        finally:
+            if self._waiting.get(key) is answer:
+                del self._waiting[key]
+
+    async def close(self) -> None:
+        """End the stream."""
+        if self._run is not None:
+            self._run.cancel()
+            await asyncio.wait([self._run])
+
+    async def _converse(self) -> None:
+        call = self._open_call()
+        writer = asyncio.create_task(self._write(call))
+        error: Exception = StreamLostError("the peer ended the stream")
+        try:
+            async for response in call:
+                for result in self._unpack(response):
+                    answer = self._waiting.pop((result.handle, result.round), None)
+                    if answer is not None and not answer.done():
+                        answer.set_result(result)
+        except grpc.aio.AioRpcError as failure:
+            error = error_of_call(failure)
+        finally:
+            writer.cancel()
+            call.cancel()
+            self._fail_all(error)
+
+    async def _write(self, call: Any) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                items, self._outbox = self._outbox, []
+                if items:
+                    await call.write(self._pack(items))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            call.cancel()  # the reader learns why
+
+    def _fail_all(self, error: Exception) -> None:
+        self._outbox.clear()
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+
+
+async def answer_items(
+    requests: AsyncIterator[RequestT],
+    items_of: Callable[[RequestT], Iterable[ItemT]],
+    answer: Callable[[ItemT], Awaitable[ResultT]],
+    pack: Callable[[list[ResultT]], ResponseT],
+) -> AsyncIterator[ResponseT]:
+    """The answering side: each item in a task of its own, results sent as they come, all that are ready in one message.
+
+    Ends once the caller has half-closed and every item is answered. ``answer`` must not raise.
+    """
+    results: list[ResultT] = []
+    ready = asyncio.Event()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def run(item: ItemT) -> None:
+        try:
+            results.append(await answer(item))
+        finally:
+            tasks.discard(asyncio.current_task())
+            ready.set()
+
+    async def read() -> None:
+        async for request in requests:
+            for item in items_of(request):
+                tasks.add(asyncio.create_task(run(item)))
+
+    reader = asyncio.create_task(read())
+    reader.add_done_callback(lambda _: ready.set())
+    try:
+        while not reader.done() or tasks or results:
+            await ready.wait()
+            ready.clear()
+            if results:
+                batch = results[:]
+                results.clear()
+                yield pack(batch)
+        reader.result()
+    finally:
+        reader.cancel()
+        for task in tasks:
+            task.cancel()

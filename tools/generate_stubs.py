@@ -1,0 +1,63 @@
+"""Generate the Python stubs of protos/ into slipstream/v1 (or, with --check, say whether they are up to date)."""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import shutil
+import sys
+import tempfile
+from importlib.metadata import files as distribution_files
+from importlib.resources import files
+from pathlib import Path
+
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTOS = ROOT / "protos"
+GOOGLEAPIS = ROOT / "build" / "googleapis"
+STATUS_PROTO = "google/rpc/status.proto"
+
+
+def copy_googleapis() -> None:
+    """Put google/rpc/status.proto, which comes with googleapis-common-protos, where buf and protoc find it."""
+    source = next(f for f in distribution_files("googleapis-common-protos") or [] if str(f) == STATUS_PROTO)
+    destination = GOOGLEAPIS / STATUS_PROTO
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(str(source.locate()), destination)
+
+
+def generate(out: Path) -> None:
+    """Write message and service stubs with their type stubs into ``out``; SystemExit if protoc refuses."""
+    sources = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
+    includes = [f"-I{PROTOS}", f"-I{GOOGLEAPIS}", f"-I{files('grpc_tools') / '_proto'}"]
+    outputs = [
+        f"--python_out={out}",
+        f"--grpc_python_out={out}",
+        f"--mypy_out=quiet:{out}",
+        f"--mypy_grpc_out=quiet:{out}",
+    ]
+    if protoc.main(["protoc", *includes, *outputs, *sources]) != 0:
+        raise SystemExit("protoc failed; its message is above")
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the committed stubs are stale")
+    options = parser.parse_args()
+    copy_googleapis()
+    if not options.check:
+        generate(ROOT)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        fresh = Path(directory)
+        generate(fresh)
+        names = sorted(str(path.relative_to(fresh)) for path in fresh.rglob("*.py*"))
+        stale = [n for n in names if not (ROOT / n).exists() or not filecmp.cmp(fresh / n, ROOT / n, shallow=False)]
+    if stale:
+        sys.exit(f"stale stubs: {', '.join(stale)}\nrun `make protos` and commit the result")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Run a verifier service: ``python -m verifier_service --model DIRECTORY --address 0.0.0.0:50052``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from slipstream.engine.host import EngineHost
+from slipstream.hosting.process import run_model_service
+from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.rpc.server import Server
+from slipstream.v1 import verifier_pb2_grpc
+from verifier_service.service import VerifierService
+from verifier_service.verifier import VerifyJob
+
+
+class VerifierSettings(ModelServiceSettings):
+    """Hosts the target model, which decides every token. Each flag is also a SLIPSTREAM_VERIFIER_* variable."""
+
+    model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_VERIFIER_", cli_prog_name="python -m verifier_service")
+
+    address: str = Field("127.0.0.1:50052", description="host:port to listen on; port 0 takes a free one")
+
+
+def _add(host: EngineHost[VerifyJob], settings: ModelServiceSettings, server: Server) -> None:
+    service = VerifierService(host, max_draft_length=settings.max_draft_length)
+    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server.grpc)
+
+
+if __name__ == "__main__":
+    run_model_service(
+        VerifierSettings(),
+        service_name="verifier",
+        rpc_service="slipstream.v1.VerifierService",
+        role="target",
+        add_service=_add,
+    )

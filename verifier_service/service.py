@@ -1,0 +1,85 @@
+"""VerifierService on the wire: items to jobs, jobs to results."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+
+from slipstream.engine.host import EngineHost
+from slipstream.engine.job import Statement
+from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.hosting.model_service import rule_of, timing_of
+from slipstream.rpc.item_stream import answer_items
+from slipstream.rpc.status import status_of
+from slipstream.telemetry import names
+from slipstream.telemetry.tracing import record_server_span
+from slipstream.v1 import verifier_pb2, verifier_pb2_grpc
+from verifier_service.verifier import VerifyJob
+
+
+class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
+    """Answers the rounds of many sequences over each stream."""
+
+    def __init__(self, host: EngineHost[VerifyJob], *, max_draft_length: int) -> None:
+        self._host = host
+        self._max_draft_length = max_draft_length
+
+    async def Verify(
+        self,
+        request_iterator: AsyncIterator[verifier_pb2.VerifyRequest],
+        context: grpc.aio.ServicerContext[verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse],
+    ) -> AsyncIterator[verifier_pb2.VerifyResponse]:
+        async for response in answer_items(
+            request_iterator,
+            lambda request: request.items,
+            self._answer,
+            lambda results: verifier_pb2.VerifyResponse(results=results),
+        ):
+            yield response
+
+    async def _answer(self, item: verifier_pb2.VerifyItem) -> verifier_pb2.VerifyResult:
+        try:
+            job = await self._verify(item)
+        except Exception as error:
+            return verifier_pb2.VerifyResult(handle=item.handle, round=item.round, error=status_of(error))
+        self._record(item, job)
+        return verifier_pb2.VerifyResult(
+            handle=item.handle,
+            round=item.round,
+            accepted_count=job.accepted_count,
+            next_token=job.next_token,
+            prefilled_count=job.prefilled_count,
+            margin=job.margin,
+            timing=timing_of(job.timing),
+        )
+
+    async def _verify(self, item: verifier_pb2.VerifyItem) -> VerifyJob:
+        if len(item.proposal) > self._max_draft_length:
+            limit = f"must have at most {self._max_draft_length} tokens, but has {len(item.proposal)}"
+            raise InvalidFieldsError([FieldViolation("proposal", limit)])
+        rule = rule_of(item.rule)
+        statement = Statement(item.base_length, tuple(item.tail))
+        proposal = tuple(item.proposal)
+        return await self._host.run(
+            item.handle, item.round, lambda sequence: VerifyJob(sequence, statement, proposal, rule)
+        )
+
+    def _record(self, item: verifier_pb2.VerifyItem, job: VerifyJob) -> None:
+        timing = job.timing
+        record_server_span(
+            names.VERIFIER_SERVICE_VERIFY,
+            item.traceparent,
+            timing.arrived_unix_ns,
+            timing.arrived_unix_ns + int(timing.total * 1e9),
+            {
+                names.HANDLE: item.handle,
+                names.ROUND_NUMBER: item.round,
+                names.BASE_LENGTH: item.base_length,
+                names.TAIL_LENGTH: len(item.tail),
+                names.DRAFT_LENGTH: len(item.proposal),
+                names.ACCEPTED_COUNT: job.accepted_count,
+                names.QUEUE_MS: timing.queue * 1e3,
+                names.FORWARD_MS: timing.forward * 1e3,
+            },
+        )
