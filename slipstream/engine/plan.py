@@ -47,7 +47,7 @@ class AttentionGroup:
 
     ``rows`` int64 ``[batch * queries]`` picks each query's row (padding picks row 0); ``real`` picks the queries that are
     not padding; ``table`` int64 ``[batch * pages]``; ``query_positions`` int64 ``[batch, queries]``.
-    ``contiguous`` says that the group's queries are exactly all rows in order.
+    ``contiguous`` says that the queries are exactly all rows in order: the step has one segment.
     """
 
     batch: int
@@ -115,7 +115,7 @@ def build_plan(segments: list[Segment], page_size: int, device: torch.device) ->
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
         logit_count=len(wanted_rows),
         groups=[
-            _group(members, query_count, key_count, row_count, page_size, device)
+            _group(members, query_count, key_count, page_size, device, contiguous=len(segments) == 1)
             for (query_count, key_count), members in shapes.items()
         ],
     )
@@ -125,9 +125,10 @@ def _group(
     members: list[tuple[Segment, int]],
     query_count: int,
     key_count: int,
-    row_count: int,
     page_size: int,
     device: torch.device,
+    *,
+    contiguous: bool,
 ) -> AttentionGroup:
     batch = len(members)
     rows = np.zeros((batch, query_count), dtype=np.int64)
@@ -148,7 +149,7 @@ def _group(
         table=_tensor(table.reshape(-1), device),
         query_positions=_tensor(positions, device),
         key_count=key_count,
-        contiguous=batch == 1 and query_count == row_count,
+        contiguous=contiguous,
     )
 
 

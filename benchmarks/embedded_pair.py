@@ -1,0 +1,185 @@
+"""The embedded pair on this machine: transformers plain and assisted, Slipstream without and with speculation.
+
+Every system answers the same questions in turn, several times over, in one run; the table gives medians, and ratios
+taken within each repetition.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client, Result, Settings
+from slipstream.hosting.tokenizer_files import embedded_directory
+from training import corpus
+from training.dialogues import QUESTION_PHRASINGS
+
+console = Console(width=120)
+
+
+@dataclass
+class System:
+    """One column of the comparison: how it answers a prompt, and what it has shown."""
+
+    name: str
+    temperature: float
+    answer: Callable[[list[int]], int]
+    """Generates after a prompt; returns how many tokens."""
+    rates: list[float] = field(default_factory=list)
+    """Tokens/s of each repetition."""
+    results: list[Result] = field(default_factory=list)
+
+
+def transformers_systems(temperature: float, dtype: str, max_tokens: int) -> list[System]:
+    """``generate`` on the target alone, and with the draft as ``assistant_model``."""
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(embedded_directory(role), dtype=getattr(torch, dtype)).eval()
+        for role in ("target", "draft")
+    )
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+
+    def generate(prompt: list[int], **options: object) -> int:
+        ids = torch.tensor([prompt])
+        mask = torch.ones_like(ids)
+        output = target.generate(ids, attention_mask=mask, max_new_tokens=max_tokens, **sampling, **options)
+        return int(output.shape[1] - ids.shape[1])
+
+    return [
+        System("transformers", temperature, generate),
+        System("transformers assisted", temperature, lambda prompt: generate(prompt, assistant_model=draft)),
+    ]
+
+
+def slipstream_system(client: Client, name: str, temperature: float, draft_length: int, max_tokens: int) -> System:
+    """Slipstream over gRPC with a fixed draft length; 0 is off."""
+    settings = Settings(temperature=temperature, seed=0, draft_length=draft_length, max_token_count=max_tokens)
+    system = System(name, temperature, lambda prompt: 0)
+
+    def answer(prompt: list[int]) -> int:
+        result = client.generate(prompt, settings).wait()
+        system.results.append(result)
+        return result.generated_token_count
+
+    system.answer = answer
+    return system
+
+
+def prompts(count: int) -> list[list[int]]:
+    """Questions about sampled symbols, as token ids under the chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(embedded_directory("target"))
+    rng = random.Random(0)
+    entries = rng.sample(corpus.read(embedded_directory("target").parent / "symbols.jsonl"), count)
+    rendered = (
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": rng.choice(QUESTION_PHRASINGS).format(entry.symbol)}],
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        for entry in entries
+    )
+    return [tokenizer.encode(text, add_special_tokens=False) for text in rendered]
+
+
+def measure(systems: Sequence[System], questions: list[list[int]], repetitions: int) -> None:
+    """Let the systems take turns, after one warm-up each."""
+    with Progress(console=console) as progress:
+        task = progress.add_task("measuring", total=(repetitions + 1) * len(systems))
+        for repetition in range(repetitions + 1):
+            for system in systems:
+                set_seed(repetition)
+                started = time.perf_counter()
+                tokens = sum(system.answer(question) for question in questions)
+                if repetition:
+                    system.rates.append(tokens / (time.perf_counter() - started))
+                else:
+                    system.results.clear()
+                progress.advance(task)
+
+
+def median_ratio(one: System, other: System) -> float:
+    """Median over the repetitions of how many times faster ``one`` was than ``other``."""
+    return statistics.median(a / b for a, b in zip(one.rates, other.rates, strict=True))
+
+
+def throughput_table(systems: Sequence[System]) -> Table:
+    """Tokens/s and ratios for each temperature."""
+    table = Table(title="tokens/s: medians; ratios: medians within one run")
+    for column in ("T", "system", "tokens/s", "x transformers", "x assisted", "x off", "acceptance", "mean length"):
+        table.add_column(column, justify="left" if column == "system" else "right")
+    for temperature in sorted({system.temperature for system in systems}):
+        group = [system for system in systems if system.temperature == temperature]
+        plain, assisted, off = group[:3]
+        for system in group:
+            accepted = sum(r.accepted_token_count for r in system.results)
+            drafted = sum(r.draft_token_count for r in system.results)
+            drafts = sum(r.draft_count for r in system.results)
+            table.add_row(
+                f"{temperature:g}",
+                system.name,
+                f"{statistics.median(system.rates):.0f}",
+                *(f"{median_ratio(system, base):.2f}" for base in (plain, assisted, off)),
+                f"{accepted / drafted:.3f}" if drafted else "",
+                f"{1 + accepted / drafts:.2f}" if drafts else "",
+            )
+    return table
+
+
+def round_table(systems: Sequence[System]) -> Table:
+    """Where a round's milliseconds went."""
+    table = Table(title="milliseconds a round (means)")
+    for column in ("T", "system", "draft", "verify", "queue", "network", "orchestrator", "round"):
+        table.add_column(column, justify="left" if column == "system" else "right")
+    for system in systems:
+        rounds = sum(r.round_count for r in system.results)
+        if not rounds:
+            continue
+        parts = [
+            sum(getattr(r, f"{part}_time") for r in system.results) / rounds * 1e3
+            for part in ("draft", "verify", "queue", "network", "orchestrator")
+        ]
+        table.add_row(f"{system.temperature:g}", system.name, *(f"{ms:.2f}" for ms in (*parts, sum(parts))))
+    return table
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=30, help="questions in each repetition")
+    parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions; one more warms up")
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
+    parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32, for every system")
+    parser.add_argument("--draft-lengths", type=int, nargs="+", default=[5, 8], help="draft tokens a round")
+    options = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    console.print(
+        f"commit {commit or 'unknown'}, {platform.machine()} with {torch.get_num_threads()} torch threads, torch "
+        f"{torch.__version__}, {options.dtype}, {options.prompts} prompts x {options.repetitions} repetitions"
+    )
+    questions = prompts(options.prompts)
+    systems: list[System] = []
+    with LocalServices(PairSettings(dtype=options.dtype)) as local, Client(local.orchestrator_address) as client:
+        for temperature in (0.0, 0.8):
+            systems += transformers_systems(temperature, options.dtype, options.max_tokens)
+            for length in (0, *options.draft_lengths):
+                name = f"Slipstream K={length}" if length else "Slipstream off"
+                systems.append(slipstream_system(client, name, temperature, length, options.max_tokens))
+        measure(systems, questions, options.repetitions)
+    console.print(throughput_table(systems))
+    console.print(round_table(systems))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The same token at the same position has the same bits in a prefill, a verify window, any batch, any chunking, a rebuild."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from slipstream.engine.engine import Engine
+from slipstream.engine.model import TransformersModel
+from slipstream.engine.plan import Segment, build_plan
+from slipstream.engine.sequence import Sequence
+from tests import tiny_models
+
+LENGTH = 540  # past one key block of 512
+START = 470  # the long way there is walked once, then in chunks
+
+
+class Recorder:
+    """An engine's model driven directly, keeping the logits of every position of every sequence."""
+
+    def __init__(self, directory: Path, dtype: str) -> None:
+        model = TransformersModel.load(str(directory), device="cpu", dtype=dtype)
+        self.engine = Engine(model, kv_memory_mib=16)
+
+    def step(self, parts: list[tuple[Sequence, list[int]]]) -> list[torch.Tensor]:
+        """Append tokens to sequences in one forward; logits ``[tokens, vocabulary]`` for each part."""
+        segments = []
+        for sequence, tokens in parts:
+            start = len(sequence)
+            self.engine.cache.extend(sequence, tokens)
+            segments.append(Segment(tokens, start, sequence.pages, len(tokens)))
+        self.engine.model.copy_pages(self.engine.cache.take_copies())
+        logits = self.engine.model.forward(build_plan(segments, self.engine.page_size, torch.device("cpu")))
+        return list(logits.split([len(tokens) for _, tokens in parts]))
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "gpt2"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.save(tiny_models.build(request.param), tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_have_the_same_bits_however_they_are_computed(directory: Path, dtype: str) -> None:
+    rng = random.Random(0)
+    recorder = Recorder(directory, dtype)
+    texts = [[rng.randrange(tiny_models.VOCABULARY_SIZE) for _ in range(LENGTH)] for _ in range(3)]
+    reference = []
+    for text in texts:
+        sequence = Sequence("reference")
+        reference.append(torch.cat([recorder.step([(sequence, text[i : i + 8])])[0] for i in range(0, LENGTH, 8)]))
+        recorder.engine.cache.release(sequence)
+    for chunk in (START, 100):
+        sequences = [Sequence(str(index)) for index in range(3)]
+        got = [
+            torch.cat([recorder.step([(s, text[i : min(i + chunk, START)])])[0] for i in range(0, START, chunk)])
+            for s, text in zip(sequences, texts, strict=True)
+        ]
+        while any(len(sequence) < LENGTH for sequence in sequences):
+            parts = []
+            for index, sequence in enumerate(sequences):
+                # Rounds and small prefill chunks beside one another; sequences join and leave.
+                count = min(LENGTH - len(sequence), rng.choice((0, 1, 4, 6, 9, 17)))
+                if count:
+                    parts.append((index, sequence, texts[index][len(sequence) :][:count]))
+            if parts:
+                logits = recorder.step([(sequence, tokens) for _, sequence, tokens in parts])
+                for (index, _, _), part in zip(parts, logits, strict=True):
+                    got[index] = torch.cat([got[index], part])
+        for index in range(3):
+            assert torch.equal(got[index], reference[index]), (chunk, index)
+        for sequence in sequences:
+            recorder.engine.cache.release(sequence)
+    recorder.engine.pool.check()
+
+
+def test_one_thread_and_two_give_the_same_bits(directory: Path) -> None:
+    text = [random.Random(1).randrange(tiny_models.VOCABULARY_SIZE) for _ in range(300)]
+    results = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(Recorder(directory, "float32").step([(Sequence("a"), text)])[0])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*results)

@@ -1,0 +1,61 @@
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream.sampling.coupled import accepted_count, choose
+from slipstream.sampling.filters import apply_filters
+from slipstream.sampling.noise import gumbel
+from slipstream.sampling.rule import SamplingRule
+
+
+def brute_force(logits: torch.Tensor, rule: SamplingRule, position: int) -> tuple[int, float]:
+    """Noise for every token of the vocabulary, no pruning."""
+    filtered = apply_filters(logits.unsqueeze(0), [rule], [position])[0].numpy().astype(np.float64)
+    count = len(filtered)
+    noise = gumbel(
+        np.full(count, rule.seed, np.uint64), np.full(count, position, np.uint64), np.arange(count).astype("u8")
+    )
+    perturbed = filtered + noise
+    best = int(perturbed.argmax())
+    return best, float(perturbed[best] - np.delete(perturbed, best).max())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    position=st.integers(0, 2**31),
+    spread=st.floats(0.01, 30),
+    temperature=st.floats(0.05, 5),
+    top_k=st.sampled_from([0, 1, 7]),
+)
+def test_pruning_is_exact(seed: int, position: int, spread: float, temperature: float, top_k: int) -> None:
+    logits = torch.randn(500, generator=torch.Generator().manual_seed(seed % 1000)) * spread
+    rule = SamplingRule(temperature=temperature, top_k=top_k, seed=seed)
+    token, margin = brute_force(logits, rule, position)
+    choice = choose(logits.unsqueeze(0), [rule], [position])[0]
+    assert choice.token == token
+    # A pruned runner-up may be further away than the best one kept, never nearer.
+    assert choice.margin >= margin
+    assert choice.margin == margin or choice.margin == float("inf")
+
+
+def test_temperature_zero_is_argmax_and_ties_go_to_the_lower_id() -> None:
+    logits = torch.tensor([[1.0, 5.0, 5.0, 0.0], [2.0, 1.0, 0.0, 9.5]])
+    assert [c.token for c in choose(logits, [SamplingRule()] * 2, [0, 1])] == [1, 3]
+    assert [c.margin for c in choose(logits, [SamplingRule()] * 2, [0, 1])] == [0.0, 7.5]
+
+
+def test_rows_of_different_rules_choose_as_they_would_alone() -> None:
+    logits = torch.randn(6, 200, generator=torch.Generator().manual_seed(4)) * 3
+    rules = [SamplingRule(temperature=t, seed=i, top_p=p) for i, (t, p) in enumerate([(0, 1), (1, 0.9), (0.3, 1)] * 2)]
+    positions = [5, 6, 7, 8, 9, 10]
+    alone = [choose(logits[i : i + 1], [rules[i]], [positions[i]])[0] for i in range(6)]
+    assert choose(logits, rules, positions) == alone
+
+
+def test_accepted_count_is_the_longest_equal_prefix() -> None:
+    assert accepted_count([], [4]) == 0
+    assert accepted_count([4, 5], [4, 5, 6]) == 2
+    assert accepted_count([4, 5], [4, 6, 6]) == 1
+    assert accepted_count([4, 5], [3, 5, 6]) == 0

@@ -1,0 +1,171 @@
+"""The page accounting against brute force: every sequence's content is what plain lists say, and no page is lost."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from slipstream.engine.errors import OutOfPagesError, SequenceTooShortError
+from slipstream.engine.pages import PagePool
+from slipstream.engine.sequence import Sequence, SequenceCache
+
+PAGE_SIZE = 4
+PAGE_COUNT = 12
+
+
+class Memory:
+    """What a model would do with the accounting: write tokens to slots, copy pages."""
+
+    def __init__(self, cache: SequenceCache) -> None:
+        self.cache = cache
+        self.slots = {page: [-1] * PAGE_SIZE for page in range(PAGE_COUNT + 1)}
+
+    def extend(self, sequence: Sequence, tokens: list[int]) -> None:
+        start = len(sequence)
+        self.cache.extend(sequence, tokens)
+        for copy in self.cache.take_copies():
+            self.slots[copy.destination] = list(self.slots[copy.source])
+        for position, token in enumerate(tokens, start):
+            self.slots[sequence.pages[position // PAGE_SIZE]][position % PAGE_SIZE] = token
+
+    def read(self, sequence: Sequence) -> list[int]:
+        return [self.slots[sequence.pages[p // PAGE_SIZE]][p % PAGE_SIZE] for p in range(len(sequence))]
+
+
+class CacheMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = SequenceCache(PagePool(PAGE_COUNT), PAGE_SIZE)
+        self.memory = Memory(self.cache)
+        self.expected: dict[str, list[int]] = {}
+        self.sequences: dict[str, Sequence] = {}
+        self.counter = 0
+
+    def _new(self, sequence: Sequence, content: list[int]) -> None:
+        self.sequences[sequence.handle] = sequence
+        self.expected[sequence.handle] = content
+
+    def _name(self) -> str:
+        self.counter += 1
+        return f"s{self.counter}"
+
+    @rule()
+    def open(self) -> None:
+        self._new(Sequence(self._name()), [])
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 2), min_size=1, max_size=9), committed=st.booleans())
+    def append(self, data: st.DataObject, tokens: list[int], committed: bool) -> None:
+        handle = data.draw(st.sampled_from(sorted(self.sequences)))
+        sequence = self.sequences[handle]
+        before = len(sequence)
+        adopted = self.cache.adopt_prefix(sequence, tokens) if committed else 0
+        assert adopted % PAGE_SIZE == 0
+        assert adopted < len(tokens)
+        self.expected[handle] += tokens[:adopted]
+        try:
+            self.memory.extend(sequence, tokens[adopted:])
+        except OutOfPagesError:
+            assert len(sequence) == before + adopted
+            return
+        self.expected[handle] += tokens[adopted:]
+        if committed:
+            self.cache.publish(sequence, len(sequence))
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        handle = data.draw(st.sampled_from(sorted(self.sequences)))
+        length = data.draw(st.integers(0, len(self.expected[handle])))
+        self.cache.truncate(self.sequences[handle], length)
+        del self.expected[handle][length:]
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        handle = data.draw(st.sampled_from(sorted(self.sequences)))
+        self._new(self.cache.fork(self.sequences[handle], self._name()), list(self.expected[handle]))
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        handle = data.draw(st.sampled_from(sorted(self.sequences)))
+        self.cache.release(self.sequences.pop(handle))
+        del self.expected[handle]
+
+    @invariant()
+    def content_is_what_was_appended(self) -> None:
+        for handle, sequence in self.sequences.items():
+            assert sequence.tokens == self.expected[handle]
+            assert self.memory.read(sequence) == self.expected[handle]
+            assert len(sequence.pages) == self.cache.pages_for(len(sequence))
+
+    @invariant()
+    def no_page_is_lost(self) -> None:
+        self.cache.pool.check()
+        held = {page for sequence in self.sequences.values() for page in sequence.pages}
+        assert self.cache.pool.counts().held == len(held)
+
+
+CacheMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCacheMachine = CacheMachine.TestCase
+
+
+def cache_with(tokens: list[int], *, published: bool = True) -> tuple[SequenceCache, Sequence]:
+    cache = SequenceCache(PagePool(PAGE_COUNT), PAGE_SIZE)
+    sequence = Sequence("a")
+    cache.extend(sequence, tokens)
+    if published:
+        cache.publish(sequence, len(tokens))
+    return cache, sequence
+
+
+def test_a_second_session_shares_whole_committed_pages_and_never_its_last_token() -> None:
+    cache, first = cache_with(list(range(8)))
+    second = Sequence("b")
+    assert cache.adopt_prefix(second, list(range(8))) == 4
+    assert second.pages == first.pages[:1]
+    third = Sequence("c")
+    assert cache.adopt_prefix(third, [*range(8), 99]) == 8
+
+
+def test_uncommitted_tokens_are_never_shared() -> None:
+    cache, _ = cache_with(list(range(8)), published=False)
+    assert cache.adopt_prefix(Sequence("b"), list(range(9))) == 0
+
+
+def test_a_closed_sequence_stays_findable_until_its_room_is_needed() -> None:
+    cache, first = cache_with(list(range(8)))
+    cache.release(first)
+    assert cache.pool.counts().cached == 2
+    assert cache.adopt_prefix(Sequence("b"), list(range(9))) == 8
+    cache, first = cache_with(list(range(8)))
+    cache.release(first)
+    cache.extend(Sequence("c"), [7] * (PAGE_COUNT * PAGE_SIZE))
+    assert cache.pool.counts().cached == 0
+    assert cache.adopt_prefix(Sequence("d"), list(range(9))) == 0
+
+
+def test_rewriting_a_published_page_copies_it() -> None:
+    cache, first = cache_with(list(range(8)))
+    published = first.pages[1]
+    cache.truncate(first, 6)
+    cache.extend(first, [50])
+    assert first.pages[1] != published
+    assert [copy.source for copy in cache.take_copies()] == [published]
+
+
+def test_truncating_past_the_end_names_the_cached_length() -> None:
+    cache, first = cache_with(list(range(5)))
+    with pytest.raises(SequenceTooShortError, match="5 tokens are cached") as caught:
+        cache.truncate(first, 6)
+    assert caught.value.metadata == {"cached_length": "5"}
+    assert len(first) == 5
+
+
+def test_an_extension_that_does_not_fit_changes_nothing() -> None:
+    cache, first = cache_with(list(range(5)))
+    before = (list(first.tokens), list(first.pages), cache.pool.counts())
+    with pytest.raises(OutOfPagesError):
+        cache.extend(first, [1] * 100)
+    assert (first.tokens, first.pages, cache.pool.counts()) == before

@@ -1,0 +1,131 @@
+import json
+
+import pytest
+
+from orchestrator.errors import SessionBusyError
+from orchestrator.session import FinishReason, Session, TurnLimits, common_prefix_length
+from orchestrator.text import Codec, Message
+from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
+from slipstream.sampling.rule import SamplingRule
+
+FILES = load_tokenizer_files(str(embedded_directory("target"))).files
+END = 2
+
+
+def codec(template: str | None = None) -> Codec:
+    text = template or FILES["chat_template.jinja"].decode()
+    return Codec(FILES["tokenizer.json"], json.loads(FILES["tokenizer_config.json"]), text)
+
+
+RULE = SamplingRule(end_token_ids=(END,))
+
+
+def limits(max_token_count: int = 100, context_length: int = 1000, stops: tuple[str, ...] = ()) -> TurnLimits:
+    return TurnLimits(max_token_count, context_length, stops)
+
+
+def say(session: Session, content: str, answer: str, *, end: bool = True) -> None:
+    """A whole turn."""
+    turn = session.begin_turn(session.prompt_for(content), RULE, limits(), content)
+    turn.commit(session.codec.encode_rendered(answer) + ([END] if end else []))
+    if turn.finish_reason is None:
+        turn.cancel()
+    session.end_turn()
+
+
+def test_a_turn_commits_up_to_its_end_token_and_drops_the_rest() -> None:
+    session = Session("s", codec())
+    turn = session.begin_turn([5, 6, 7], RULE, limits(), "hello")
+    words = session.codec.encode_rendered("Return a list")
+    commit = turn.commit([*words, END, 99, 98])
+    assert commit.tokens == (*words, END)
+    assert commit.text == "Return a list"
+    assert commit.finish_reason is FinishReason.END_TOKEN
+    session.end_turn()
+    assert session.tokens == [5, 6, 7, *words, END]
+    assert session.messages == [Message("user", "hello"), Message("assistant", "Return a list")]
+
+
+def test_limits_end_a_turn_and_flush_its_text() -> None:
+    session = Session("s", codec())
+    words = session.codec.encode_rendered("one two three four five six")
+    turn = session.begin_turn([5], RULE, limits(max_token_count=3, stops=("zzz",)))
+    assert turn.room == 3
+    assert turn.commit(words).tokens == tuple(words[:3])
+    assert turn.finish_reason is FinishReason.MAX_TOKENS
+    assert turn.text == session.codec.decode(words[:3])
+    session.end_turn()
+    turn = session.begin_turn([5, 6], RULE, limits(context_length=4))
+    turn.commit(words)
+    assert turn.finish_reason is FinishReason.CONTEXT_LENGTH
+    assert len(session.tokens) == 4
+
+
+def test_a_stop_string_across_token_borders_ends_the_turn_before_it() -> None:
+    session = Session("s", codec())
+    turn = session.begin_turn([5], RULE, limits(stops=("two th",)))
+    words = session.codec.encode_rendered("one two three four")
+    text = "".join(turn.commit([token]).text for token in words if turn.finish_reason is None)
+    assert text == "one "
+    assert turn.finish_reason is FinishReason.STOP_STRING
+    assert len(session.tokens) < 1 + len(words)
+
+
+def test_the_next_prompt_keeps_what_was_generated_and_adds_only_what_follows() -> None:
+    session = Session("s", codec())
+    say(session, "What is len?", "Return the number of items.")
+    before = list(session.tokens)
+    prompt = session.prompt_for("And max?")
+    assert prompt[: len(before)] == before
+    rest = session.codec.tokenizer.decode(prompt[len(before) :], skip_special_tokens=False)
+    assert rest == "\n<|im_start|>user\nAnd max?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_turn_cut_short_is_closed_by_the_template() -> None:
+    session = Session("s", codec())
+    say(session, "What is len?", "Return the", end=False)
+    prompt = session.prompt_for("And max?")
+    text = session.codec.tokenizer.decode(prompt, skip_special_tokens=False)
+    assert "assistant\nReturn the<|im_end|>\n<|im_start|>user\nAnd max?" in text
+
+
+def test_a_template_that_rewrites_history_gets_the_whole_conversation_anew() -> None:
+    last_only = "{% for m in messages[-1:] %}{{ m.role }}:{{ m.content }}{% endfor %}"
+    session = Session("s", codec(last_only))
+    say(session, "first", "answer")
+    assert session.codec.decode(session.prompt_for("second")) == "user:second"
+
+
+def test_a_turn_without_an_answer_never_happened() -> None:
+    session = Session("s", codec(), system="Be brief.")
+    say(session, "one", "1")
+    before = (list(session.tokens), list(session.messages), session.turn_count)
+    turn = session.begin_turn(session.prompt_for("two"), RULE, limits(), "two")
+    turn.cancel()
+    session.end_turn()
+    assert (session.tokens, session.messages, session.turn_count) == before
+
+
+def test_a_cancelled_turn_keeps_its_tokens_and_gives_up_held_text() -> None:
+    session = Session("s", codec())
+    turn = session.begin_turn([5], RULE, limits(stops=("twofold",)), "count")
+    words = session.codec.encode_rendered("one two")
+    seen = turn.commit(words).text
+    assert not seen.endswith("two")
+    assert seen + turn.cancel() == "one two"
+    session.end_turn()
+    assert session.tokens == [5, *words]
+    assert session.messages[-1] == Message("assistant", "one two")
+
+
+def test_one_turn_at_a_time() -> None:
+    session = Session("s", codec())
+    session.begin_turn([5], RULE, limits())
+    with pytest.raises(SessionBusyError):
+        session.begin_turn([5], RULE, limits())
+
+
+def test_common_prefix_length() -> None:
+    assert common_prefix_length([1, 2, 3], [1, 2, 4, 5]) == 2
+    assert common_prefix_length([1, 2], [1, 2, 4]) == 2
+    assert common_prefix_length([], [1]) == 0
