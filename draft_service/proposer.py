@@ -21,7 +21,7 @@ class Branch:
 
 
 class ProposeJob(Job):
-    """Chooses ``draft_length`` tokens one after another.
+    """Chooses ``draft_length`` tokens one after another, fewer if one is an end token.
 
     With a proposal in flight the draft assumes that all of it is accepted: the first token it then chooses is the
     outcome's ``next_token``, and ``draft_length`` more follow.
@@ -53,7 +53,8 @@ class ProposeJob(Job):
         token = choices[-1].token
         self._tokens.append(token)
         self.pending = [token]
-        return len(self._tokens) == self._token_count
+        # Nothing follows an end token: what the draft said after it would be wasted.
+        return len(self._tokens) == self._token_count or token in self.rule.end_token_ids
 
     @property
     def branches(self) -> list[Branch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -21,7 +20,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 
-_PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.05
 
 
@@ -62,12 +60,11 @@ class Service:
         self.log = Path(tempfile.mkstemp(prefix=f"slipstream-{name}-", suffix=".log")[1])
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, "--address", address, *flags],
+                [sys.executable, "-m", "slipstream.cli.child", module, "--address", address, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us: we drain, then stop them
-                preexec_fn=_die_with_parent,
                 env={**os.environ, **environment},
             )
 
@@ -176,12 +173,8 @@ class LocalServices:
         return ["--model", model, "--device", self.settings.device, "--dtype", self.settings.dtype]
 
     def _start(self, name: str, module: str, address: str, flags: Sequence[str]) -> Service:
+        if name in self.services:
+            self.services[name].stop()
         service = Service(name, module, address, flags, self.settings.environment)
         self.services[name] = service
         return service
-
-
-def _die_with_parent() -> None:
-    """Linux: SIGTERM for this process when its parent is gone, even by SIGKILL. Elsewhere nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

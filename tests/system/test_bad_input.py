@@ -1,0 +1,332 @@
+"""Bad input gets a clear status with its reason and field names, and nothing is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from slipstream.cli.local import LocalServices, PairSettings, ServiceFailedError, free_address
+from slipstream.client import Client, PeerError, Settings
+from slipstream.errors import Code
+from slipstream.v1 import draft_pb2, draft_pb2_grpc, model_pb2, model_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from slipstream.v1 import orchestrator_pb2 as pb
+from tests.system.conftest import PAPER_PAIR, load_of, paper_tokens, settled_load_of
+
+PROMPT = [10, 20, 30]
+
+
+def refusal(call: Callable[[], object]) -> tuple[str, str, list[str]]:
+    """Status code, ErrorInfo reason and bad fields of a call that fails."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    status = rpc_status.from_call(caught.value)  # type: ignore[arg-type]
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(bad)
+    assert info.domain == "slipstream"
+    return Code(status.code).name, info.reason, [violation.field for violation in bad.field_violations]
+
+
+def generate(client: Client, **fields: object) -> list[pb.GenerateResponse]:
+    request = pb.GenerateRequest(**fields)  # type: ignore[arg-type]
+    if not request.WhichOneof("prompt"):
+        request.tokens.token_ids.extend(PROMPT)
+    return list(client.stub.Generate(request))
+
+
+SETTINGS = [
+    (pb.GenerationSettings(sampling={"temperature": -1}), "settings.sampling.temperature"),
+    (pb.GenerationSettings(sampling={"seed": -5}), "settings.sampling.seed"),
+    (pb.GenerationSettings(sampling={"top_p": 0}), "settings.sampling.top_p"),
+    (pb.GenerationSettings(max_token_count=0), "settings.max_token_count"),
+    (pb.GenerationSettings(stop_strings=[""]), "settings.stop_strings"),
+    (pb.GenerationSettings(speculation={"mode": 2, "draft_length": 17}), "settings.speculation.draft_length"),
+    (pb.GenerationSettings(speculation={"mode": 2, "draft_length": 0}), "settings.speculation.draft_length"),
+]
+
+
+@pytest.mark.parametrize(("settings", "field"), SETTINGS, ids=[field for _, field in SETTINGS])
+def test_a_bad_setting_is_named(client: Client, settings: pb.GenerationSettings, field: str) -> None:
+    assert refusal(lambda: generate(client, settings=settings)) == ("INVALID_ARGUMENT", "INVALID_FIELDS", [field])
+
+
+def test_an_empty_prompt_is_named(client: Client) -> None:
+    assert refusal(lambda: list(client.stub.Generate(pb.GenerateRequest())))[2] == ["prompt"]
+    assert refusal(lambda: generate(client, text=""))[2] == ["text"]
+    assert refusal(lambda: generate(client, conversation=pb.MessageList()))[2] == ["conversation"]
+
+
+def test_bad_messages_are_named(client: Client) -> None:
+    messages = [pb.Message(role="robot", content="x"), pb.Message(role="assistant", content="")]
+    assert refusal(lambda: generate(client, conversation=pb.MessageList(messages=messages)))[2] == [
+        "conversation.messages[0].role",
+        "conversation.messages[1].content",
+        "conversation.messages[1].role",
+    ]
+
+
+def test_a_token_outside_the_vocabulary_is_refused(client: Client) -> None:
+    assert refusal(lambda: generate(client, tokens=pb.TokenList(token_ids=[5, 259])))[2] == ["tokens.token_ids"]
+
+
+def test_a_prompt_over_the_context_is_refused_with_both_lengths(client: Client) -> None:
+    code, reason, fields = refusal(lambda: generate(client, tokens=pb.TokenList(token_ids=[5] * 8192)))
+    assert (code, reason, fields) == ("INVALID_ARGUMENT", "PROMPT_TOO_LONG", ["prompt"])
+
+
+def test_unknown_sessions_are_not_found_everywhere(client: Client) -> None:
+    stub = client.stub
+    for call in (
+        lambda: stub.GetSession(pb.GetSessionRequest(session_id="nobody")),
+        lambda: stub.DeleteSession(pb.DeleteSessionRequest(session_id="nobody")),
+    ):
+        assert refusal(call)[:2] == ("NOT_FOUND", "SESSION_NOT_FOUND")
+    with pytest.raises(PeerError) as caught:
+        client.chat(session_id="nobody")
+    assert caught.value.reason == "SESSION_NOT_FOUND"
+
+
+def test_bad_pages_of_a_list_are_named(client: Client) -> None:
+    assert refusal(lambda: client.stub.ListSessions(pb.ListSessionsRequest(page_size=-1)))[2] == ["page_size"]
+    assert refusal(lambda: client.stub.ListSessions(pb.ListSessionsRequest(page_token="x")))[2] == ["page_token"]
+
+
+def test_a_chat_survives_its_bad_commands(client: Client) -> None:
+    def commands() -> Iterator[pb.ChatRequest]:
+        yield pb.ChatRequest(message={"content": "too early"})
+        yield pb.ChatRequest(start={})
+        yield pb.ChatRequest(start={})
+        yield pb.ChatRequest()
+        yield pb.ChatRequest(cancel={})
+        yield pb.ChatRequest(message={"content": ""})
+        yield pb.ChatRequest(message={"content": "x", "settings": {"sampling": {"temperature": -1}}})
+        yield pb.ChatRequest(message={"content": "y" * 9000})
+        yield pb.ChatRequest(message={"content": "x", "settings": {"max_token_count": 3}})
+
+    events = list(client.stub.Chat(commands()))
+    reasons = []
+    for event in events:
+        if event.WhichOneof("event") == "failed":
+            info = error_details_pb2.ErrorInfo()
+            event.failed.error.details[0].Unpack(info)
+            reasons.append(info.reason)
+    assert reasons == [
+        "CHAT_PROTOCOL",
+        "CHAT_PROTOCOL",
+        "INVALID_FIELDS",
+        "INVALID_FIELDS",
+        "INVALID_FIELDS",
+        "PROMPT_TOO_LONG",
+    ]
+    assert events[-1].finished.usage.generated_token_count == 3
+
+
+def test_a_session_runs_one_turn_at_a_time(client: Client) -> None:
+    with client.chat(settings=Settings(max_token_count=4000)) as chat:
+        pieces = iter(chat.send("x"))
+        next(pieces)
+        with client.chat(session_id=chat.session_id) as other, pytest.raises(PeerError) as caught:
+            other.send("y").wait()
+        assert caught.value.reason == "SESSION_BUSY"
+        chat.cancel()
+        for _ in pieces:
+            pass
+
+
+def test_garbage_on_a_stream_ends_that_stream_alone(client: Client, paper: LocalServices) -> None:
+    for address, method in (
+        (paper.orchestrator_address, "slipstream.v1.OrchestratorService/Chat"),
+        (paper.verifier_address, "slipstream.v1.VerifierService/Verify"),
+        (paper.draft_address, "slipstream.v1.DraftService/Propose"),
+    ):
+        with grpc.insecure_channel(address) as channel:
+            raw = channel.stream_stream(f"/{method}")
+            with pytest.raises(grpc.RpcError):
+                list(raw(iter([b"\xff\xfe garbage", b"\x00"]), timeout=10))
+    assert client.generate(PROMPT, Settings(max_token_count=5)).wait().token_ids == paper_tokens(PROMPT, 5)
+
+
+def item_errors(responses: Iterator[verifier_pb2.VerifyResponse] | Iterator[draft_pb2.ProposeResponse]) -> list[str]:
+    """Reasons of the results' errors, by round; empty where a result is none."""
+    reasons = {}
+    for response in responses:
+        for result in response.results:
+            info = error_details_pb2.ErrorInfo()
+            if result.HasField("error"):
+                result.error.details[0].Unpack(info)
+            reasons[result.round] = info.reason
+    return [reasons[number] for number in sorted(reasons)]
+
+
+def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
+    with grpc.insecure_channel(paper.verifier_address) as channel:
+        model = model_pb2_grpc.ModelServiceStub(channel)
+        handle = model.OpenSequence(model_pb2.OpenSequenceRequest()).handle
+        item = verifier_pb2.VerifyItem
+        items = [
+            item(handle="nobody", round=1, tail=[5]),
+            item(handle=handle, round=2, tail=[]),
+            item(handle=handle, round=3, tail=[5], base_length=-1),
+            item(handle=handle, round=4, tail=[5], base_length=7),
+            item(handle=handle, round=5, tail=[259]),
+            item(handle=handle, round=6, tail=[5], proposal=[5] * 17),
+            item(handle=handle, round=7, tail=[5], rule={"temperature": -1}),
+            item(handle=handle, round=8, tail=[5] * 9000),
+            item(handle=handle, round=9, tail=[5, 6]),
+        ]
+        # One message each, so that no item overtakes another.
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        reasons = [item_errors(stub.Verify(iter([verifier_pb2.VerifyRequest(items=[i])])))[0] for i in items]
+        model.CloseSequence(model_pb2.CloseSequenceRequest(handle=handle))
+    assert reasons == [
+        "UNKNOWN_HANDLE",
+        "INVALID_ITEM",
+        "INVALID_ITEM",
+        "SEQUENCE_TOO_SHORT",
+        "INVALID_ITEM",
+        "INVALID_FIELDS",
+        "INVALID_FIELDS",
+        "CONTEXT_EXCEEDED",
+        "",
+    ]
+
+
+def test_a_repeated_round_gets_its_stored_answer_and_an_older_one_is_refused(paper: LocalServices) -> None:
+    with grpc.insecure_channel(paper.draft_address) as channel:
+        model = model_pb2_grpc.ModelServiceStub(channel)
+        handle = model.OpenSequence(model_pb2.OpenSequenceRequest()).handle
+        stub = draft_pb2_grpc.DraftServiceStub(channel)
+
+        def propose(number: int) -> draft_pb2.ProposeResult:
+            item = draft_pb2.ProposeItem(handle=handle, round=number, tail=[7, 8, 9], draft_length=4)
+            request = draft_pb2.ProposeRequest(items=[item])
+            return next(iter(stub.Propose(iter([request])))).results[0]
+
+        first = propose(5)
+        steps = load_of(paper.draft_address).step_count
+        assert propose(5) == first
+        assert load_of(paper.draft_address).step_count == steps
+        refused = propose(4)
+        info = error_details_pb2.ErrorInfo()
+        refused.error.details[0].Unpack(info)
+        assert (Code(refused.error.code), info.reason) == (Code.ABORTED, "STALE_ROUND")
+        model.CloseSequence(model_pb2.CloseSequenceRequest(handle=handle))
+
+
+def test_a_proposal_in_flight_is_continued_for_its_likeliest_outcome(paper: LocalServices) -> None:
+    with grpc.insecure_channel(paper.draft_address) as channel:
+        model = model_pb2_grpc.ModelServiceStub(channel)
+        handle = model.OpenSequence(model_pb2.OpenSequenceRequest()).handle
+        stub = draft_pb2_grpc.DraftServiceStub(channel)
+
+        def propose(number: int, **fields: object) -> draft_pb2.Branch:
+            item = draft_pb2.ProposeItem(handle=handle, round=number, tail=[7, 8, 9], **fields)  # type: ignore[arg-type]
+            result = next(iter(stub.Propose(iter([draft_pb2.ProposeRequest(items=[item])])))).results[0]
+            assert result.final
+            return result.branches[0]
+
+        plain = propose(1, draft_length=7)
+        branch = propose(2, draft_length=4, in_flight=plain.tokens[:2])
+        assert not plain.HasField("next_token")
+        assert (branch.accepted_count, branch.next_token, list(branch.tokens)) == (
+            2,
+            plain.tokens[2],
+            list(plain.tokens[3:7]),
+        )
+        model.CloseSequence(model_pb2.CloseSequenceRequest(handle=handle))
+
+
+def test_a_pair_whose_tokenizers_differ_is_refused_naming_both() -> None:
+    pair = PairSettings(target="arithmetic:ends=0", draft="embedded", dtype="float32")
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        info = client.server_info()
+        with pytest.raises(PeerError) as caught:
+            client.generate(PROMPT).wait()
+        assert caught.value.reason == "TOKENIZER_MISMATCH"
+        assert info.target.tokenizer_fingerprint in str(caught.value)
+        assert info.draft.tokenizer_fingerprint in str(caught.value)
+        off = client.generate(PROMPT, Settings(max_token_count=5, draft_length=0)).wait()
+        assert off.token_ids == paper_tokens(PROMPT, 5)
+        with grpc.insecure_channel(local.draft_address) as channel:
+            request = model_pb2.OpenSequenceRequest(tokenizer_fingerprint=info.target.tokenizer_fingerprint)
+            call = model_pb2_grpc.ModelServiceStub(channel).OpenSequence
+            assert refusal(lambda: call(request))[:2] == ("FAILED_PRECONDITION", "TOKENIZER_MISMATCH")
+
+
+def run_service(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", module, *flags], capture_output=True, text=True, timeout=60)
+
+
+def test_a_port_in_use_is_told_in_one_line(paper: LocalServices) -> None:
+    ended = run_service("verifier_service", "--model", "arithmetic:", "--address", paper.verifier_address)
+    assert ended.returncode == 1
+    assert f"cannot listen on {paper.verifier_address}: it is in use" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--model", "/no/such/model"], "there is no model directory /no/such/model"),
+        (["--model", "arithmetic:speed=9"], "has no key 'speed'; it has vocabulary, context"),
+        (["--model", "arithmetic:", "--page-size", "24"], "page_size must divide 512, but is 24"),
+        (["--model", "arithmetic:", "--kv-memory-mib", "0.00001"], "holds no page"),
+    ],
+)
+def test_a_service_that_cannot_start_says_why_in_one_line(flags: list[str], message: str) -> None:
+    ended = run_service("verifier_service", "--address", "127.0.0.1:0", *flags)
+    assert ended.returncode == 1
+    assert message in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_orchestrator_waits_for_the_verifier_and_says_so() -> None:
+    services = LocalServices(PAPER_PAIR)
+    try:
+        orchestrator = services.start_orchestrator()
+        with Client(services.orchestrator_address) as client:
+            deadline = time.monotonic() + 30
+            while (
+                "waiting for the verifier service at " + services.verifier_address not in orchestrator.log.read_text()
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            code, reason, _ = refusal(lambda: generate(client))
+            assert (code, reason) == ("UNAVAILABLE", "NOT_READY")
+            services.start_verifier()
+            services.start_draft()
+            orchestrator.wait_until_healthy(60)
+            assert client.generate(PROMPT, Settings(max_token_count=5)).wait().token_ids == paper_tokens(PROMPT, 5)
+    finally:
+        services.stop()
+
+
+def test_a_service_that_ends_early_is_reported_with_its_last_words() -> None:
+    with pytest.raises(ServiceFailedError) as caught, LocalServices(PairSettings(target="/no/such/model", draft="")):
+        pass
+    assert str(caught.value).startswith("the verifier service ended:")
+    assert str(caught.value).endswith("there is no model directory /no/such/model")
+
+
+def test_an_address_nobody_listens_on_is_unavailable() -> None:
+    with Client(free_address()) as client, pytest.raises(PeerError) as caught:
+        client.generate("x").wait()
+    assert caught.value.code is Code.UNAVAILABLE
+
+
+def test_a_client_that_vanishes_in_mid_answer_leaves_no_pages_behind(client: Client, paper: LocalServices) -> None:
+    addresses = (paper.verifier_address, paper.draft_address)
+    before = [settled_load_of(address).held_page_count for address in addresses]
+    with Client(paper.orchestrator_address) as vanishing:
+        pieces = iter(vanishing.generate([77] * 100, Settings(max_token_count=8000)))
+        next(pieces)
+        assert load_of(paper.verifier_address).held_page_count > before[0]
+    assert [settled_load_of(address).held_page_count for address in addresses] == before

@@ -1,0 +1,128 @@
+"""Services die in the middle of a turn; the text does not notice."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client, PeerError, Result, Settings
+from tests.system.conftest import PAPER_PAIR, paper_tokens
+
+PROMPT = [10, 20, 30, 40]
+LENGTH = 400
+SETTINGS = Settings(max_token_count=LENGTH, draft_length=4)
+SLOW = PairSettings(
+    target="arithmetic:ends=0&forward_ms=5",
+    draft="arithmetic:ends=0&agreement=0.8&forward_ms=1",
+    draft_flags=["--drain-seconds", "0"],
+    target_flags=["--drain-seconds", "0"],
+    orchestrator_flags=["--draft-deadline-seconds", "0.5", "--verifier-patience-seconds", "20"],
+)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[LocalServices]:
+    with LocalServices(SLOW) as local:
+        yield local
+
+
+def disturbed(local: LocalServices, disturb: Callable[[], None]) -> Result:
+    """A turn during which ``disturb`` runs once the first text has arrived."""
+    with Client(local.orchestrator_address) as client:
+        reply = client.generate(PROMPT, SETTINGS)
+        pieces = iter(reply)
+        next(pieces)
+        disturb()
+        for _ in pieces:
+            pass
+        return reply.result
+
+
+def test_a_draft_killed_in_mid_turn_costs_speed_and_nothing_else(slow: LocalServices) -> None:
+    result = disturbed(slow, slow.services["draft"].process.kill)
+    assert result.token_ids == paper_tokens(PROMPT, LENGTH)
+    assert result.draft_count < result.round_count
+    slow.start_draft().wait_until_healthy(60)
+    deadline = time.monotonic() + 30
+    with Client(slow.orchestrator_address) as client:
+        while client.generate(PROMPT, SETTINGS).wait().draft_count == 0:
+            assert time.monotonic() < deadline, "the draft came back and is not used"
+            time.sleep(0.2)
+
+
+def test_a_draft_that_hangs_costs_its_deadline(slow: LocalServices) -> None:
+    draft = slow.services["draft"].process
+    try:
+        result = disturbed(slow, lambda: draft.send_signal(signal.SIGSTOP))
+    finally:
+        draft.send_signal(signal.SIGCONT)
+    assert result.token_ids == paper_tokens(PROMPT, LENGTH)
+    assert result.draft_count < result.round_count
+
+
+def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(slow: LocalServices) -> None:
+    def restart() -> None:
+        slow.services["verifier"].process.kill()
+        slow.services["verifier"].process.wait()
+        slow.start_verifier()
+
+    result = disturbed(slow, restart)
+    assert result.token_ids == paper_tokens(PROMPT, LENGTH)
+
+
+def test_a_verifier_that_stays_away_ends_the_turn_with_a_status_and_keeps_the_session() -> None:
+    pair = PairSettings(target=PAPER_PAIR.target, draft="", orchestrator_flags=["--verifier-patience-seconds", "0.5"])
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        with client.chat(settings=Settings(max_token_count=5)) as chat:
+            first = chat.send("one").wait()
+            local.services["verifier"].stop()
+            with pytest.raises(PeerError) as caught:
+                chat.send("two").wait()
+            assert caught.value.reason == "VERIFIER_LOST"
+            local.start_verifier().wait_until_healthy(60)
+            third = chat.send("three").wait()
+        # The turn without an answer never happened, and what came before it is still there.
+        assert third.prompt_token_count == first.prompt_token_count + first.generated_token_count + len(
+            ["<|end|>", "<|start|>", "u", *"three", "<|end|>", "<|start|>", "a"]
+        )
+
+
+def test_ended_leases_are_mended_by_stating_the_position_again() -> None:
+    lease = ["--default-lease-seconds", "0.3", "--max-lease-seconds", "0.3"]
+    pair = PairSettings(PAPER_PAIR.target, PAPER_PAIR.draft, target_flags=lease, draft_flags=lease)
+
+    def talk(client: Client, pause: float) -> list[list[int]]:
+        answers = []
+        with client.chat(settings=Settings(max_token_count=30)) as chat:
+            for text in ("a", "b", "c"):
+                answers.append(chat.send(text).wait().token_ids)
+                time.sleep(pause)
+        return answers
+
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        assert talk(client, 2.0) == talk(client, 0.0)
+
+
+def test_more_sessions_than_pages_take_turns_and_say_the_same() -> None:
+    """Four pages of 16 for each service: idle sequences lose theirs, busy ones wait."""
+    page_bytes = 8 * 16
+    tight = ["--kv-memory-mib", str(8 * page_bytes / 2**20), "--default-lease-seconds", "60"]
+    pair = PairSettings(PAPER_PAIR.target, PAPER_PAIR.draft, target_flags=tight, draft_flags=tight)
+    got: dict[int, list[int]] = {}
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        assert client.server_info().target.context_length == 8 * 16
+
+        def work(index: int) -> None:
+            got[index] = client.generate([30 + index] * 40, Settings(max_token_count=40)).wait().token_ids
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert got == {index: paper_tokens([30 + index] * 40, 40) for index in range(6)}
