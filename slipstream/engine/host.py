@@ -39,21 +39,28 @@ class _Round(Generic[JobT]):
 
 
 class EngineHost(Generic[JobT]):
-    """Handles, leases and rounds over one model thread. Belongs to one event loop."""
+    """Handles, leases and rounds over one model thread. Belongs to one event loop; `start` comes first."""
 
-    def __init__(
-        self, engine: Engine, batch_limits: BatchLimits, limits: HostLimits, leases: Leases | None = None
-    ) -> None:
-        self.engine = engine
+    def __init__(self, load_engine: Callable[[], Engine], batch_limits: BatchLimits, limits: HostLimits) -> None:
         self._limits = limits
-        self._leases = leases or Leases()
+        self._leases = Leases()
         self._sequences: dict[str, Sequence] = {}
         self._rounds: dict[str, _Round[JobT]] = {}
         self._answers: dict[Job, asyncio.Future[JobT]] = {}
         self._loop = asyncio.get_running_loop()
-        self._thread = ModelThread(engine, batch_limits, self._on_finished)
+        self._thread = ModelThread(load_engine, batch_limits, self._on_finished)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> Engine:
+        """Load the engine on its thread and take jobs from then on; raises what loading raises."""
+        engine = await asyncio.to_thread(self._thread.start)
         self._sweeper = self._loop.create_task(self._sweep())
-        self._thread.start()
+        return engine
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, once `start` has returned. Only what never changes may be read from here."""
+        return self._thread.engine
 
     @property
     def load(self) -> Load:
@@ -101,7 +108,8 @@ class EngineHost(Generic[JobT]):
 
     async def close_all(self) -> None:
         """Stop sweeping and computing."""
-        self._sweeper.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         await asyncio.to_thread(self._thread.stop)
 
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:

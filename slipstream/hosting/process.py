@@ -54,9 +54,9 @@ def run_model_service(
 async def _serve(settings: ModelServiceSettings, rpc_service: str, role: str, add_service: AddService) -> None:
     server = Server(settings.address, (rpc_service, "slipstream.v1.ModelService"), drain_seconds=settings.drain_seconds)
     name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
-    engine = await asyncio.to_thread(_load, settings, name)
+    host: EngineHost[Job] = EngineHost(lambda: _load(settings, name), settings.batch_limits(), settings.host_limits())
+    await host.start()
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name)
-    host: EngineHost[Job] = EngineHost(engine, settings.batch_limits(), settings.host_limits())
     shown_name = f"embedded-{role}" if settings.model == "embedded" else settings.model
     model_service = ModelService(host, tokenizer, name=shown_name, max_draft_length=settings.max_draft_length)
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
