@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 from draft_service.proposer import ProposeJob
 from draft_service.service import DraftService
 from slipstream.engine.host import EngineHost
+from slipstream.engine.plan import TIGHT
 from slipstream.hosting.process import run_model_service
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.rpc.server import Server
@@ -33,5 +34,6 @@ if __name__ == "__main__":
         service_name="draft",
         rpc_service="slipstream.v1.DraftService",
         role="draft",
+        padding=TIGHT,
         add_service=_add,
     )

@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from slipstream.engine.host import EngineHost
+from slipstream.engine.plan import BATCH_INVARIANT
 from slipstream.hosting.process import run_model_service
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.rpc.server import Server
@@ -33,5 +34,6 @@ if __name__ == "__main__":
         service_name="verifier",
         rpc_service="slipstream.v1.VerifierService",
         role="target",
+        padding=BATCH_INVARIANT,
         add_service=_add,
     )

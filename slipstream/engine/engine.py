@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Model
 from slipstream.engine.pages import PagePool
-from slipstream.engine.plan import KEY_BLOCK, Segment, build_plan
+from slipstream.engine.plan import BATCH_INVARIANT, KEY_BLOCK, Padding, Segment, build_plan
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.sampling.coupled import Choice, choose
 from slipstream.sampling.rule import SamplingRule
@@ -33,7 +33,9 @@ class Append:
 class Engine:
     """A model, its pages and the step that joins them. Belongs to one thread."""
 
-    def __init__(self, model: Model, *, kv_memory_mib: float, page_size: int = 16) -> None:
+    def __init__(
+        self, model: Model, *, kv_memory_mib: float, page_size: int = 16, padding: Padding = BATCH_INVARIANT
+    ) -> None:
         """Reserve KV memory. UnsupportedModelError if the page size does not fit or no page does."""
         if KEY_BLOCK % page_size:
             raise UnsupportedModelError(f"page_size must divide {KEY_BLOCK}, but is {page_size}")
@@ -43,6 +45,7 @@ class Engine:
             raise UnsupportedModelError(f"kv_memory_mib of {kv_memory_mib:g} holds no page; one takes {needed:.2g} MiB")
         self.model = model
         self.page_size = page_size
+        self._padding = Padding(padding.row_multiple, max(padding.key_multiple, page_size))
         self.pool = PagePool(page_count)
         self.cache = SequenceCache(self.pool, page_size)
         self.kv_byte_count = model.reserve(page_count, page_size)
@@ -61,7 +64,7 @@ class Engine:
             for append in appends
         ]
         self.model.copy_pages(self.cache.take_copies())
-        plan = build_plan(segments, self.page_size, self.model.device)
+        plan = build_plan(segments, self.page_size, self.model.device, self._padding)
         logits = self.model.forward(plan)
         self.step_count += 1
         if not plan.logit_count:

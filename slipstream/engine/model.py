@@ -12,9 +12,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from slipstream.engine import attention
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
-from slipstream.engine.plan import KEY_BLOCK, ROW_MULTIPLE, StepPlan
+from slipstream.engine.plan import StepPlan
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
+
+_PROBE_ROWS = 8
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -59,6 +61,8 @@ class TransformersModel:
         self._layers = _probe_layers(model)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None
+        # Our attention has its own mask; a mask of four dimensions keeps transformers from computing one.
+        self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
 
     @classmethod
     def load(cls, name: str, *, device: str, dtype: str) -> TransformersModel:
@@ -94,6 +98,7 @@ class TransformersModel:
         output = self._model(
             input_ids=plan.input_ids,
             position_ids=plan.positions,
+            attention_mask=self._no_mask,
             use_cache=False,
             logits_to_keep=plan.logit_rows,
             plan=(plan, self._memory),
@@ -119,8 +124,8 @@ def _probe_layers(model: Any) -> list[LayerShape]:
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise UnsupportedModelError(f"{type(model).__name__} cannot give logits at chosen rows (no logits_to_keep)")
     probe = attention.ShapeProbe()
-    ids = torch.zeros(1, ROW_MULTIPLE, dtype=torch.int64, device=model.device)
-    rows = torch.arange(ROW_MULTIPLE, device=model.device)
+    ids = torch.zeros(1, _PROBE_ROWS, dtype=torch.int64, device=model.device)
+    rows = torch.arange(_PROBE_ROWS, device=model.device)
     try:
         with torch.inference_mode():
             model(input_ids=ids, position_ids=rows.unsqueeze(0), use_cache=False, logits_to_keep=rows, plan=probe)
@@ -156,6 +161,3 @@ def _sampling_defaults(generation: GenerationConfig) -> SamplingDefaults:
         top_p=given("top_p", 1.0),
         min_p=given("min_p", 0.0),
     )
-
-
-assert KEY_BLOCK % ROW_MULTIPLE == 0

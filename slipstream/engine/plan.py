@@ -5,12 +5,14 @@
     segments   | A: 6 new tokens | B: 1 | C: 300 (a prefill chunk) | padding to a multiple of 8 |
     rows       0                 6      7                        307                          312
 
-Batch invariance on the CPU, measured with torch 2.13 in fp32 and bf16, rests on three paddings:
+Batch invariance on the CPU, measured with torch 2.13 in fp32 and bf16, rests on three paddings (BATCH_INVARIANT):
 
 - a linear layer's row has the same bits for every row count that is a multiple of 8: rows are padded to one;
 - attention has the same bits for every query count that is a multiple of 8: queries are padded to one;
 - attention walks its keys in blocks of 512 and a partial block may be summed in another order: the keys of a segment
   are padded to a multiple of 512, masked.
+
+A draft only guesses, so it may do without (TIGHT): one row stays one row, which halves a small draft's step.
 """
 
 from __future__ import annotations
@@ -24,8 +26,20 @@ import torch
 
 from slipstream.engine.pages import PADDING_PAGE
 
-ROW_MULTIPLE = 8
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """What the rows and queries of a step, and the keys of each segment, are padded to a multiple of."""
+
+    row_multiple: int
+    key_multiple: int
+
+
 KEY_BLOCK = 512
+"""Keys that the CPU's attention kernel takes at a time."""
+
+BATCH_INVARIANT = Padding(row_multiple=8, key_multiple=KEY_BLOCK)
+TIGHT = Padding(row_multiple=1, key_multiple=64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,7 @@ class AttentionGroup:
 @dataclass(slots=True)
 class StepPlan:
     """One forward: int64 ``input_ids`` and ``positions`` ``[1, rows]``, ``slots`` ``[rows]`` where each row's KV goes,
-    ``logit_rows`` padded to a multiple of 8, of which the first ``logit_count`` count."""
+    ``logit_rows`` padded like the rows, of which the first ``logit_count`` count."""
 
     segments: list[Segment]
     input_ids: torch.Tensor
@@ -87,10 +101,10 @@ class StepPlan:
     groups: list[AttentionGroup]
 
 
-def build_plan(segments: list[Segment], page_size: int, device: torch.device) -> StepPlan:
-    """Lay out a batch. KEY_BLOCK must be a multiple of ``page_size``."""
+def build_plan(segments: list[Segment], page_size: int, device: torch.device, padding: Padding) -> StepPlan:
+    """Lay out a batch. The padding's key multiple must be one of ``page_size`` too."""
     counts = [len(segment.tokens) for segment in segments]
-    row_count = _round_up(sum(counts), ROW_MULTIPLE)
+    row_count = _round_up(sum(counts), padding.row_multiple)
     input_ids = np.zeros(row_count, dtype=np.int64)
     positions = np.zeros(row_count, dtype=np.int64)
     slots = np.full(row_count, PADDING_PAGE * page_size, dtype=np.int64)
@@ -103,10 +117,10 @@ def build_plan(segments: list[Segment], page_size: int, device: torch.device) ->
         positions[row : row + count] = at
         slots[row : row + count] = np.asarray(segment.pages)[at // page_size] * page_size + at % page_size
         wanted_rows.extend(range(row + count - segment.wanted, row + count))
-        shape = (_round_up(count, ROW_MULTIPLE), _round_up(segment.start + count, KEY_BLOCK))
+        shape = (_round_up(count, padding.row_multiple), _round_up(segment.start + count, padding.key_multiple))
         shapes[shape].append((segment, row))
         row += count
-    logit_rows = wanted_rows + [0] * (_round_up(len(wanted_rows), ROW_MULTIPLE) - len(wanted_rows))
+    logit_rows = wanted_rows + [0] * (_round_up(len(wanted_rows), padding.row_multiple) - len(wanted_rows))
     return StepPlan(
         segments=segments,
         input_ids=_tensor(input_ids, device).unsqueeze(0),

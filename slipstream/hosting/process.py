@@ -16,6 +16,7 @@ from slipstream.engine.engine import MIB, Engine
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
 from slipstream.engine.model import Model, TransformersModel
+from slipstream.engine.plan import Padding
 from slipstream.errors import SlipstreamError
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
@@ -30,12 +31,18 @@ AddService = Callable[[EngineHost[Any], ModelServiceSettings, Server], None]
 
 
 def run_model_service(
-    settings: ModelServiceSettings, *, service_name: str, rpc_service: str, role: str, add_service: AddService
+    settings: ModelServiceSettings,
+    *,
+    service_name: str,
+    rpc_service: str,
+    role: str,
+    padding: Padding,
+    add_service: AddService,
 ) -> None:
     """Serve a model until signalled. Exits with one readable line if it cannot start.
 
     ``rpc_service`` is the full name of the service that ``add_service`` adds beside ModelService; ``role`` picks the
-    embedded model.
+    embedded model; ``padding`` is what the service's promise needs of its arithmetic.
     """
     logging.basicConfig(
         level=settings.log_level, format=f"%(asctime)s {service_name} %(levelname)s %(message)s", datefmt="%H:%M:%S"
@@ -43,7 +50,7 @@ def run_model_service(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     provider = configure_tracing(service_name)
     try:
-        asyncio.run(_serve(settings, rpc_service, role, add_service))
+        asyncio.run(_serve(settings, rpc_service, role, padding, add_service))
     except SlipstreamError as error:
         sys.exit(f"{service_name}: {error}")
     finally:
@@ -51,10 +58,14 @@ def run_model_service(
             provider.shutdown()
 
 
-async def _serve(settings: ModelServiceSettings, rpc_service: str, role: str, add_service: AddService) -> None:
+async def _serve(
+    settings: ModelServiceSettings, rpc_service: str, role: str, padding: Padding, add_service: AddService
+) -> None:
     server = Server(settings.address, (rpc_service, "slipstream.v1.ModelService"), drain_seconds=settings.drain_seconds)
     name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
-    host: EngineHost[Job] = EngineHost(lambda: _load(settings, name), settings.batch_limits(), settings.host_limits())
+    host: EngineHost[Job] = EngineHost(
+        lambda: _load(settings, name, padding), settings.batch_limits(), settings.host_limits()
+    )
     await host.start()
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name)
     shown_name = f"embedded-{role}" if settings.model == "embedded" else settings.model
@@ -68,7 +79,7 @@ async def _serve(settings: ModelServiceSettings, rpc_service: str, role: str, ad
     await host.close_all()
 
 
-def _load(settings: ModelServiceSettings, name: str) -> Engine:
+def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine:
     started = time.monotonic()
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -78,7 +89,7 @@ def _load(settings: ModelServiceSettings, name: str) -> Engine:
     else:
         log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
         model = TransformersModel.load(name, device=settings.device, dtype=settings.dtype)
-    engine = Engine(model, kv_memory_mib=settings.kv_memory_mib, page_size=settings.page_size)
+    engine = Engine(model, kv_memory_mib=settings.kv_memory_mib, page_size=settings.page_size, padding=padding)
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",
         model.architecture,

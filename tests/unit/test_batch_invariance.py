@@ -8,7 +8,7 @@ import torch
 
 from slipstream.engine.engine import Engine
 from slipstream.engine.model import TransformersModel
-from slipstream.engine.plan import Segment, build_plan
+from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
 from slipstream.engine.sequence import Sequence
 from tests import tiny_models
 
@@ -31,7 +31,9 @@ class Recorder:
             self.engine.cache.extend(sequence, tokens)
             segments.append(Segment(tokens, start, sequence.pages, len(tokens)))
         self.engine.model.copy_pages(self.engine.cache.take_copies())
-        logits = self.engine.model.forward(build_plan(segments, self.engine.page_size, torch.device("cpu")))
+        logits = self.engine.model.forward(
+            build_plan(segments, self.engine.page_size, torch.device("cpu"), BATCH_INVARIANT)
+        )
         return list(logits.split([len(tokens) for _, tokens in parts]))
 
 
