@@ -154,7 +154,9 @@ class LocalServices:
         """Start, or start again, the draft."""
         settings = self.settings
         dtype = settings.draft_dtype or ("float32" if settings.device == "cpu" else settings.dtype)
-        flags = [*self._model_flags(settings.draft, dtype), *settings.draft_flags]
+        # On shared cores the draft's idle threads would spin on the verifier's: one thread is the faster for both.
+        threads = ["--threads", "1"] if settings.device == "cpu" else []
+        flags = [*self._model_flags(settings.draft, dtype), *threads, *settings.draft_flags]
         return self._start("draft", "draft_service", self.draft_address, flags)
 
     def start_orchestrator(self) -> Service:

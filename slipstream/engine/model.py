@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from slipstream.engine import attention
+from slipstream.engine import attention, capture
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.plan import StepPlan
@@ -61,6 +61,9 @@ class TransformersModel:
         self._layers = _probe_layers(model)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None
+        small = sum(weight.numel() for weight in model.parameters()) <= capture.MAX_PARAMETERS
+        worth_capturing = small and self.device.type == "cpu"
+        self._run = capture.CapturedForward(self._run_modules) if worth_capturing else self._run_modules
         # Our attention has its own mask; a mask of four dimensions keeps transformers from computing one.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
 
@@ -95,6 +98,9 @@ class TransformersModel:
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
+        return self._run(plan)[: plan.logit_count]
+
+    def _run_modules(self, plan: StepPlan) -> torch.Tensor:
         output = self._model(
             input_ids=plan.input_ids,
             position_ids=plan.positions,
@@ -103,7 +109,7 @@ class TransformersModel:
             logits_to_keep=plan.logit_rows,
             plan=(plan, self._memory),
         )
-        logits: torch.Tensor = output.logits[0, : plan.logit_count]
+        logits: torch.Tensor = output.logits[0]
         return logits
 
 

@@ -39,7 +39,7 @@ KEY_BLOCK = 512
 """Keys that the CPU's attention kernel takes at a time."""
 
 BATCH_INVARIANT = Padding(row_multiple=8, key_multiple=KEY_BLOCK)
-TIGHT = Padding(row_multiple=1, key_multiple=64)
+TIGHT = Padding(row_multiple=1, key_multiple=128)
 
 
 @dataclass(frozen=True, slots=True)

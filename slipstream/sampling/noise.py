@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]  # each element holds 32 bits
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+# Words 0 and 2 of the counter are multiplied, words 1 and 3 are not: each pair is one array ``[2, n]``.
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
+_KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _ROUNDS = 10
@@ -29,18 +30,15 @@ def philox4x32(
     counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]
 ) -> tuple[Words, Words, Words, Words]:
     """Philox4x32-10: four 32-bit words of noise for each 128-bit counter and 64-bit key, elementwise."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    multiplied = np.stack((counter[0], counter[2]))
+    others = np.stack((counter[1], counter[3]))
+    keys = np.stack(key)
     for _ in range(_ROUNDS):
-        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            (product1 >> _HALF) ^ c1 ^ k0,
-            product1 & _LOW,
-            (product0 >> _HALF) ^ c3 ^ k1,
-            product0 & _LOW,
-        )
-        k0, k1 = (k0 + _KEY_STEPS[0]) & _LOW, (k1 + _KEY_STEPS[1]) & _LOW
-    return c0, c1, c2, c3
+        product = multiplied * _MULTIPLIERS
+        multiplied = (product >> _HALF)[::-1] ^ others ^ keys
+        others = (product & _LOW)[::-1]
+        keys = (keys + _KEY_STEPS) & _LOW
+    return multiplied[0], others[0], multiplied[1], others[1]
 
 
 def uniform(seeds: Words, positions: Words, tokens: Words) -> NDArray[np.float64]:
