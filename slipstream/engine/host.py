@@ -64,7 +64,7 @@ class EngineHost(Generic[JobT]):
 
     @property
     def load(self) -> Load:
-        """As of the last step."""
+        """As it is now."""
         return self._thread.load
 
     def open(self, lease_seconds: float | None) -> tuple[str, float]:

@@ -52,9 +52,9 @@ class ModelThread:
     def __init__(self, load_engine: Callable[[], Engine], limits: BatchLimits, on_finished: Finished) -> None:
         """``load_engine`` runs on the new thread: a second thread that ever ran OpenMP regions would leave libgomp with
         more threads than cores, and it then sleeps between regions instead of spinning (a forward took 12 ms, not 8)."""
-        self.load = Load()
         self._load_engine = load_engine
-        self._loaded: Future[Engine] = Future()
+        self._loaded: Future[None] = Future()
+        self.engine: Engine  # set on the model thread before `start` returns
         self._limits = limits
         self._on_finished = on_finished
         self._inbox: list[Job | Callable[[], None]] = []
@@ -68,12 +68,27 @@ class ModelThread:
     def start(self) -> Engine:
         """Load the engine and begin taking jobs; raises what loading raises."""
         self._thread.start()
-        return self._loaded.result()
+        self._loaded.result()
+        return self.engine
 
     @property
-    def engine(self) -> Engine:
-        """The engine, once it is loaded."""
-        return self._loaded.result()
+    def load(self) -> Load:
+        """Jobs, sequences and pages as they are now. Callable from any thread: it only reads lengths."""
+        engine, active = self.engine, self._active
+        counts = engine.pool.counts()
+        waiting = sum(job.timing.started is None for job in active)
+        return Load(
+            running_count=len(active) - waiting,
+            waiting_count=waiting,
+            sequence_count=len(self._sequences),
+            page_count=counts.total,
+            free_page_count=counts.free,
+            held_page_count=counts.held,
+            cached_page_count=counts.cached,
+            page_size=engine.page_size,
+            kv_byte_count=engine.kv_byte_count,
+            step_count=engine.step_count,
+        )
 
     def stop(self) -> None:
         """Finish the current step and end. Unfinished jobs are dropped."""
@@ -123,11 +138,11 @@ class ModelThread:
 
     def _run(self) -> None:
         try:
-            self._loaded.set_result(self._load_engine())
+            self.engine = self._load_engine()
         except BaseException as error:
             self._loaded.set_exception(error)
             return
-        self._publish_load()
+        self._loaded.set_result(None)
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._stopping or self._inbox or self._active)
@@ -137,7 +152,6 @@ class ModelThread:
             ended = self._accept(inbox)
             if self._active:
                 ended += self._step()
-            self._publish_load()
             if ended:
                 with self._wake:
                     self._unfinished_count -= len(ended)
@@ -238,22 +252,6 @@ class ModelThread:
                 job.overtaken = True
         self._sequences.pop(sequence.handle, None)
         self.engine.cache.release(sequence)
-
-    def _publish_load(self) -> None:
-        counts = self.engine.pool.counts()
-        waiting = sum(job.timing.started is None for job in self._active)
-        self.load = Load(
-            running_count=len(self._active) - waiting,
-            waiting_count=waiting,
-            sequence_count=len(self._sequences),
-            page_count=counts.total,
-            free_page_count=counts.free,
-            held_page_count=counts.held,
-            cached_page_count=counts.cached,
-            page_size=self.engine.page_size,
-            kv_byte_count=self.engine.kv_byte_count,
-            step_count=self.engine.step_count,
-        )
 
 
 def _end(job: Job, error: Exception | None) -> tuple[Job, Exception | None]:

@@ -319,7 +319,7 @@ Global___GetLoadResponse: _TypeAlias = GetLoadResponse  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):
-    """A snapshot taken after the last forward. page_count = free_page_count + held_page_count + cached_page_count."""
+    """A snapshot. page_count = free_page_count + held_page_count + cached_page_count."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
