@@ -1,0 +1,115 @@
+"""The text is a function of weights, prompt, sampling parameters and seed, and of nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client, Settings
+from slipstream.hosting.tokenizer_files import embedded_directory
+from tests import tiny_models
+from training import corpus
+from training.dialogues import FOLLOW_UP_PHRASINGS, HELD_OUT_PHRASING, QUESTION_PHRASINGS
+
+PROMPT_COUNT = 300
+DRAFT_LENGTHS = (0, 1, 3, 5, 8)
+
+
+def embedded_prompts(count: int, seed: int) -> list[list[int]]:
+    """Questions about symbols in every phrasing, as token ids under the chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(embedded_directory("target"))
+    rng = random.Random(seed)
+    phrasings = (*QUESTION_PHRASINGS, *FOLLOW_UP_PHRASINGS, HELD_OUT_PHRASING)
+    entries = rng.sample(corpus.read(embedded_directory("target").parent / "symbols.jsonl"), count)
+    return [
+        tokenizer.encode(
+            f"<|im_start|>user\n{rng.choice(phrasings).format(entry.symbol)}<|im_end|>\n<|im_start|>assistant\n",
+            add_special_tokens=False,
+        )
+        for entry in entries
+    ]
+
+
+def oracle(directory: Path, prompts: list[list[int]], max_tokens: int, dtype: torch.dtype) -> list[list[int]]:
+    """transformers' own greedy tokens on the target alone."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
+    answers = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False)
+        answers.append(output[0, len(prompt) :].tolist())
+    return answers
+
+
+def answers(client: Client, prompts: list[list[int]], settings: list[Settings], streams: int) -> list[list[int]]:
+    """Token ids for each prompt under its settings, that many at a time."""
+    with ThreadPoolExecutor(streams) as pool:
+        results = pool.map(lambda pair: client.generate(*pair).wait().token_ids, zip(prompts, settings, strict=True))
+        return list(results)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    return embedded_prompts(PROMPT_COUNT, seed=3)
+
+
+@pytest.fixture(scope="module")
+def greedy(prompts: list[list[int]]) -> list[list[int]]:
+    return oracle(embedded_directory("target"), prompts, 48, torch.float32)
+
+
+def test_greedy_tokens_equal_transformers_on_the_embedded_pair(
+    embedded: LocalServices, prompts: list[list[int]], greedy: list[list[int]]
+) -> None:
+    """In float32 exactly. In bfloat16 too: the answers are known by heart, so no two logits are near one another."""
+    with Client(embedded.orchestrator_address) as client:
+        for draft_length in (0, 5):
+            settings = Settings(temperature=0, max_token_count=48, draft_length=draft_length)
+            assert answers(client, prompts, [settings] * len(prompts), streams=8) == greedy
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
+    embedded: LocalServices, prompts: list[list[int]], temperature: float
+) -> None:
+    some = prompts[:16]
+    got = {}
+    with Client(embedded.orchestrator_address) as client:
+        for draft_length, streams in [*zip(DRAFT_LENGTHS, itertools.repeat(1)), (0, 8), (5, 3), (8, 8), (3, 5), (1, 2)]:
+            settings = [
+                Settings(temperature=temperature, seed=seed, max_token_count=32, draft_length=draft_length)
+                for seed in range(len(some))
+            ]
+            got[draft_length, streams] = answers(client, some, settings, streams)
+    reference = got[0, 1]
+    assert sum(map(len, reference)) > 150
+    assert [key for key, tokens in got.items() if tokens != reference] == []
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
+def test_a_random_weight_pair_equals_transformers(family: str, tmp_path: Path) -> None:
+    target = tiny_models.save(tiny_models.build(family), tmp_path / "target")
+    draft = tiny_models.save(tiny_models.perturbed(tiny_models.build(family), 0.1), tmp_path / "draft")
+    rng = random.Random(1)
+    prompts = [[rng.randrange(3, 4000) for _ in range(rng.randint(1, 60))] for _ in range(12)]
+    expected = oracle(target, prompts, 32, torch.float32)
+    pair = PairSettings(target=str(target), draft=str(draft), dtype="float32")
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        for draft_length, streams in ((0, 1), (4, 1), (8, 4)):
+            settings = Settings(temperature=0, max_token_count=32, draft_length=draft_length)
+            assert answers(client, prompts, [settings] * len(prompts), streams) == expected
+        accepted = client.generate(prompts[0], Settings(max_token_count=32, draft_length=4)).wait()
+        assert 0 < accepted.acceptance_rate < 1
+        # Random weights spread their probability: sampling at 0.8 tells every difference.
+        sampled = [
+            answers(client, prompts, [Settings(temperature=0.8, seed=9, draft_length=k, max_token_count=32)] * 12, n)
+            for k, n in ((0, 1), (3, 1), (8, 8), (1, 4))
+        ]
+        assert all(tokens == sampled[0] for tokens in sampled)
