@@ -26,7 +26,7 @@ def refusal(call: Callable[[], object]) -> tuple[str, str, list[str]]:
     """Status code, ErrorInfo reason and bad fields of a call that fails."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
-    status = rpc_status.from_call(caught.value)  # type: ignore[arg-type]
+    status = rpc_status.from_call(caught.value)
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details:
         detail.Unpack(info)
@@ -36,7 +36,7 @@ def refusal(call: Callable[[], object]) -> tuple[str, str, list[str]]:
 
 
 def generate(client: Client, **fields: object) -> list[pb.GenerateResponse]:
-    request = pb.GenerateRequest(**fields)  # type: ignore[arg-type]
+    request = pb.GenerateRequest(**fields)
     if not request.WhichOneof("prompt"):
         request.tokens.token_ids.extend(PROMPT)
     return list(client.stub.Generate(request))
@@ -148,7 +148,7 @@ def test_garbage_on_a_stream_ends_that_stream_alone(client: Client, paper: Local
         (paper.draft_address, "slipstream.v1.DraftService/Propose"),
     ):
         with grpc.insecure_channel(address) as channel:
-            raw = channel.stream_stream(f"/{method}")
+            raw: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{method}")
             with pytest.raises(grpc.RpcError):
                 list(raw(iter([b"\xff\xfe garbage", b"\x00"]), timeout=10))
     assert client.generate(PROMPT, Settings(max_token_count=5)).wait().token_ids == paper_tokens(PROMPT, 5)
@@ -228,7 +228,7 @@ def test_a_proposal_in_flight_is_continued_for_its_likeliest_outcome(paper: Loca
         stub = draft_pb2_grpc.DraftServiceStub(channel)
 
         def propose(number: int, **fields: object) -> draft_pb2.Branch:
-            item = draft_pb2.ProposeItem(handle=handle, round=number, tail=[7, 8, 9], **fields)  # type: ignore[arg-type]
+            item = draft_pb2.ProposeItem(handle=handle, round=number, tail=[7, 8, 9], **fields)
             result = next(iter(stub.Propose(iter([draft_pb2.ProposeRequest(items=[item])])))).results[0]
             assert result.final
             return result.branches[0]
