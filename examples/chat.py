@@ -15,4 +15,6 @@ with (
         for piece in reply:
             print(piece, end="", flush=True)
         result = reply.result
-        print(f"\n{result.finish_reason}, {result.cached_token_count} of {result.prompt_token_count} prompt tokens cached")
+        print(
+            f"\n{result.finish_reason}, {result.cached_token_count} of {result.prompt_token_count} prompt tokens cached"
+        )

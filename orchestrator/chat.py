@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -70,8 +71,8 @@ class ChatStream:
         self._parent = parent
         self._record: SessionRecord | None = None
         self._settings = GenerationSettings()
-        self._cancelled = asyncio.Event()
         self._queue: asyncio.Queue[StartChat | UserMessage | EmptyCommand | None] = asyncio.Queue()
+        self._cancels: deque[asyncio.Event] = deque()  # one for each message not answered yet, the running one first
 
     async def run(self, commands: AsyncIterator[Command]) -> AsyncGenerator[ChatEvent]:
         """Events until the client has stopped sending and its last turn has ended."""
@@ -84,9 +85,12 @@ class ChatStream:
                         continue
                     if isinstance(command, EmptyCommand):
                         raise InvalidFieldsError([FieldViolation("command", "must be set: start, message or cancel")])
-                    async with aclosing(self._turn(command)) as events:
-                        async for event in events:
-                            yield event
+                    try:
+                        async with aclosing(self._turn(command, self._cancels[0])) as events:
+                            async for event in events:
+                                yield event
+                    finally:
+                        self._cancels.popleft()
                 except Exception as error:
                     yield CommandFailed(error)
             reader.result()
@@ -97,9 +101,12 @@ class ChatStream:
         try:
             async for command in commands:
                 if isinstance(command, CancelTurn):
-                    self._cancelled.set()
-                else:
-                    self._queue.put_nowait(command)
+                    if self._cancels:
+                        self._cancels[0].set()
+                    continue
+                if isinstance(command, UserMessage):
+                    self._cancels.append(asyncio.Event())
+                self._queue.put_nowait(command)
         finally:
             self._queue.put_nowait(None)
 
@@ -116,7 +123,7 @@ class ChatStream:
         self._settings = command.settings
         return SessionOpened(self._record)
 
-    async def _turn(self, command: UserMessage) -> AsyncGenerator[TurnEvent]:
+    async def _turn(self, command: UserMessage, cancelled: asyncio.Event) -> AsyncGenerator[TurnEvent]:
         if self._record is None:
             raise ChatProtocolError("send start before the first message")
         session = self._record.session
@@ -127,9 +134,8 @@ class ChatStream:
             raise InvalidFieldsError([FieldViolation("message.content", "must not be empty")])
         prompt = session.prompt_for(command.content)
         resolved = self._pair.resolve(command.settings.over(self._settings), len(prompt))
-        self._cancelled.clear()
         turn = self._pair.run_turn(
-            self._record, prompt, resolved, content=command.content, cancelled=self._cancelled, parent=self._parent
+            self._record, prompt, resolved, content=command.content, cancelled=cancelled, parent=self._parent
         )
         async with aclosing(turn) as events:
             async for event in events:

@@ -141,6 +141,7 @@ def main() -> None:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, unwind)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
     app()
 
 

@@ -91,7 +91,7 @@ class Service:
         """The last lines the service wrote."""
         return "\n".join(f"  {line}" for line in self.log.read_text(errors="replace").splitlines()[-line_count:])
 
-    def stop(self, patience: float = 15.0) -> None:
+    def stop(self, patience: float = 40.0) -> None:
         """SIGTERM, then SIGKILL if it takes too long; returns when the process is gone."""
         if self.process.poll() is None:
             self.process.terminate()

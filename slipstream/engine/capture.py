@@ -101,15 +101,20 @@ class CapturedForward:
             return self._forward(StepPlan([], input_ids, positions, slots, logit_rows, 0, [group]))
 
         try:
-            with warnings.catch_warnings(), optimized_execution(False):
-                warnings.simplefilter("ignore", DeprecationWarning)
-                warnings.simplefilter("error", TracerWarning)
-                replay: Callable[..., torch.Tensor] = torch.jit.trace(run, _inputs(plan), check_trace=False)  # type: ignore[no-untyped-call]
+            with warnings.catch_warnings(record=True) as met, optimized_execution(False):
+                warnings.simplefilter("always")
+                replay: Callable[..., torch.Tensor] = torch.jit.trace(  # type: ignore[no-untyped-call]
+                    run, _inputs(plan), check_trace=False
+                )
+        except RuntimeError as error:
+            obstacles = [str(error)]
+        else:
+            obstacles = [str(warning.message) for warning in met if issubclass(warning.category, TracerWarning)]
+            if not obstacles:
                 return replay
-        except (TracerWarning, RuntimeError) as reason:
-            log.info("forwards are not captured: %s", str(reason).splitlines()[0])
-            self._enabled = False
-            return None
+        log.info("forwards are not captured: %s", obstacles[0].splitlines()[0])
+        self._enabled = False
+        return None
 
 
 def _inputs(plan: StepPlan) -> tuple[torch.Tensor, ...]:

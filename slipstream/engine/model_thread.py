@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
 from collections import OrderedDict
@@ -143,6 +145,14 @@ class ModelThread:
             self._loaded.set_exception(error)
             return
         self._loaded.set_result(None)
+        try:
+            self._work()
+        except BaseException:
+            # A service that cannot compute must not look alive: end as on any SIGTERM, and be restarted.
+            log.critical("the model thread failed; the service ends", exc_info=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _work(self) -> None:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._stopping or self._inbox or self._active)

@@ -144,6 +144,16 @@ def test_a_cancelled_turn_keeps_what_it_said_and_the_chat_goes_on(client: Client
         assert after.prompt_token_count > reply.result.generated_token_count
 
 
+def test_a_cancel_sent_right_behind_its_message_is_not_lost(client: Client) -> None:
+    with client.chat(settings=Settings(max_token_count=8000)) as chat:
+        for _ in range(5):
+            reply = chat.send("x")
+            chat.cancel()
+            assert reply.wait().finish_reason == "CANCELLED"
+        chat.cancel()  # between turns: nothing happens
+        assert chat.send("y", Settings(max_token_count=5)).wait().finish_reason == "MAX_TOKENS"
+
+
 def test_an_abandoned_turn_keeps_what_it_said(client: Client) -> None:
     chat = client.chat(settings=Settings(max_token_count=5000))
     next(iter(chat.send("x")))
