@@ -24,7 +24,7 @@ class DraftSettings(ModelServiceSettings):
 
 
 def _add(host: EngineHost[ProposeJob], settings: ModelServiceSettings, server: Server) -> None:
-    service = DraftService(host, max_draft_length=settings.max_draft_length)
+    service = DraftService(host, max_draft_length=settings.max_draft_length, draining=server.draining)
     draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server.grpc)
 
 

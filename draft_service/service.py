@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -21,9 +22,10 @@ from slipstream.v1 import draft_pb2, draft_pb2_grpc
 class DraftService(draft_pb2_grpc.DraftServiceServicer):
     """Answers the rounds of many sequences over each stream."""
 
-    def __init__(self, host: EngineHost[ProposeJob], *, max_draft_length: int) -> None:
+    def __init__(self, host: EngineHost[ProposeJob], *, max_draft_length: int, draining: asyncio.Event) -> None:
         self._host = host
         self._max_draft_length = max_draft_length
+        self._draining = draining
 
     async def Propose(
         self,
@@ -35,6 +37,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
             lambda request: request.items,
             self._answer,
             lambda results: draft_pb2.ProposeResponse(results=results),
+            self._draining,
         ):
             yield response
 

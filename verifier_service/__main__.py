@@ -24,7 +24,7 @@ class VerifierSettings(ModelServiceSettings):
 
 
 def _add(host: EngineHost[VerifyJob], settings: ModelServiceSettings, server: Server) -> None:
-    service = VerifierService(host, max_draft_length=settings.max_draft_length)
+    service = VerifierService(host, max_draft_length=settings.max_draft_length, draining=server.draining)
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server.grpc)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -21,9 +22,10 @@ from verifier_service.verifier import VerifyJob
 class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     """Answers the rounds of many sequences over each stream."""
 
-    def __init__(self, host: EngineHost[VerifyJob], *, max_draft_length: int) -> None:
+    def __init__(self, host: EngineHost[VerifyJob], *, max_draft_length: int, draining: asyncio.Event) -> None:
         self._host = host
         self._max_draft_length = max_draft_length
+        self._draining = draining
 
     async def Verify(
         self,
@@ -35,6 +37,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             lambda request: request.items,
             self._answer,
             lambda results: verifier_pb2.VerifyResponse(results=results),
+            self._draining,
         ):
             yield response
 

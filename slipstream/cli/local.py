@@ -170,8 +170,9 @@ class LocalServices:
         """Stop them all, the orchestrator first, so that running turns can drain."""
         held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for service in reversed(self.services.values()):
-                service.stop()
+            for name in ("orchestrator", "draft", "verifier"):
+                if name in self.services:
+                    self.services[name].stop()
         finally:
             for number, handler in held.items():
                 signal.signal(number, handler)

@@ -15,7 +15,7 @@ from slipstream.engine.arithmetic import SCHEME, ArithmeticModel, ArithmeticSett
 from slipstream.engine.engine import MIB, Engine
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
-from slipstream.engine.model import Model, TransformersModel
+from slipstream.engine.model import Model
 from slipstream.engine.plan import Padding
 from slipstream.errors import SlipstreamError
 from slipstream.hosting.model_service import ModelService
@@ -87,6 +87,10 @@ def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine
     if name.startswith(SCHEME):
         model = ArithmeticModel(ArithmeticSettings.parse(name))
     else:
+        from slipstream.engine.transformers_model import (
+            TransformersModel,
+        )  # three seconds the paper model can do without
+
         log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
         model = TransformersModel.load(name, device=settings.device, dtype=settings.dtype)
     engine = Engine(model, kv_memory_mib=settings.kv_memory_mib, page_size=settings.page_size, padding=padding)

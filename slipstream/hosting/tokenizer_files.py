@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import AutoTokenizer
 
 from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 from slipstream.engine.errors import UnsupportedModelError
@@ -31,6 +30,8 @@ def load_tokenizer_files(model: str) -> TokenizerFiles:
     """The tokenizer of a model directory, hub id or paper model. UnsupportedModelError if there is none."""
     if model.startswith(SCHEME):
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
+    from transformers import AutoTokenizer  # seconds that the paper model can do without
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
         backend = tokenizer.backend_tokenizer

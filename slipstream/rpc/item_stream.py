@@ -114,10 +114,12 @@ async def answer_items(
     items_of: Callable[[RequestT], Iterable[ItemT]],
     answer: Callable[[ItemT], Awaitable[ResultT]],
     pack: Callable[[list[ResultT]], ResponseT],
+    draining: asyncio.Event,
 ) -> AsyncIterator[ResponseT]:
     """The answering side: each item in a task of its own, results sent as they come, all that are ready in one message.
 
-    Ends once the caller has half-closed and every item is answered. ``answer`` must not raise.
+    Ends when every item is answered and the caller has half-closed or the server is ``draining``. ``answer`` must not
+    raise.
     """
     results: list[ResultT] = []
     ready = asyncio.Event()
@@ -136,17 +138,21 @@ async def answer_items(
                 tasks.add(asyncio.create_task(run(item)))
 
     reader = asyncio.create_task(read())
-    reader.add_done_callback(lambda _: ready.set())
+    drained = asyncio.create_task(draining.wait())
+    for ending in (reader, drained):
+        ending.add_done_callback(lambda _: ready.set())
     try:
-        while not reader.done() or tasks or results:
+        while not (reader.done() or drained.done()) or tasks or results:
             await ready.wait()
             ready.clear()
             if results:
                 batch = results[:]
                 results.clear()
                 yield pack(batch)
-        reader.result()
+        if reader.done():
+            reader.result()
     finally:
         reader.cancel()
+        drained.cancel()
         for task in tasks:
             task.cancel()

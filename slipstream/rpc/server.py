@@ -34,7 +34,8 @@ class Server:
         self._service_names = tuple(service_names)
         self._drain_seconds = drain_seconds
         self._health = health.aio.HealthServicer()
-        self._stopping = asyncio.Event()
+        self.draining = asyncio.Event()
+        """Set once the server wants to stop: streams that wait for nothing should end."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         channelz.add_channelz_servicer(self.grpc)
         described = (*service_names, health.SERVICE_NAME, "grpc.channelz.v1.Channelz", reflection.SERVICE_NAME)
@@ -63,8 +64,8 @@ class Server:
         """Serve until SIGTERM or SIGINT, then refuse new calls, give running ones time to end, and stop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
-        await self._stopping.wait()
+            loop.add_signal_handler(number, self.draining.set)
+        await self.draining.wait()
         log.info("draining for at most %g s", self._drain_seconds)
         await self._health.enter_graceful_shutdown()
         if on_drain is not None:

@@ -21,12 +21,17 @@ class Echo(verifier_pb2_grpc.VerifierServiceServicer):
 
     def __init__(self) -> None:
         self.message_sizes: list[int] = []
+        self.draining = asyncio.Event()
 
     async def Verify(
         self, request_iterator: AsyncIterator[verifier_pb2.VerifyRequest], context: Any
     ) -> AsyncIterator[verifier_pb2.VerifyResponse]:
         async for response in answer_items(
-            request_iterator, self._items, self._answer, lambda results: verifier_pb2.VerifyResponse(results=results)
+            request_iterator,
+            self._items,
+            self._answer,
+            lambda results: verifier_pb2.VerifyResponse(results=results),
+            self.draining,
         ):
             yield response
 
@@ -119,3 +124,14 @@ async def test_half_closing_answers_everything_first(rig: Any) -> None:
         await call.done_writing()
         handles = [result.handle async for response in call for result in response.results]
     assert handles == [f"h{i}" for i in range(5)]
+
+
+async def test_a_draining_server_answers_what_it_has_and_ends_the_stream(rig: Any) -> None:
+    rig_, stream = rig
+    waiting = asyncio.create_task(stream.ask(item("h", wait_ms=300, base_length=4)))
+    await stream.ask(item("other"))
+    rig_.echo.draining.set()
+    stopping = asyncio.create_task(rig_.server.stop(60))
+    assert (await waiting).next_token == 4
+    async with asyncio.timeout(5):
+        await stopping

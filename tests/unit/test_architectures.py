@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 
 from slipstream.engine.engine import Append, Engine
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import TransformersModel
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 

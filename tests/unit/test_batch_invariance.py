@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from slipstream.engine.engine import Engine
-from slipstream.engine.model import TransformersModel
 from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.transformers_model import TransformersModel
 from tests import tiny_models
 
 LENGTH = 540  # past one key block of 512

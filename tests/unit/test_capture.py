@@ -10,9 +10,9 @@ import torch
 
 from slipstream.engine.capture import CapturedForward
 from slipstream.engine.engine import Append, Engine
-from slipstream.engine.model import TransformersModel
 from slipstream.engine.plan import BATCH_INVARIANT, TIGHT, Padding, Segment, StepPlan, build_plan
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 

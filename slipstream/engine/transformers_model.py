@@ -1,0 +1,146 @@
+"""transformers' own classes over paged KV. Importing this takes seconds: only what serves such a model does."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from slipstream.engine import attention, capture
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
+from slipstream.engine.plan import StepPlan
+from slipstream.engine.sequence import PageCopy
+from slipstream.sampling.rule import SamplingDefaults
+
+_PROBE_ROWS = 8
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class TransformersModel:
+    """A decoder-only transformers model over paged KV."""
+
+    def __init__(self, model: Any, generation: GenerationConfig) -> None:
+        """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be served."""
+        self._model = model
+        config = model.config.get_text_config()
+        self.architecture = type(model).__name__
+        self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
+        self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**20)
+        self.end_token_ids = _end_token_ids(generation, config)
+        self.sampling_defaults = _sampling_defaults(generation)
+        self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
+        self.device = model.device
+        self._layers = _probe_layers(model)
+        self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
+        self._memory: KvMemory | None = None
+        small = sum(weight.numel() for weight in model.parameters()) <= capture.MAX_PARAMETERS
+        worth_capturing = small and self.device.type == "cpu"
+        self._run = capture.CapturedForward(self._run_modules) if worth_capturing else self._run_modules
+        # Our attention has its own mask; a mask of four dimensions keeps transformers from computing one.
+        self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
+
+    @classmethod
+    def load(cls, name: str, *, device: str, dtype: str) -> TransformersModel:
+        """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be served."""
+        source = Path(name).expanduser()
+        if source.exists() and not (source / "config.json").exists():
+            raise UnsupportedModelError(f"{name} has no config.json: it is not a transformers model directory")
+        if not source.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+            raise UnsupportedModelError(f"there is no model directory {name}")
+        try:
+            config = AutoConfig.from_pretrained(name)
+            _refuse_foreign(config)
+            torch_device = torch.device(device)
+            model = AutoModelForCausalLM.from_pretrained(
+                name, config=config, dtype=DTYPES[dtype], attn_implementation=attention.NAME
+            )
+            model = model.to(torch_device).eval().requires_grad_(False)
+            generation = model.generation_config or GenerationConfig()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UnsupportedModelError(f"cannot load {name} on {device} as {dtype}: {error}") from error
+        return cls(model, generation)
+
+    def reserve(self, page_count: int, page_size: int) -> int:
+        self._memory = KvMemory(self._layers, page_count, page_size, self._model.dtype, self.device)
+        return self._memory.byte_count
+
+    def copy_pages(self, copies: list[PageCopy]) -> None:
+        assert self._memory is not None, "reserve() comes first"
+        self._memory.copy(copies)
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        return self._run(plan)[: plan.logit_count]
+
+    def _run_modules(self, plan: StepPlan) -> torch.Tensor:
+        output = self._model(
+            input_ids=plan.input_ids,
+            position_ids=plan.positions,
+            attention_mask=self._no_mask,
+            use_cache=False,
+            logits_to_keep=plan.logit_rows,
+            plan=(plan, self._memory),
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+
+def _refuse_foreign(config: Any) -> None:
+    name = (getattr(config, "architectures", None) or [type(config).__name__])[0]
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{name} is an encoder-decoder; only decoder-only models can be served")
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    foreign = kinds - {"full_attention", "sliding_attention"}
+    if foreign:
+        raise UnsupportedModelError(
+            f"{name} has layers of {', '.join(sorted(foreign))}; only full and sliding-window attention can be served"
+        )
+
+
+def _probe_layers(model: Any) -> list[LayerShape]:
+    """The attention layers' shapes, learnt in one small dense forward; it also shows that ``plan`` arrives."""
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise UnsupportedModelError(f"{type(model).__name__} cannot give logits at chosen rows (no logits_to_keep)")
+    probe = attention.ShapeProbe()
+    ids = torch.zeros(1, _PROBE_ROWS, dtype=torch.int64, device=model.device)
+    rows = torch.arange(_PROBE_ROWS, device=model.device)
+    try:
+        with torch.inference_mode():
+            model(input_ids=ids, position_ids=rows.unsqueeze(0), use_cache=False, logits_to_keep=rows, plan=probe)
+    except TypeError as error:
+        raise UnsupportedModelError(f"{type(model).__name__} cannot be served: {error}") from error
+    layer_count = model.config.get_text_config().num_hidden_layers
+    if sorted(probe.layers) != list(range(layer_count)):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} sends {len(probe.layers)} of its {layer_count} layers through transformers' "
+            "attention interface; recurrent or private attention cannot be served"
+        )
+    return [probe.layers[index] for index in range(layer_count)]
+
+
+def _end_token_ids(generation: GenerationConfig, config: Any) -> tuple[int, ...]:
+    ids = generation.eos_token_id if generation.eos_token_id is not None else getattr(config, "eos_token_id", None)
+    if ids is None:
+        return ()
+    return tuple(ids) if isinstance(ids, list) else (int(ids),)
+
+
+def _sampling_defaults(generation: GenerationConfig) -> SamplingDefaults:
+    if not generation.do_sample:
+        return SamplingDefaults()
+
+    def given(name: str, default: float) -> float:
+        value = getattr(generation, name, None)
+        return default if value is None else value
+
+    return SamplingDefaults(
+        temperature=given("temperature", 1.0),
+        top_k=int(given("top_k", 0)),
+        top_p=given("top_p", 1.0),
+        min_p=given("min_p", 0.0),
+    )
