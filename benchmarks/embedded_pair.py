@@ -25,7 +25,7 @@ from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Result, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
 from training import corpus
-from training.dialogues import QUESTION_PHRASINGS
+from training.dialogues import HELD_OUT_PHRASING, QUESTION_PHRASINGS
 
 console = Console(width=120)
 
@@ -77,14 +77,14 @@ def slipstream_system(client: Client, name: str, temperature: float, draft_lengt
     return system
 
 
-def prompts(count: int) -> list[list[int]]:
+def prompts(count: int, phrasings: Sequence[str]) -> list[list[int]]:
     """Questions about sampled symbols, as token ids under the chat template."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_directory("target"))
     rng = random.Random(0)
     entries = rng.sample(corpus.read(embedded_directory("target").parent / "symbols.jsonl"), count)
     rendered = (
         tokenizer.apply_chat_template(
-            [{"role": "user", "content": rng.choice(QUESTION_PHRASINGS).format(entry.symbol)}],
+            [{"role": "user", "content": rng.choice(phrasings).format(entry.symbol)}],
             add_generation_prompt=True,
             tokenize=False,
         )
@@ -157,18 +157,21 @@ def round_table(systems: Sequence[System]) -> Table:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompts", type=int, default=30, help="questions in each repetition")
+    parser.add_argument("--prompts", type=int, default=20, help="questions in each repetition")
     parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions; one more warms up")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32, for every system")
-    parser.add_argument("--draft-lengths", type=int, nargs="+", default=[5, 8], help="draft tokens a round")
+    parser.add_argument("--draft-lengths", type=int, nargs="+", default=[5, 8, 16, 24], help="draft tokens a round")
+    parser.add_argument("--held-out", action="store_true", help="ask in the phrasing that training never saw")
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     console.print(
         f"commit {commit or 'unknown'}, {platform.machine()} with {torch.get_num_threads()} torch threads, torch "
-        f"{torch.__version__}, {options.dtype}, {options.prompts} prompts x {options.repetitions} repetitions"
+        f"{torch.__version__}, {options.dtype}, {options.prompts} prompts "
+        f"in {'the held-out phrasing' if options.held_out else 'phrasings seen in training'} x {options.repetitions} repetitions"
     )
-    questions = prompts(options.prompts)
+    phrasings = [HELD_OUT_PHRASING] if options.held_out else QUESTION_PHRASINGS
+    questions = prompts(options.prompts, phrasings)
     systems: list[System] = []
     with LocalServices(PairSettings(dtype=options.dtype)) as local, Client(local.orchestrator_address) as client:
         for temperature in (0.0, 0.8):
