@@ -165,10 +165,11 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="ask in the phrasing that training never saw")
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    wording = "held-out" if options.held_out else "trained"
     console.print(
-        f"commit {commit or 'unknown'}, {platform.machine()} with {torch.get_num_threads()} torch threads, torch "
-        f"{torch.__version__}, {options.dtype}, {options.prompts} prompts "
-        f"in {'the held-out phrasing' if options.held_out else 'phrasings seen in training'} x {options.repetitions} repetitions"
+        f"commit {commit or 'unknown'}, {platform.machine()}, {torch.get_num_threads()} torch threads, "
+        f"torch {torch.__version__}, {options.dtype}, {options.prompts} prompts in {wording} phrasings, "
+        f"{options.repetitions} repetitions"
     )
     phrasings = [HELD_OUT_PHRASING] if options.held_out else QUESTION_PHRASINGS
     questions = prompts(options.prompts, phrasings)

@@ -35,6 +35,8 @@ class Padding:
     key_multiple: int
 
 
+_NONE = np.zeros(0, dtype=np.int64)
+
 KEY_BLOCK = 512
 """Keys that the CPU's attention kernel takes at a time."""
 
@@ -59,8 +61,8 @@ class Segment:
 class AttentionGroup:
     """Segments with equal padded query and key counts, attended to in one call.
 
-    ``rows`` int64 ``[batch * queries]`` picks each query's row (padding picks row 0); ``real`` picks the queries that are
-    not padding; ``table`` int64 ``[batch * pages]``; ``query_positions`` int64 ``[batch, queries]``.
+    ``rows`` int64 ``[batch * queries]`` picks each query's row (padding picks row 0) and ``real`` the queries that are not
+    padding, both empty if ``contiguous``; ``table`` int64 ``[batch * pages]``; ``query_positions`` int64 ``[batch, queries]``.
     ``contiguous`` says that the queries are exactly all rows in order: the step has one segment.
     """
 
@@ -145,26 +147,35 @@ def _group(
     contiguous: bool,
 ) -> AttentionGroup:
     batch = len(members)
-    rows = np.zeros((batch, query_count), dtype=np.int64)
     positions = np.zeros((batch, query_count), dtype=np.int64)
-    real = np.zeros((batch, query_count), dtype=bool)
     table = np.full((batch, key_count // page_size), PADDING_PAGE, dtype=np.int64)
-    for index, (segment, first_row) in enumerate(members):
+    # In the common case of one session nothing is picked, so nothing is computed for it.
+    rows, real = (_NONE, _NONE) if contiguous else _picks(members, query_count)
+    for index, (segment, _) in enumerate(members):
         count = len(segment.tokens)
-        rows[index, :count] = np.arange(first_row, first_row + count)
         positions[index, :count] = np.arange(segment.start, segment.start + count)
-        real[index, :count] = True
         page_count = -(-(segment.start + count) // page_size)
         table[index, :page_count] = segment.pages[:page_count]
     return AttentionGroup(
         batch=batch,
-        rows=_tensor(rows.reshape(-1), device),
-        real=_tensor(real.reshape(-1).nonzero()[0], device),
+        rows=_tensor(rows, device),
+        real=_tensor(real, device),
         table=_tensor(table.reshape(-1), device),
         query_positions=_tensor(positions, device),
         key_count=key_count,
         contiguous=contiguous,
     )
+
+
+def _picks(members: list[tuple[Segment, int]], query_count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Each query's row, padding picking row 0, and the indices of the queries that are not padding."""
+    rows = np.zeros((len(members), query_count), dtype=np.int64)
+    real = np.zeros((len(members), query_count), dtype=bool)
+    for index, (segment, first_row) in enumerate(members):
+        count = len(segment.tokens)
+        rows[index, :count] = np.arange(first_row, first_row + count)
+        real[index, :count] = True
+    return rows.reshape(-1), real.reshape(-1).nonzero()[0]
 
 
 def _round_up(value: int, multiple: int) -> int:

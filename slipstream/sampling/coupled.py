@@ -44,11 +44,11 @@ def choose(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Seque
 
 
 def _greedy(logits: torch.Tensor) -> list[Choice]:
-    tokens = logits.argmax(dim=-1)  # the first of equals
-    best = logits.topk(2).values
-    return [
-        Choice(token, margin) for token, margin in zip(tokens.tolist(), (best[:, 0] - best[:, 1]).tolist(), strict=True)
-    ]
+    best = logits.topk(2)
+    tokens, margins = best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()
+    if 0.0 in margins:  # topk does not say which of equals it takes, argmax takes the first
+        tokens = logits.argmax(dim=-1).tolist()
+    return [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
 
 
 def _sample(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]) -> list[Choice]:
