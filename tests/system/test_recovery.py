@@ -76,7 +76,8 @@ def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(slow: 
 
 
 def test_a_verifier_that_stays_away_ends_the_turn_with_a_status_and_keeps_the_session() -> None:
-    pair = PairSettings(target=PAPER_PAIR.target, draft="", orchestrator_flags=["--verifier-patience-seconds", "0.5"])
+    """Patience is longer here than a channel's pause between two attempts to connect, as it should be everywhere."""
+    pair = PairSettings(target=PAPER_PAIR.target, draft="", orchestrator_flags=["--verifier-patience-seconds", "3"])
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         with client.chat(settings=Settings(max_token_count=5)) as chat:
             first = chat.send("one").wait()
