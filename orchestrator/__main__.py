@@ -25,12 +25,20 @@ async def _serve(settings: OrchestratorSettings) -> None:
     log.info("listening on port %d", port)
     connecting = asyncio.create_task(_connect(pair, server))
     await server.run_until_signalled()
+    failure = connecting.exception() if connecting.done() else None
     connecting.cancel()
     await pair.close()
+    if failure is not None:
+        sys.exit(f"orchestrator: cannot serve what the verifier hosts: {failure}")
 
 
 async def _connect(pair: ServedPair, server: Server) -> None:
-    await pair.connect()
+    try:
+        await pair.connect()
+    except Exception:
+        log.exception("cannot serve what the verifier hosts")
+        server.draining.set()
+        raise
     await server.set_serving(True)
     log.info("serving %s", pair.target.name)
 

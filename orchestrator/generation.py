@@ -63,6 +63,8 @@ def resolve(settings: GenerationSettings, prompt_length: int, model: ModelLimits
 
     InvalidFieldsError names every bad field by its path in the request; PromptTooLongError if no room is left.
     """
+    if prompt_length == 0:
+        raise InvalidFieldsError([FieldViolation("prompt", "must have at least one token")])
     if prompt_length >= model.context_length:
         raise PromptTooLongError(
             f"the prompt has {prompt_length} tokens; the model's context holds {model.context_length}, the answer included",
@@ -85,7 +87,8 @@ def resolve(settings: GenerationSettings, prompt_length: int, model: ModelLimits
     draft_length = _or(settings.draft_length, model.default_draft_length)
     stops = settings.stop_strings or ()
     violations = [FieldViolation(f"settings.sampling.{v.field}", v.description) for v in sampling_violations(rule)]
-    violations += _violations(max_token_count, min_token_count, stops, draft_length, model.max_draft_length)
+    most = min(max_token_count, model.context_length - prompt_length)
+    violations += _violations(max_token_count, min_token_count, most, stops, draft_length, model.max_draft_length)
     if violations:
         raise InvalidFieldsError(violations)
     return ResolvedTurn(rule, TurnLimits(max_token_count, model.context_length, stops), draft_length)
@@ -96,14 +99,19 @@ def _or(value: T | None, default: T) -> T:
 
 
 def _violations(
-    max_token_count: int, min_token_count: int, stops: Sequence[str], draft_length: int, max_draft_length: int
+    max_token_count: int,
+    min_token_count: int,
+    most: int,
+    stops: Sequence[str],
+    draft_length: int,
+    max_draft_length: int,
 ) -> list[FieldViolation]:
     checks = (
         ("max_token_count", max_token_count >= 1, f"must be at least 1, but is {max_token_count}"),
         (
             "min_token_count",
-            0 <= min_token_count <= max(max_token_count, 0),
-            f"must be from 0 to max_token_count ({max_token_count}), but is {min_token_count}",
+            0 <= min_token_count <= max(most, 0),
+            f"must be from 0 to what the turn may generate ({most}), but is {min_token_count}",
         ),
         ("stop_strings", len(stops) <= MAX_STOP_STRINGS, f"may be at most {MAX_STOP_STRINGS}, but are {len(stops)}"),
         ("stop_strings", all(stops), "must not be empty strings"),

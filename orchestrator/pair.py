@@ -53,8 +53,7 @@ class ServedPair:
         if self.draft is not None:
             draft = asyncio.create_task(self._connect_draft(self.draft))
             self._background.append(draft)
-        target = await self.verifier.wait_until_serving()
-        codec = await self.verifier.fetch_codec()
+        target, codec = await self._reach_verifier()
         settings = self._settings
         rounds = Rounds(
             self.verifier,
@@ -179,6 +178,14 @@ class ServedPair:
             draft=other,
             target=own,
         )
+
+    async def _reach_verifier(self) -> tuple[ModelInfo, Codec]:
+        while True:
+            try:
+                return await self.verifier.wait_until_serving(), await self.verifier.fetch_codec()
+            except SlipstreamError as error:  # it went away again between two of our questions
+                log.warning("the verifier service at %s: %s", self.verifier.address, error)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _connect_draft(self, draft: DraftPeer) -> None:
         while True:

@@ -145,6 +145,19 @@ class ModelPeer:
         special_tokens = json.loads(files["tokenizer_config.json"])
         return Codec(bytes(files["tokenizer.json"]), special_tokens, template.decode() if template else None)
 
+    def _rule_message(self, rule: SamplingRule) -> sampling_pb2.SamplingRule:
+        """The rule for the wire, without the end tokens that this peer's vocabulary lacks: it can never choose those."""
+        size = self.info.vocabulary_size if self.info is not None else 0
+        return sampling_pb2.SamplingRule(
+            temperature=rule.temperature,
+            top_k=rule.top_k,
+            top_p=rule.top_p,
+            min_p=rule.min_p,
+            seed=rule.seed,
+            end_token_ids=[token for token in rule.end_token_ids if token < size],
+            first_end_position=rule.first_end_position,
+        )
+
     async def open_sequence(self, fingerprint: str, lease_seconds: float) -> str:
         """A new handle. PeerError, for one if the tokenizers differ."""
         request = model_pb2.OpenSequenceRequest(tokenizer_fingerprint=fingerprint, lease=duration(lease_seconds))
@@ -202,7 +215,7 @@ class VerifierPeer(ModelPeer):
                 base_length=position.base_length,
                 tail=position.tail,
                 proposal=proposal,
-                rule=_rule_message(rule),
+                rule=self._rule_message(rule),
                 traceparent=traceparent,
             )
         )
@@ -239,7 +252,7 @@ class DraftPeer(ModelPeer):
                 base_length=position.base_length,
                 tail=position.tail,
                 draft_length=draft_length,
-                rule=_rule_message(rule),
+                rule=self._rule_message(rule),
                 traceparent=traceparent,
             )
         )
@@ -256,18 +269,6 @@ class DraftPeer(ModelPeer):
 
 def _timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
     return PeerTiming(seconds(message.queue), seconds(message.forward), seconds(message.total), round_trip)
-
-
-def _rule_message(rule: SamplingRule) -> sampling_pb2.SamplingRule:
-    return sampling_pb2.SamplingRule(
-        temperature=rule.temperature,
-        top_k=rule.top_k,
-        top_p=rule.top_p,
-        min_p=rule.min_p,
-        seed=rule.seed,
-        end_token_ids=rule.end_token_ids,
-        first_end_position=rule.first_end_position,
-    )
 
 
 def _info_of(message: model_pb2.ModelInfo) -> ModelInfo:

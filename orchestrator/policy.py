@@ -38,6 +38,8 @@ class DraftBreaker:
         self._pause = self._first_pause
 
     def failed(self) -> None:
-        """The draft failed or was late."""
+        """The draft failed or was late. Many sessions may find out at once; only the first counts."""
+        if not self.allows:
+            return
         self._closed_until = self._clock() + self._pause
         self._pause = min(self._pause * 2, self._longest_pause)

@@ -122,7 +122,7 @@ class Rounds:
             except (PeerError, TimeoutError) as error:
                 reason = error.reason if isinstance(error, PeerError) else "DRAFT_LATE"
                 span.set_attribute(names.ERROR_REASON, reason)
-                if reason != "CONTEXT_EXCEEDED":  # that is this session's trouble, not the draft's
+                if _is_the_drafts_fault(error):
                     self._breaker.failed()
                     log.warning("the draft service failed a round (%s): going on without it", reason)
                 return None, True
@@ -203,6 +203,13 @@ class Rounds:
             sequence.handle = await peer.open_sequence(self._fingerprint, self._lease_seconds)
             sequence.round = 0
         return sequence.handle
+
+
+def _is_the_drafts_fault(error: PeerError | TimeoutError) -> bool:
+    """Whether other sessions should leave the draft alone too, or this is one session's trouble."""
+    if isinstance(error, TimeoutError) or error.reason == "QUEUE_FULL":
+        return True
+    return error.code in (Code.UNAVAILABLE, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.DEADLINE_EXCEEDED)
 
 
 def _restate(sequence: PeerSequence, error: PeerError) -> None:

@@ -138,9 +138,16 @@ class Detokenizer:
     def push(self, token: int) -> tuple[str, bool]:
         """Take a token; returns the text that is certain now and whether a stop string came up."""
         self._tokens.append(token)
-        piece = self._stream.step(self._codec.tokenizer, token) or ""
+        piece = self._step(token)
         self._decoded += piece
         return self._stops.push(piece)
+
+    def _step(self, token: int) -> str:
+        try:
+            return self._stream.step(self._codec.tokenizer, token) or ""
+        except Exception:  # its only class of error: a byte-fallback tokenizer took back what it had decoded
+            self._stream = DecodeStream(skip_special_tokens=True)
+            return self._stream.step(self._codec.tokenizer, token) or ""
 
     def flush(self) -> str:
         """The rest, incomplete characters included, now that no token follows."""

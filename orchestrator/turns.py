@@ -164,6 +164,9 @@ class TurnRunner:
         finally:
             turn.cancel()  # if it has not ended: the client vanished, or a peer failed for good
             self._finish(span, turn, statistics, prefilled_count)
+            if turn.generated_count == 0:  # the turn is undone, and so is what the peers learnt from it
+                record.verifier.limit(shared)
+                record.draft.limit(shared)
             session.end_turn()
 
     async def _round(

@@ -62,7 +62,7 @@ class Service:
         self.log = Path(tempfile.mkstemp(prefix=f"slipstream-{name}-", suffix=".log")[1])
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "slipstream.cli.child", module, "--address", address, *flags],
+                [sys.executable, "-m", "slipstream.cli.child", str(os.getpid()), module, "--address", address, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

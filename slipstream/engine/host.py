@@ -118,6 +118,7 @@ class EngineHost(Generic[JobT]):
     def _deliver(self, ended: list[tuple[Job, Exception | None]]) -> None:
         for job, error in ended:
             answer = self._answers.pop(job)
+            self._leases.extend(job.sequence.handle)  # idle time starts with the answer
             if error is None:
                 answer.set_result(job)  # type: ignore[arg-type]
                 continue
@@ -131,5 +132,9 @@ class EngineHost(Generic[JobT]):
         while True:
             await asyncio.sleep(self._limits.sweep_seconds)
             for handle in self._leases.ended():
+                last = self._rounds.get(handle)
+                if last is not None and not last.answer.done():
+                    self._leases.extend(handle)  # a long prefill is not idleness
+                    continue
                 log.info("lease of %s ended; its pages come back", handle)
                 self.close(handle)

@@ -90,6 +90,8 @@ class Job:
         for token in self.pending:
             if not 0 <= token < vocabulary_size:
                 raise InvalidItemError(f"token id {token} is not from 0 to {vocabulary_size - 1}", field="tail")
+        if not all(0 <= token < vocabulary_size for token in self.rule.end_token_ids):
+            raise InvalidItemError(f"end token ids must be from 0 to {vocabulary_size - 1}", field="rule.end_token_ids")
         if self._length_limit > context_length:
             raise ContextExceededError(
                 f"{self._length_limit} tokens do not fit into the context of {context_length}",

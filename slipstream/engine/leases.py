@@ -30,6 +30,11 @@ class Leases:
             raise UnknownHandleError(f"handle {handle!r} is not open: never given, closed, or its lease ended")
         self._ends[handle] = self._clock() + self._lease[handle]
 
+    def extend(self, handle: str) -> None:
+        """Start the idle time again even if it is over: the handle was in use. Nothing happens if there is no lease."""
+        if handle in self._lease:
+            self._ends[handle] = self._clock() + self._lease[handle]
+
     def end(self, handle: str) -> None:
         """End a lease; nothing happens if there is none."""
         self._lease.pop(handle, None)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from slipstream.engine.engine import Append, Engine
-from slipstream.engine.errors import OutOfPagesError, QueueFullError, StaleRoundError
+from slipstream.engine.errors import OutOfPagesError, QueueFullError, StaleRoundError, UnknownHandleError
 from slipstream.engine.job import Finished, Job
 from slipstream.engine.sequence import Sequence
 
@@ -185,7 +185,7 @@ class ModelThread:
 
     def _step(self) -> list[tuple[Job, Exception | None]]:
         """One forward over what fits; the jobs that ended with it."""
-        ended = [_end(job, StaleRoundError("overtaken by a newer round")) for job in self._active if job.overtaken]
+        ended = [_end(job, self._why_dropped(job)) for job in self._active if job.overtaken]
         self._active = [job for job in self._active if not job.overtaken]
         batch, starved = self._schedule()
         if not batch and starved is not None:
@@ -195,6 +195,11 @@ class ModelThread:
         if batch:
             ended += self._forward(batch)
         return ended
+
+    def _why_dropped(self, job: Job) -> Exception:
+        if job.sequence.handle in self._sequences:
+            return StaleRoundError("overtaken by a newer round")
+        return UnknownHandleError(f"handle {job.sequence.handle!r} was closed while its round ran")
 
     def _schedule(self) -> tuple[list[tuple[Job, Append]], Job | None]:
         """Short appends first, then prefill chunks, while tokens and pages last; and one job that found no page."""

@@ -38,7 +38,7 @@ class ModelServiceSettings(BaseSettings):
     max_step_tokens: int = Field(512, ge=8, description="tokens in one forward, over all sequences")
     prefill_chunk: int = Field(256, ge=8, description="tokens of one prompt in one forward")
     queue_limit: int = Field(1024, ge=1, description="unfinished items; one more is refused")
-    max_sequence_count: int = Field(1024, ge=1, description="open sequences; one more is refused")
+    max_sequence_count: int = Field(8192, ge=1, description="open sequences; one more is refused")
     default_lease_seconds: float = Field(600, gt=0, description="idle time after which a sequence's pages come back")
     max_lease_seconds: float = Field(3600, gt=0, description="longest lease a caller can get")
     drain_seconds: float = Field(10, ge=0, description="time that running calls get to end after SIGTERM")

@@ -84,7 +84,7 @@ class ItemStream(Generic[ItemT, ResultT]):
                     if answer is not None and not answer.done():
                         answer.set_result(result)
         except grpc.aio.AioRpcError as failure:
-            error = error_of_call(failure)
+            error = StreamLostError(str(error_of_call(failure)))
         finally:
             writer.cancel()
             call.cancel()

@@ -64,6 +64,9 @@ def _sample(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequ
     bounds = np.searchsorted(row_index, np.arange(len(rules) + 1))
     choices = []
     for start, end in itertools.pairwise(bounds):
+        if start == end:  # a row of NaN: nothing can be chosen in it, and nothing beside it may suffer
+            choices.append(Choice(0, 0.0))
+            continue
         row = perturbed[start:end]
         best = int(row.argmax())
         lead = float(row[best] - np.partition(row, -2)[-2]) if len(row) > 1 else float("inf")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from slipstream.errors import FieldViolation
 
 MAX_SEED = 2**63 - 1
+MIN_TEMPERATURE = 1e-6  # below, dividing by it overflows
 MAX_TEMPERATURE = 100.0
 
 
@@ -40,7 +41,11 @@ class SamplingRule:
 def sampling_violations(rule: SamplingRule) -> list[FieldViolation]:
     """What is wrong with a rule; empty if nothing is. NaN is never right."""
     checks = (
-        ("temperature", 0 <= rule.temperature <= MAX_TEMPERATURE, f"must be from 0 to {MAX_TEMPERATURE:g}"),
+        (
+            "temperature",
+            rule.temperature == 0 or MIN_TEMPERATURE <= rule.temperature <= MAX_TEMPERATURE,
+            f"must be 0 (greedy) or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
+        ),
         ("top_k", rule.top_k >= 0, "must be 0 (off) or more"),
         ("top_p", 0 < rule.top_p <= 1, "must be above 0 and at most 1"),
         ("min_p", 0 <= rule.min_p <= 1, "must be from 0 to 1"),

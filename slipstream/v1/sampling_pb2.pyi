@@ -30,7 +30,7 @@ class SamplingParameters(_message.Message):
     MIN_P_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """0 is greedy: always the most likely token. From 0 to 100."""
+    """0 is greedy: always the most likely token. 0, or from 1e-6 to 100."""
     top_k: _builtins.int
     """Keep only the k most likely tokens. 0 keeps all."""
     top_p: _builtins.float

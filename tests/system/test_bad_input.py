@@ -180,7 +180,8 @@ def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
             item(handle=handle, round=6, tail=[5], proposal=[5] * 33),
             item(handle=handle, round=7, tail=[5], rule={"temperature": -1}),
             item(handle=handle, round=8, tail=[5] * 9000),
-            item(handle=handle, round=9, tail=[5, 6]),
+            item(handle=handle, round=9, tail=[5], rule={"end_token_ids": [259], "first_end_position": 99}),
+            item(handle=handle, round=10, tail=[5, 6]),
         ]
         # One message each, so that no item overtakes another.
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
@@ -195,6 +196,7 @@ def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
         "INVALID_FIELDS",
         "INVALID_FIELDS",
         "CONTEXT_EXCEEDED",
+        "INVALID_ITEM",
         "",
     ]
 

@@ -109,6 +109,14 @@ def test_ended_leases_are_mended_by_stating_the_position_again() -> None:
         assert talk(client, 2.0) == talk(client, 0.0)
 
 
+def test_a_lease_does_not_end_under_a_running_round() -> None:
+    flags = ["--default-lease-seconds", "0.2", "--max-lease-seconds", "0.2"]
+    pair = PairSettings("arithmetic:ends=0&forward_ms=1500", "", target_flags=flags)
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        assert client.generate(PROMPT, Settings(max_token_count=2)).wait().token_ids == paper_tokens(PROMPT, 2)
+        assert "lease" not in local.services["orchestrator"].log.read_text()
+
+
 def test_more_sessions_than_pages_take_turns_and_say_the_same() -> None:
     """Four pages of 16 for each service: idle sequences lose theirs, busy ones wait."""
     page_bytes = 8 * 16

@@ -54,6 +54,14 @@ def test_rows_of_different_rules_choose_as_they_would_alone() -> None:
     assert choose(logits, rules, positions) == alone
 
 
+def test_a_row_of_nan_harms_no_other() -> None:
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(6))
+    logits[1] = float("nan")
+    rules = [SamplingRule(temperature=1.0, seed=2)] * 3
+    got = choose(logits, rules, [1, 2, 3])
+    assert [got[0], got[2]] == choose(logits[[0, 2]], rules[:2], [1, 3])
+
+
 def test_accepted_count_is_the_longest_equal_prefix() -> None:
     assert accepted_count([], [4]) == 0
     assert accepted_count([4, 5], [4, 5, 6]) == 2

@@ -44,6 +44,8 @@ def test_a_turns_settings_win_over_the_streams() -> None:
 
 BAD = [
     (GenerationSettings(temperature=-0.1), "settings.sampling.temperature"),
+    (GenerationSettings(temperature=1e-30), "settings.sampling.temperature"),
+    (GenerationSettings(min_token_count=91, max_token_count=1000), "settings.min_token_count"),
     (GenerationSettings(temperature=float("nan")), "settings.sampling.temperature"),
     (GenerationSettings(temperature=float("inf")), "settings.sampling.temperature"),
     (GenerationSettings(top_k=-1), "settings.sampling.top_k"),

@@ -68,6 +68,15 @@ def test_the_breaker_pauses_twice_as_long_each_time_and_forgets_on_success() -> 
     assert breaker.allows
 
 
+def test_many_failures_at_once_open_the_breaker_once() -> None:
+    clock = Clock()
+    breaker = DraftBreaker(first_pause=1, longest_pause=60, clock=clock)
+    for _ in range(50):
+        breaker.failed()
+    clock.now += 1
+    assert breaker.allows
+
+
 def test_an_idle_session_expires_and_is_told_from_one_that_never_was() -> None:
     clock = Clock()
     store = SessionStore(max_count=10, ttl_seconds=60, clock=clock)
@@ -105,5 +114,8 @@ def test_a_lease_ends_when_idle_and_use_renews_it() -> None:
     assert leases.ended() == ["a"]
     with pytest.raises(UnknownHandleError):
         leases.renew("a")
+    leases.extend("a")
+    assert leases.ended() == []
     leases.end("a")
+    leases.extend("a")
     assert len(leases) == 0
