@@ -11,7 +11,7 @@ A failed call or command raises PeerError with the server's code, reason and mes
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -23,21 +23,62 @@ from slipstream.rpc.status import PeerError, error_of, error_of_call
 from slipstream.rpc.wire import seconds
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, sampling_pb2
 
-__all__ = ["Chat", "Client", "PeerError", "Reply", "Result", "Settings"]
+__all__ = ["Chat", "Client", "PeerError", "Reply", "Result", "Settings", "Structure", "TokenLogprobs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What the text must look like. Exactly one is set: a JSON Schema as JSON text, a regular expression, a list of
+    texts, or a grammar in Lark's notation."""
+
+    json_schema: str | None = None
+    regex: str | None = None
+    choices: Sequence[str] | None = None
+    grammar: str | None = None
+
+    def message(self) -> sampling_pb2.Structure:
+        """This structure for the wire."""
+        message = sampling_pb2.Structure()
+        for name in ("json_schema", "regex", "grammar"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(message, name, value)
+        if self.choices is not None:
+            message.choices.choices.extend(self.choices)
+        return message
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How tokens are chosen and where a turn ends. None takes the server's default; ``draft_length`` 0 is off."""
+    """How tokens are chosen and where a turn ends. None takes the server's default; ``draft_length`` 0 is off.
+
+    ``top_logprob_count`` asks for log-probabilities of the generated tokens and of that many likeliest ones beside each;
+    ``prompt_logprobs`` for the prompt's too. ``ratio`` takes the ratio test instead of coupled sampling.
+    """
 
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: Sequence[int] = ()
+    banned_token_ids: Sequence[int] = ()
     seed: int | None = None
     max_token_count: int | None = None
     min_token_count: int | None = None
     stop_strings: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_end_tokens: bool | None = None
+    include_stop_in_text: bool | None = None
+    top_logprob_count: int | None = None
+    prompt_logprobs: bool = False
+    structure: Structure | None = None
+    ratio: bool | None = None
+    proposal_top_k: int | None = None
     draft_length: int | None = None
 
     def message(self) -> orchestrator_pb2.GenerationSettings:
@@ -47,15 +88,50 @@ class Settings:
             modes = orchestrator_pb2.Speculation
             mode = modes.MODE_FIXED if self.draft_length else modes.MODE_OFF
             speculation = modes(mode=mode, draft_length=self.draft_length or None)
+        logprobs = None
+        if self.top_logprob_count is not None or self.prompt_logprobs:
+            logprobs = orchestrator_pb2.LogprobSettings(
+                top_count=self.top_logprob_count or 0, prompt=self.prompt_logprobs
+            )
+        acceptance = sampling_pb2.ACCEPTANCE_UNSPECIFIED
+        if self.ratio is not None:
+            acceptance = sampling_pb2.ACCEPTANCE_RATIO if self.ratio else sampling_pb2.ACCEPTANCE_COUPLED
         return orchestrator_pb2.GenerationSettings(
             sampling=sampling_pb2.SamplingParameters(
-                temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p, seed=self.seed
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                min_p=self.min_p,
+                typical_p=self.typical_p,
+                repetition_penalty=self.repetition_penalty,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                logit_bias=self.logit_bias,
+                allowed_token_ids=self.allowed_token_ids,
+                banned_token_ids=self.banned_token_ids,
+                seed=self.seed,
             ),
             max_token_count=self.max_token_count,
             min_token_count=self.min_token_count,
             stop_strings=self.stop_strings,
+            stop_token_ids=self.stop_token_ids,
+            ignore_end_tokens=self.ignore_end_tokens,
+            include_stop_in_text=self.include_stop_in_text,
+            logprobs=logprobs,
+            structure=None if self.structure is None else self.structure.message(),
+            acceptance=acceptance,
+            proposal_top_k=self.proposal_top_k,
             speculation=speculation,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A token, its log-probability under the target's own distribution, and the likeliest tokens with theirs."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -64,6 +140,10 @@ class Result:
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One for each of ``token_ids``, if asked for."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of the prompt's tokens from the second on, if asked for."""
     seed: int = 0
     finish_reason: str = ""
     prompt_token_count: int = 0
@@ -98,6 +178,12 @@ class Result:
         """Tokens a round with a proposal committed: 1 + accepted tokens / proposals; 1 without proposals."""
         return 1 + (self.accepted_token_count / self.draft_count if self.draft_count else 0.0)
 
+    def _take(self, delta: orchestrator_pb2.TurnDelta) -> None:
+        self.text += delta.text
+        self.token_ids.extend(delta.token_ids)
+        self.logprobs.extend(map(_logprobs_of, delta.logprobs))
+        self.prompt_logprobs.extend(map(_logprobs_of, delta.prompt_logprobs))
+
     def _finish(self, message: orchestrator_pb2.TurnFinished) -> None:
         usage, speculation, timing = message.usage, message.speculation, message.timing
         self.finish_reason = orchestrator_pb2.FinishReason.Name(message.finish_reason).removeprefix("FINISH_REASON_")
@@ -119,6 +205,11 @@ class Result:
         self.orchestrator_time = seconds(timing.orchestrator)
 
 
+def _logprobs_of(message: sampling_pb2.TokenLogprobs) -> TokenLogprobs:
+    top = tuple((entry.token_id, entry.logprob) for entry in message.top)
+    return TokenLogprobs(message.token_id, message.logprob, top)
+
+
 class Reply:
     """One turn in progress: iterate over its text; `result` is whole once the iteration has ended."""
 
@@ -133,8 +224,7 @@ class Reply:
                 if kind == "started":
                     self.result.seed = event.started.seed
                 elif kind == "delta":
-                    self.result.text += event.delta.text
-                    self.result.token_ids.extend(event.delta.token_ids)
+                    self.result._take(event.delta)
                     if event.delta.text:
                         yield event.delta.text
                 elif kind == "finished":
@@ -204,6 +294,15 @@ class Chat:
         self.close() if error is None else self.abandon()
 
 
+def _generate_request(prompt: str | Sequence[int], settings: Settings | None) -> orchestrator_pb2.GenerateRequest:
+    request = orchestrator_pb2.GenerateRequest(settings=(settings or Settings()).message())
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.tokens.token_ids.extend(prompt)
+    return request
+
+
 class Client:
     """A connection to one orchestrator."""
 
@@ -213,12 +312,28 @@ class Client:
 
     def generate(self, prompt: str | Sequence[int], settings: Settings | None = None) -> Reply:
         """One answer to a raw text or to token ids: no chat template, no session."""
-        request = orchestrator_pb2.GenerateRequest(settings=(settings or Settings()).message())
-        if isinstance(prompt, str):
-            request.text = prompt
-        else:
-            request.tokens.token_ids.extend(prompt)
-        return Reply(self.stub.Generate(request))
+        return Reply(self.stub.Generate(_generate_request(prompt, settings)))
+
+    def generate_choices(
+        self, prompt: str | Sequence[int], count: int, settings: Settings | None = None
+    ) -> list[Result]:
+        """Several answers to one prompt, waited for; the first is the one `generate` would give with the same seed."""
+        request = _generate_request(prompt, settings)
+        request.choice_count = count
+        results = [Result() for _ in range(count)]
+        try:
+            for event in self.stub.Generate(request):
+                result = results[event.choice_index]
+                kind = event.WhichOneof("event")
+                if kind == "started":
+                    result.seed = event.started.seed
+                elif kind == "delta":
+                    result._take(event.delta)
+                else:
+                    result._finish(event.finished)
+        except grpc.RpcError as error:
+            raise error_of_call(error) from error  # type: ignore[arg-type]
+        return results
 
     def answer(self, messages: Sequence[tuple[str, str]], settings: Settings | None = None) -> Reply:
         """One answer to a conversation of (role, content) pairs; no session."""

@@ -171,6 +171,7 @@ class Branch(_message.Message):
     ACCEPTED_COUNT_FIELD_NUMBER: _builtins.int
     NEXT_TOKEN_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     accepted_count: _builtins.int
     """The outcome: how many in-flight tokens are accepted. 0 for a plain proposal."""
     next_token: _builtins.int
@@ -179,16 +180,21 @@ class Branch(_message.Message):
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """What to propose if that is the outcome."""
 
+    @_builtins.property
+    def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenDistribution]:
+        """For rule.acceptance RATIO at a temperature above 0: the distribution each token was drawn from."""
+
     def __init__(
         self,
         *,
         accepted_count: _builtins.int = ...,
         next_token: _builtins.int | None = ...,
         tokens: _abc.Iterable[_builtins.int] | None = ...,
+        distributions: _abc.Iterable[_sampling_pb2.TokenDistribution] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_token", b"_next_token", "next_token", b"next_token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_token", b"_next_token", "accepted_count", b"accepted_count", "next_token", b"next_token", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_token", b"_next_token", "accepted_count", b"accepted_count", "distributions", b"distributions", "next_token", b"next_token", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_token: _TypeAlias = _typing.Literal["next_token"]  # noqa: Y015
     _WhichOneofArgType__next_token: _TypeAlias = _typing.Literal["_next_token", b"_next_token"]  # noqa: Y015

@@ -41,6 +41,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The model's context is full."""
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 5
     """The client cancelled."""
+    FINISH_REASON_STOP_TOKEN: _FinishReason.ValueType  # 6
+    """One of stop_token_ids was chosen."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
 
@@ -55,6 +57,8 @@ FINISH_REASON_CONTEXT_LENGTH: FinishReason.ValueType  # 4
 """The model's context is full."""
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 5
 """The client cancelled."""
+FINISH_REASON_STOP_TOKEN: FinishReason.ValueType  # 6
+"""One of stop_token_ids was chosen."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -68,10 +72,25 @@ class GenerationSettings(_message.Message):
     MIN_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     STOP_STRINGS_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
+    STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    IGNORE_END_TOKENS_FIELD_NUMBER: _builtins.int
+    INCLUDE_STOP_IN_TEXT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    STRUCTURE_FIELD_NUMBER: _builtins.int
+    ACCEPTANCE_FIELD_NUMBER: _builtins.int
+    PROPOSAL_TOP_K_FIELD_NUMBER: _builtins.int
     max_token_count: _builtins.int
     """Most tokens to generate, at least 1. Unset: the server's default. Never past the context length."""
     min_token_count: _builtins.int
     """Fewest tokens before an end token may be chosen. Unset: 0."""
+    ignore_end_tokens: _builtins.bool
+    """Go on when the model chooses one of its own end tokens. Unset: false."""
+    include_stop_in_text: _builtins.bool
+    """Show the stop string, or the stop token's text, that ended the turn. Unset: false."""
+    acceptance: _sampling_pb2.Acceptance.ValueType
+    """UNSPECIFIED: COUPLED. A session keeps the acceptance of its first turn."""
+    proposal_top_k: _builtins.int
+    """For RATIO: the draft samples from its own distribution cut to this many tokens, from 1 to 1024. Unset: 64."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParameters: ...
     @_builtins.property
@@ -80,6 +99,18 @@ class GenerationSettings(_message.Message):
 
     @_builtins.property
     def speculation(self) -> Global___Speculation: ...
+    @_builtins.property
+    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens that end the turn besides the model's own end tokens. Their text is not shown. At most 64."""
+
+    @_builtins.property
+    def logprobs(self) -> Global___LogprobSettings:
+        """Set: log-probabilities are reported."""
+
+    @_builtins.property
+    def structure(self) -> _sampling_pb2.Structure:
+        """Not together with ignore_end_tokens, min_token_count, allowed_token_ids or banned_token_ids."""
+
     def __init__(
         self,
         *,
@@ -88,21 +119,66 @@ class GenerationSettings(_message.Message):
         min_token_count: _builtins.int | None = ...,
         stop_strings: _abc.Iterable[_builtins.str] | None = ...,
         speculation: Global___Speculation | None = ...,
+        stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        ignore_end_tokens: _builtins.bool | None = ...,
+        include_stop_in_text: _builtins.bool | None = ...,
+        logprobs: Global___LogprobSettings | None = ...,
+        structure: _sampling_pb2.Structure | None = ...,
+        acceptance: _sampling_pb2.Acceptance.ValueType = ...,
+        proposal_top_k: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "structure", b"structure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "acceptance", b"acceptance", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "structure", b"structure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ignore_end_tokens: _TypeAlias = _typing.Literal["ignore_end_tokens"]  # noqa: Y015
+    _WhichOneofArgType__ignore_end_tokens: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__include_stop_in_text: _TypeAlias = _typing.Literal["include_stop_in_text"]  # noqa: Y015
+    _WhichOneofArgType__include_stop_in_text: _TypeAlias = _typing.Literal["_include_stop_in_text", b"_include_stop_in_text"]  # noqa: Y015
     _WhichOneofReturnType__max_token_count: _TypeAlias = _typing.Literal["max_token_count"]  # noqa: Y015
     _WhichOneofArgType__max_token_count: _TypeAlias = _typing.Literal["_max_token_count", b"_max_token_count"]  # noqa: Y015
     _WhichOneofReturnType__min_token_count: _TypeAlias = _typing.Literal["min_token_count"]  # noqa: Y015
     _WhichOneofArgType__min_token_count: _TypeAlias = _typing.Literal["_min_token_count", b"_min_token_count"]  # noqa: Y015
+    _WhichOneofReturnType__proposal_top_k: _TypeAlias = _typing.Literal["proposal_top_k"]  # noqa: Y015
+    _WhichOneofArgType__proposal_top_k: _TypeAlias = _typing.Literal["_proposal_top_k", b"_proposal_top_k"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ignore_end_tokens) -> _WhichOneofReturnType__ignore_end_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__include_stop_in_text) -> _WhichOneofReturnType__include_stop_in_text | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_token_count) -> _WhichOneofReturnType__max_token_count | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_token_count) -> _WhichOneofReturnType__min_token_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__proposal_top_k) -> _WhichOneofReturnType__proposal_top_k | None: ...
 
 Global___GenerationSettings: _TypeAlias = GenerationSettings  # noqa: Y015
+
+@_typing.final
+class LogprobSettings(_message.Message):
+    """Which log-probabilities to report. They are the target's own, from its logits before any of the sampling parameters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOP_COUNT_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    top_count: _builtins.int
+    """How many of the likeliest tokens to report beside each chosen one, from 0 to 20."""
+    prompt: _builtins.bool
+    """Report the prompt's tokens too, from the second on. The prompt is then computed afresh, without prefix reuse."""
+    def __init__(
+        self,
+        *,
+        top_count: _builtins.int = ...,
+        prompt: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "top_count", b"top_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogprobSettings: _TypeAlias = LogprobSettings  # noqa: Y015
 
 @_typing.final
 class Speculation(_message.Message):
@@ -225,8 +301,13 @@ class GenerateRequest(_message.Message):
     CONVERSATION_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    CHOICE_COUNT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Raw text, tokenized as it is: no chat template."""
+    choice_count: _builtins.int
+    """How many answers to generate, from 1 to 64. Answer 0 is the one that a request for one would get; the others take
+    seeds derived from its seed. 0: 1.
+    """
     @_builtins.property
     def conversation(self) -> Global___MessageList:
         """A conversation, to which the model's chat template is applied."""
@@ -244,10 +325,11 @@ class GenerateRequest(_message.Message):
         conversation: Global___MessageList | None = ...,
         tokens: Global___TokenList | None = ...,
         settings: Global___GenerationSettings | None = ...,
+        choice_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "prompt", b"prompt", "settings", b"settings", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "prompt", b"prompt", "settings", b"settings", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_count", b"choice_count", "conversation", b"conversation", "prompt", b"prompt", "settings", b"settings", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "conversation", "tokens"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -262,6 +344,9 @@ class GenerateResponse(_message.Message):
     STARTED_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    CHOICE_INDEX_FIELD_NUMBER: _builtins.int
+    choice_index: _builtins.int
+    """Which answer the event belongs to, from 0. The answers' events come interleaved."""
     @_builtins.property
     def started(self) -> Global___TurnStarted: ...
     @_builtins.property
@@ -274,10 +359,11 @@ class GenerateResponse(_message.Message):
         started: Global___TurnStarted | None = ...,
         delta: Global___TurnDelta | None = ...,
         finished: Global___TurnFinished | None = ...,
+        choice_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "event", b"event", "finished", b"finished", "started", b"started"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "event", b"event", "finished", b"finished", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "delta", b"delta", "event", b"event", "finished", b"finished", "started", b"started"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "delta", "finished"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
@@ -496,20 +582,32 @@ class TurnDelta(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The tokens committed by the round that made this text certain. Text may lag behind tokens."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
+        """One for each of token_ids, if asked for."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
+        """In a turn's first delta, if asked for: of the prompt's tokens from the second on."""
 
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
+        prompt_logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

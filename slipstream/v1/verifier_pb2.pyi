@@ -54,6 +54,9 @@ class VerifyItem(_message.Message):
     PROPOSAL_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROB_COUNT_FIELD_NUMBER: _builtins.int
+    TAIL_LOGPROBS_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     round: _builtins.int
     """Rises with every new request on a handle. The same number again gets the stored answer; a lower one is ABORTED."""
@@ -61,6 +64,10 @@ class VerifyItem(_message.Message):
     """Tokens of the handle's cache to keep; whatever it holds beyond them is dropped."""
     traceparent: _builtins.str
     """W3C trace context of the round's span. Empty: not traced."""
+    top_logprob_count: _builtins.int
+    """Asks for log-probabilities of the tokens chosen, and of this many likeliest ones beside each. Absent: none."""
+    tail_logprobs: _builtins.bool
+    """Asks for log-probabilities of the tail's tokens too, from its second on. The prefix cache is then not used."""
     @_builtins.property
     def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The committed tokens after base_length, at least one: the first choice is made at its last token."""
@@ -71,6 +78,10 @@ class VerifyItem(_message.Message):
 
     @_builtins.property
     def rule(self) -> _sampling_pb2.SamplingRule: ...
+    @_builtins.property
+    def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenDistribution]:
+        """For rule.acceptance RATIO at a temperature above 0: the distribution each proposal token was drawn from."""
+
     def __init__(
         self,
         *,
@@ -81,12 +92,17 @@ class VerifyItem(_message.Message):
         proposal: _abc.Iterable[_builtins.int] | None = ...,
         rule: _sampling_pb2.SamplingRule | None = ...,
         traceparent: _builtins.str = ...,
+        distributions: _abc.Iterable[_sampling_pb2.TokenDistribution] | None = ...,
+        top_logprob_count: _builtins.int | None = ...,
+        tail_logprobs: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "handle", b"handle", "proposal", b"proposal", "round", b"round", "rule", b"rule", "tail", b"tail", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "distributions", b"distributions", "handle", b"handle", "proposal", b"proposal", "round", b"round", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__top_logprob_count: _TypeAlias = _typing.Literal["top_logprob_count"]  # noqa: Y015
+    _WhichOneofArgType__top_logprob_count: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprob_count) -> _WhichOneofReturnType__top_logprob_count | None: ...
 
 Global___VerifyItem: _TypeAlias = VerifyItem  # noqa: Y015
 
@@ -122,6 +138,8 @@ class VerifyResult(_message.Message):
     PREFILLED_COUNT_FIELD_NUMBER: _builtins.int
     MARGIN_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    TAIL_LOGPROBS_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     round: _builtins.int
     accepted_count: _builtins.int
@@ -140,6 +158,14 @@ class VerifyResult(_message.Message):
 
     @_builtins.property
     def timing(self) -> _model_pb2.ItemTiming: ...
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
+        """Of the accepted tokens, then of next_token. Empty unless asked for."""
+
+    @_builtins.property
+    def tail_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
+        """Of tail[1], tail[2] and so on. Empty unless asked for."""
+
     def __init__(
         self,
         *,
@@ -151,10 +177,12 @@ class VerifyResult(_message.Message):
         prefilled_count: _builtins.int = ...,
         margin: _builtins.float = ...,
         timing: _model_pb2.ItemTiming | None = ...,
+        logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
+        tail_logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_count", b"accepted_count", "error", b"error", "handle", b"handle", "margin", b"margin", "next_token", b"next_token", "prefilled_count", b"prefilled_count", "round", b"round", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_count", b"accepted_count", "error", b"error", "handle", b"handle", "logprobs", b"logprobs", "margin", b"margin", "next_token", b"next_token", "prefilled_count", b"prefilled_count", "round", b"round", "tail_logprobs", b"tail_logprobs", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
