@@ -7,17 +7,22 @@ from dataclasses import dataclass
 
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.coupled import Choice
+from slipstream.sampling.outcome import TokenDistribution
+from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A continuation for one outcome of the in-flight verification; ``next_token`` is None if nothing is in flight."""
+    """A continuation for one outcome of the in-flight verification; ``next_token`` is None if nothing is in flight.
+
+    Under the ratio test ``distributions`` are what the tokens were drawn from.
+    """
 
     accepted_count: int
     next_token: int | None
     tokens: tuple[int, ...]
+    distributions: tuple[TokenDistribution, ...]
 
 
 class ProposeJob(Job):
@@ -26,6 +31,8 @@ class ProposeJob(Job):
     With a proposal in flight the draft assumes that all of it is accepted: the first token it then chooses is the
     outcome's ``next_token``, and ``draft_length`` more follow.
     """
+
+    drafting = True
 
     def __init__(
         self,
@@ -47,18 +54,27 @@ class ProposeJob(Job):
         )
         self._in_flight_count = len(in_flight)
         self._token_count = token_count
-        self._tokens: list[int] = []
+        self._drawn: list[Choice] = []
 
     def advance(self, choices: list[Choice]) -> bool:
         token = choices[-1].token
-        self._tokens.append(token)
+        self._drawn.append(choices[-1])
         self.pending = [token]
         # Nothing follows an end token: what the draft said after it would be wasted.
-        return len(self._tokens) == self._token_count or token in self.rule.end_token_ids
+        return len(self._drawn) == self._token_count or token in self.rule.end_token_ids
 
     @property
     def branches(self) -> list[Branch]:
         """The likeliest outcome's continuation; for a plain proposal, the proposal."""
         if self._in_flight_count == 0:
-            return [Branch(0, None, tuple(self._tokens))]
-        return [Branch(self._in_flight_count, self._tokens[0], tuple(self._tokens[1:]))]
+            return [_branch(0, None, self._drawn)]
+        return [_branch(self._in_flight_count, self._drawn[0].token, self._drawn[1:])]
+
+
+def _branch(accepted_count: int, next_token: int | None, drawn: list[Choice]) -> Branch:
+    return Branch(
+        accepted_count,
+        next_token,
+        tuple(choice.token for choice in drawn),
+        tuple(choice.distribution for choice in drawn if choice.distribution is not None),
+    )

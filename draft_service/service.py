@@ -11,8 +11,9 @@ from draft_service.proposer import ProposeJob
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.model_service import rule_of, timing_of
+from slipstream.hosting.model_service import timing_of
 from slipstream.rpc.item_stream import answer_items
+from slipstream.rpc.sampling_wire import distribution_message, rule_of
 from slipstream.rpc.status import status_of
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import record_server_span
@@ -48,8 +49,13 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
             return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=status_of(error), final=True)
         self._record(item, job)
         branches = [
-            draft_pb2.Branch(accepted_count=b.accepted_count, next_token=b.next_token, tokens=b.tokens)
-            for b in job.branches
+            draft_pb2.Branch(
+                accepted_count=branch.accepted_count,
+                next_token=branch.next_token,
+                tokens=branch.tokens,
+                distributions=map(distribution_message, branch.distributions),
+            )
+            for branch in job.branches
         ]
         return draft_pb2.ProposeResult(
             handle=item.handle, round=item.round, branches=branches, final=True, timing=timing_of(job.timing)
@@ -67,6 +73,10 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         rule = rule_of(item.rule)
         statement = Statement(item.base_length, tuple(item.tail))
         in_flight = tuple(item.in_flight)
+        if (
+            rule.structure is not None
+        ):  # on a thread of its own: a schema may take as long to compile as many rounds take
+            await self._host.compile(rule.structure)
         return await self._host.run(
             item.handle,
             item.round,

@@ -133,7 +133,8 @@ class ChatStream:
         if not command.content:
             raise InvalidFieldsError([FieldViolation("message.content", "must not be empty")])
         prompt = session.prompt_for(command.content)
-        resolved = self._pair.resolve(command.settings.over(self._settings), len(prompt))
+        settings = command.settings.over(self._settings)
+        resolved = await self._pair.resolve(settings, len(prompt), acceptance=session.acceptance)
         turn = self._pair.run_turn(
             self._record, prompt, resolved, content=command.content, cancelled=cancelled, parent=self._parent
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -22,7 +22,10 @@ class OrchestratorSettings(BaseSettings):
     )
 
     address: str = Field("127.0.0.1:50051", description="host:port to listen on; port 0 takes a free one")
-    verifier: str = Field("127.0.0.1:50052", description="host:port of the verifier service")
+    verifier: str = Field(
+        "127.0.0.1:50052",
+        description="host:port of the verifier service; several, separated by commas, share the sessions",
+    )
     draft: str = Field(
         "127.0.0.1:50053", description="host:port of the draft service; empty: none, plain decoding only"
     )
@@ -37,3 +40,15 @@ class OrchestratorSettings(BaseSettings):
     verifier_patience_seconds: float = Field(30, gt=0, description="how long a turn waits for a lost verifier")
     drain_seconds: float = Field(30, ge=0, description="time that running turns get to end after SIGTERM")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe log line shown")
+
+    @property
+    def verifier_addresses(self) -> list[str]:
+        """The verifiers' addresses, each once."""
+        return list(dict.fromkeys(address.strip() for address in self.verifier.split(",") if address.strip()))
+
+    @field_validator("verifier")
+    @classmethod
+    def _has_a_verifier(cls, value: str) -> str:
+        if not value.replace(",", "").strip():
+            raise ValueError("must name at least one verifier as host:port")
+        return value

@@ -4,6 +4,7 @@ SlipstreamError
 ├── SessionNotFoundError   never was, or was deleted
 ├── SessionExpiredError    was, and was idle for too long
 ├── SessionBusyError       a turn is running on another stream
+├── AcceptanceFixedError   a turn asks for another acceptance than its session began with
 ├── SessionLimitError      too many sessions are open; a retry can help
 ├── PromptTooLongError     the prompt does not fit into the context or the KV memory
 ├── NotReadyError          the verifier has not been reached yet; a retry can help
@@ -35,6 +36,13 @@ class SessionBusyError(SlipstreamError):
 
     code = Code.FAILED_PRECONDITION
     reason = "SESSION_BUSY"
+
+
+class AcceptanceFixedError(SlipstreamError):
+    """Coupled sampling and the ratio test are never mixed within a session."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "ACCEPTANCE_FIXED"
 
 
 class SessionLimitError(SlipstreamError):

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from orchestrator.errors import PromptTooLongError
 from orchestrator.session import TurnLimits
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.sampling.rule import MAX_SEED, SamplingDefaults, SamplingRule, sampling_violations
+from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest
+from slipstream.sampling.rule import (
+    DEFAULT_PROPOSAL_TOP_K,
+    MAX_SEED,
+    Acceptance,
+    SamplingDefaults,
+    SamplingRule,
+    sampling_violations,
+    token_id_violations,
+)
+from slipstream.sampling.structure import Structure
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_TOKENS = 64
 
 T = TypeVar("T")
 
@@ -25,10 +35,24 @@ class GenerationSettings:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    banned_token_ids: tuple[int, ...] | None = None
     seed: int | None = None
     max_token_count: int | None = None
     min_token_count: int | None = None
     stop_strings: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    ignore_end_tokens: bool | None = None
+    include_stop_in_text: bool | None = None
+    logprobs: LogprobRequest | None = None
+    structure: Structure | None = None
+    acceptance: Acceptance | None = None
+    proposal_top_k: int | None = None
     draft_length: int | None = None
 
     def over(self, other: GenerationSettings) -> GenerationSettings:
@@ -41,6 +65,7 @@ class GenerationSettings:
 class ModelLimits:
     """What the pair allows, and what holds where a client says nothing."""
 
+    vocabulary_size: int
     context_length: int
     end_token_ids: tuple[int, ...]
     sampling_defaults: SamplingDefaults
@@ -56,10 +81,13 @@ class ResolvedTurn:
     rule: SamplingRule
     limits: TurnLimits
     draft_length: int
+    logprobs: LogprobRequest | None = None
 
 
-def resolve(settings: GenerationSettings, prompt_length: int, model: ModelLimits) -> ResolvedTurn:
-    """Fill what was left open and check it all.
+def resolve(
+    settings: GenerationSettings, prompt_length: int, model: ModelLimits, *, acceptance: Acceptance | None = None
+) -> ResolvedTurn:
+    """Fill what was left open and check it all. ``acceptance`` is what the session has, if it has one already.
 
     InvalidFieldsError names every bad field by its path in the request; PromptTooLongError if no room is left.
     """
@@ -72,42 +100,81 @@ def resolve(settings: GenerationSettings, prompt_length: int, model: ModelLimits
             prompt_token_count=prompt_length,
             context_length=model.context_length,
         )
+    rule = _rule(settings, prompt_length, model, acceptance)
+    limits = TurnLimits(
+        max_token_count=_or(settings.max_token_count, model.default_max_token_count),
+        context_length=model.context_length,
+        stop_strings=settings.stop_strings or (),
+        stop_token_ids=settings.stop_token_ids or (),
+        include_stop=bool(settings.include_stop_in_text),
+    )
+    resolved = ResolvedTurn(rule, limits, _or(settings.draft_length, model.default_draft_length), settings.logprobs)
+    violations = [*_rule_violations(rule, model), *_violations(settings, resolved, prompt_length, model)]
+    if violations:
+        raise InvalidFieldsError([FieldViolation(f"settings.{v.field}", v.description) for v in violations])
+    return resolved
+
+
+def _rule(
+    settings: GenerationSettings, prompt_length: int, model: ModelLimits, acceptance: Acceptance | None
+) -> SamplingRule:
     defaults = model.sampling_defaults
-    min_token_count = settings.min_token_count or 0
-    rule = SamplingRule(
+    end_token_ids = () if settings.ignore_end_tokens else model.end_token_ids
+    return SamplingRule(
         temperature=_or(settings.temperature, defaults.temperature),
         top_k=_or(settings.top_k, defaults.top_k),
         top_p=_or(settings.top_p, defaults.top_p),
         min_p=_or(settings.min_p, defaults.min_p),
         seed=secrets.randbelow(MAX_SEED + 1) if settings.seed is None else settings.seed,
-        end_token_ids=model.end_token_ids,
-        first_end_position=prompt_length + min_token_count,
+        end_token_ids=(*end_token_ids, *(settings.stop_token_ids or ())),
+        first_end_position=prompt_length + (settings.min_token_count or 0),
+        typical_p=_or(settings.typical_p, defaults.typical_p),
+        repetition_penalty=_or(settings.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=settings.presence_penalty or 0.0,
+        frequency_penalty=settings.frequency_penalty or 0.0,
+        logit_bias=settings.logit_bias or (),
+        allowed_token_ids=settings.allowed_token_ids or (),
+        banned_token_ids=settings.banned_token_ids or (),
+        first_generated_position=prompt_length,
+        structure=settings.structure,
+        acceptance=settings.acceptance or acceptance or Acceptance.COUPLED,
+        proposal_top_k=_or(settings.proposal_top_k, DEFAULT_PROPOSAL_TOP_K),
     )
-    max_token_count = _or(settings.max_token_count, model.default_max_token_count)
-    draft_length = _or(settings.draft_length, model.default_draft_length)
-    stops = settings.stop_strings or ()
-    violations = [FieldViolation(f"settings.sampling.{v.field}", v.description) for v in sampling_violations(rule)]
-    most = min(max_token_count, model.context_length - prompt_length)
-    violations += _violations(max_token_count, min_token_count, most, stops, draft_length, model.max_draft_length)
-    if violations:
-        raise InvalidFieldsError(violations)
-    return ResolvedTurn(rule, TurnLimits(max_token_count, model.context_length, stops), draft_length)
 
 
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
+def _rule_violations(rule: SamplingRule, model: ModelLimits) -> list[FieldViolation]:
+    """What is wrong with a rule, by the fields' paths in the settings."""
+    violations = [*sampling_violations(rule), *token_id_violations(rule, model.vocabulary_size)]
+    if not violations and not _leaves_a_token(rule, model.vocabulary_size):
+        what = "must leave at least one token that is neither banned nor an end token held back"
+        violations = [FieldViolation("allowed_token_ids" if rule.allowed_token_ids else "banned_token_ids", what)]
+    places = {"end_token_ids": "stop_token_ids", "proposal_top_k": "proposal_top_k"}
+    return [FieldViolation(places.get(v.field, f"sampling.{v.field}"), v.description) for v in violations]
+
+
+def _leaves_a_token(rule: SamplingRule, vocabulary_size: int) -> bool:
+    held_back = rule.end_token_ids if rule.first_end_position > rule.first_generated_position else ()
+    excluded = {*rule.banned_token_ids, *held_back}
+    if rule.allowed_token_ids:
+        return bool(set(rule.allowed_token_ids) - excluded)
+    return len(excluded) < vocabulary_size
+
+
 def _violations(
-    max_token_count: int,
-    min_token_count: int,
-    most: int,
-    stops: Sequence[str],
-    draft_length: int,
-    max_draft_length: int,
+    settings: GenerationSettings, resolved: ResolvedTurn, prompt_length: int, model: ModelLimits
 ) -> list[FieldViolation]:
+    """What is wrong besides the rule."""
+    limits, draft_length = resolved.limits, resolved.draft_length
+    most = min(limits.max_token_count, model.context_length - prompt_length)
+    min_token_count = settings.min_token_count or 0
+    top_count = resolved.logprobs.top_count if resolved.logprobs is not None else 0
+    stops, tokens = limits.stop_strings, limits.stop_token_ids
     checks = (
-        ("max_token_count", max_token_count >= 1, f"must be at least 1, but is {max_token_count}"),
+        ("max_token_count", limits.max_token_count >= 1, f"must be at least 1, but is {limits.max_token_count}"),
         (
             "min_token_count",
             0 <= min_token_count <= max(most, 0),
@@ -115,10 +182,30 @@ def _violations(
         ),
         ("stop_strings", len(stops) <= MAX_STOP_STRINGS, f"may be at most {MAX_STOP_STRINGS}, but are {len(stops)}"),
         ("stop_strings", all(stops), "must not be empty strings"),
+        ("stop_token_ids", len(tokens) <= MAX_STOP_TOKENS, f"may be at most {MAX_STOP_TOKENS}, but are {len(tokens)}"),
+        (
+            "logprobs.top_count",
+            0 <= top_count <= MAX_TOP_LOGPROB_COUNT,
+            f"must be from 0 to {MAX_TOP_LOGPROB_COUNT}, but is {top_count}",
+        ),
         (
             "speculation.draft_length",
-            0 <= draft_length <= max_draft_length,
-            f"must be from 1 to {max_draft_length}, but is {draft_length}",
+            0 <= draft_length <= model.max_draft_length,
+            f"must be from 1 to {model.max_draft_length}, but is {draft_length}",
         ),
     )
-    return [FieldViolation(f"settings.{name}", description) for name, right, description in checks if not right]
+    violations = [FieldViolation(name, description) for name, right, description in checks if not right]
+    if settings.structure is not None:
+        violations += _structure_conflicts(settings)
+    return violations
+
+
+def _structure_conflicts(settings: GenerationSettings) -> list[FieldViolation]:
+    """A structure says itself where the text may end and what it may hold."""
+    others = {
+        "ignore_end_tokens": settings.ignore_end_tokens,
+        "min_token_count": settings.min_token_count,
+        "sampling.allowed_token_ids": settings.allowed_token_ids,
+        "sampling.banned_token_ids": settings.banned_token_ids,
+    }
+    return [FieldViolation(name, "must not be set together with structure") for name, value in others.items() if value]

@@ -18,7 +18,11 @@ from orchestrator.rounds import Rounds
 from orchestrator.store import SessionRecord, SessionStore
 from orchestrator.text import Codec
 from orchestrator.turns import TurnEvent, TurnRunner
+from orchestrator.verifiers import Verifiers
 from slipstream.errors import SlipstreamError, TokenizerMismatchError
+from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.rule import Acceptance
+from slipstream.sampling.structure import Structure
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +38,28 @@ class _Ready:
     target: ModelInfo
     codec: Codec
     runner: TurnRunner
+    structures: _Structures
+
+
+class _Structures:
+    """Judges structures before a turn begins. The compiler is made when the first one comes: few clients send any."""
+
+    def __init__(self, codec: Codec, target: ModelInfo) -> None:
+        self._codec = codec
+        self._target = target
+        self._compiler: StructureCompiler | None = None
+
+    async def check(self, structure: Structure) -> None:
+        """InvalidStructureError with the reason. On another thread: a large schema takes a while."""
+        await asyncio.to_thread(self._check, structure)
+
+    def _check(self, structure: Structure) -> None:
+        if self._compiler is None:
+            target = self._target
+            self._compiler = StructureCompiler(
+                self._codec.tokenizer.to_str(), target.vocabulary_size, target.end_token_ids
+            )
+        self._compiler.validate(structure)
 
 
 class ServedPair:
@@ -41,7 +67,7 @@ class ServedPair:
 
     def __init__(self, settings: OrchestratorSettings) -> None:
         self.store = SessionStore(max_count=settings.max_session_count, ttl_seconds=settings.session_ttl_seconds)
-        self.verifier = VerifierPeer(settings.verifier)
+        self.verifiers = Verifiers(settings.verifier_addresses)
         self.draft = DraftPeer(settings.draft) if settings.draft else None
         self._settings = settings
         self._ready: _Ready | None = None
@@ -53,17 +79,17 @@ class ServedPair:
         if self.draft is not None:
             draft = asyncio.create_task(self._connect_draft(self.draft))
             self._background.append(draft)
-        target, codec = await self._reach_verifier()
+        target, codec = await self._reach_a_verifier()
         settings = self._settings
         rounds = Rounds(
-            self.verifier,
+            self.verifiers,
             self.draft,
-            fingerprint=target.tokenizer_fingerprint,
+            target,
             lease_seconds=settings.lease_seconds,
             draft_deadline_seconds=settings.draft_deadline_seconds,
             verifier_patience_seconds=settings.verifier_patience_seconds,
         )
-        self._ready = _Ready(target, codec, TurnRunner(rounds, target.name))
+        self._ready = _Ready(target, codec, TurnRunner(rounds, target.name), _Structures(codec, target))
         self._background.append(asyncio.create_task(self._expire_sessions()))
         if self.draft is not None:
             await asyncio.wait([draft], timeout=_DRAFT_GRACE_SECONDS)
@@ -81,7 +107,7 @@ class ServedPair:
         if self._ready is not None:
             for record in self.store.recent_first():
                 self._ready.runner.rounds.release(record)
-        await self.verifier.close()
+        await self.verifiers.close()
         if self.draft is not None:
             await self.draft.close()
 
@@ -98,6 +124,7 @@ class ServedPair:
         if self.draft is not None and self.draft.info is not None:
             max_draft_length = min(max_draft_length, self.draft.info.max_draft_length)
         return ModelLimits(
+            vocabulary_size=target.vocabulary_size,
             context_length=target.context_length,
             end_token_ids=target.end_token_ids,
             sampling_defaults=target.sampling_defaults,
@@ -111,12 +138,19 @@ class ServedPair:
         """The target's tokenizer. NotReadyError before the verifier has been reached."""
         return self._require_ready().codec
 
-    def resolve(self, settings: GenerationSettings, prompt_length: int) -> ResolvedTurn:
-        """What a turn needs, checked. InvalidFieldsError, PromptTooLongError or, for a wrong pair, TokenizerMismatchError."""
-        resolved = resolve(settings, prompt_length, self.limits)
+    async def resolve(
+        self, settings: GenerationSettings, prompt_length: int, *, acceptance: Acceptance | None = None
+    ) -> ResolvedTurn:
+        """What a turn needs, checked. ``acceptance`` is what the session has.
+
+        InvalidFieldsError, InvalidStructureError, PromptTooLongError or, for a wrong pair, TokenizerMismatchError.
+        """
+        resolved = resolve(settings, prompt_length, self.limits, acceptance=acceptance)
         mismatch = self._mismatch()
         if resolved.draft_length and mismatch is not None:
             raise mismatch
+        if resolved.rule.structure is not None:
+            await self._require_ready().structures.check(resolved.rule.structure)
         return resolved
 
     def create_session(self, system: str | None) -> SessionRecord:
@@ -163,7 +197,7 @@ class ServedPair:
 
     def _require_ready(self) -> _Ready:
         if self._ready is None:
-            raise NotReadyError(f"still waiting for the verifier service at {self.verifier.address}")
+            raise NotReadyError(f"still waiting for the verifier service at {self.verifiers}")
         return self._ready
 
     def _mismatch(self) -> TokenizerMismatchError | None:
@@ -179,13 +213,32 @@ class ServedPair:
             target=own,
         )
 
-    async def _reach_verifier(self) -> tuple[ModelInfo, Codec]:
+    async def _reach_a_verifier(self) -> tuple[ModelInfo, Codec]:
+        """The first verifier to answer says what the target is; the others may share its sessions once they are there."""
+        reached = {asyncio.create_task(self._reach(peer)): peer for peer in self.verifiers.peers}
+        done, _ = await asyncio.wait(reached, return_when=asyncio.FIRST_COMPLETED)
+        first = done.pop()
+        target, codec = first.result()
+        for task, peer in reached.items():
+            if task is not first:
+                self._background.append(asyncio.create_task(self._compare(task, peer, target)))
+        return target, codec
+
+    async def _reach(self, peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
         while True:
             try:
-                return await self.verifier.wait_until_serving(), await self.verifier.fetch_codec()
+                return await peer.wait_until_serving(), await peer.fetch_codec()
             except SlipstreamError as error:  # it went away again between two of our questions
-                log.warning("the verifier service at %s: %s", self.verifier.address, error)
+                log.warning("the verifier service at %s: %s", peer.address, error)
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _compare(
+        self, reached: asyncio.Task[tuple[ModelInfo, Codec]], peer: VerifierPeer, target: ModelInfo
+    ) -> None:
+        await reached
+        if not self.verifiers.fits(peer, target):
+            self.verifiers.exclude(peer)
+            log.error("the verifier at %s hosts something else than %s and is not used", peer.address, target.name)
 
     async def _connect_draft(self, draft: DraftPeer) -> None:
         while True:

@@ -16,8 +16,12 @@ class Position:
 
 @dataclass(slots=True)
 class PeerSequence:
-    """A handle, if one is open, the last round's number, and how many committed tokens the peer's cache surely holds."""
+    """A handle, if one is open, the last round's number, and how many committed tokens the peer's cache surely holds.
 
+    ``address`` is the peer's, where there are several to choose from and one has been.
+    """
+
+    address: str | None = None
     handle: str | None = None
     round: int = 0
     known_length: int = 0

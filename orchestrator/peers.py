@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -18,8 +17,16 @@ from orchestrator.text import Codec
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.item_stream import ItemStream
+from slipstream.rpc.sampling_wire import (
+    defaults_of,
+    distribution_message,
+    distribution_of,
+    logprobs_of,
+    rule_message,
+)
 from slipstream.rpc.status import error_of, error_of_call
 from slipstream.rpc.wire import duration, seconds
+from slipstream.sampling.outcome import LogprobRequest, TokenDistribution, TokenLogprobs
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 from slipstream.v1 import (
     draft_pb2,
@@ -59,6 +66,7 @@ class ModelInfo:
     dtype: str
     device: str
     max_draft_length: int
+    weights_fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +87,27 @@ class Verification:
     next_token: int
     prefilled_count: int
     timing: PeerTiming
+    logprobs: tuple[TokenLogprobs, ...]
+    tail_logprobs: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The draft's answer to one round."""
+    """Draft tokens to check; for the ratio test with the distributions they were drawn from."""
 
     tokens: tuple[int, ...]
+    distributions: tuple[TokenDistribution, ...] = ()
+
+    def cut(self, length: int) -> Proposal:
+        """Its first tokens."""
+        return Proposal(self.tokens[:length], self.distributions[:length])
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """The draft's answer to one round."""
+
+    proposal: Proposal
     timing: PeerTiming
 
 
@@ -146,21 +168,15 @@ class ModelPeer:
         return Codec(bytes(files["tokenizer.json"]), special_tokens, template.decode() if template else None)
 
     def _rule_message(self, rule: SamplingRule) -> sampling_pb2.SamplingRule:
-        """The rule for the wire, without the end tokens that this peer's vocabulary lacks: it can never choose those."""
-        size = self.info.vocabulary_size if self.info is not None else 0
-        return sampling_pb2.SamplingRule(
-            temperature=rule.temperature,
-            top_k=rule.top_k,
-            top_p=rule.top_p,
-            min_p=rule.min_p,
-            seed=rule.seed,
-            end_token_ids=[token for token in rule.end_token_ids if token < size],
-            first_end_position=rule.first_end_position,
-        )
+        assert self.info is not None, "a peer is asked once it has been reached"
+        return rule_message(rule, self.info.vocabulary_size)
 
-    async def open_sequence(self, fingerprint: str, lease_seconds: float) -> str:
-        """A new handle. PeerError, for one if the tokenizers differ."""
-        request = model_pb2.OpenSequenceRequest(tokenizer_fingerprint=fingerprint, lease=duration(lease_seconds))
+    async def open_sequence(self, tokenizer: str, weights: str, lease_seconds: float) -> str:
+        """A new handle. PeerError, for one if the fingerprint of the tokenizer or, where one is given, of the weights
+        is another one."""
+        request = model_pb2.OpenSequenceRequest(
+            tokenizer_fingerprint=tokenizer, weights_fingerprint=weights, lease=duration(lease_seconds)
+        )
         try:
             return (await self._model.OpenSequence(request)).handle
         except grpc.aio.AioRpcError as error:
@@ -202,8 +218,9 @@ class VerifierPeer(ModelPeer):
         handle: str,
         number: int,
         position: Position,
-        proposal: Sequence[int],
+        proposal: Proposal,
         rule: SamplingRule,
+        logprobs: LogprobRequest | None,
         traceparent: str,
     ) -> Verification:
         """One round. PeerError if the item failed or the stream was lost."""
@@ -214,15 +231,25 @@ class VerifierPeer(ModelPeer):
                 round=number,
                 base_length=position.base_length,
                 tail=position.tail,
-                proposal=proposal,
+                proposal=proposal.tokens,
+                distributions=map(distribution_message, proposal.distributions),
                 rule=self._rule_message(rule),
+                top_logprob_count=None if logprobs is None else logprobs.top_count,
+                tail_logprobs=logprobs is not None and logprobs.prompt,
                 traceparent=traceparent,
             )
         )
         if result.HasField("error"):
             raise error_of(result.error)
         timing = _timing_of(result.timing, time.monotonic() - started)
-        return Verification(result.accepted_count, result.next_token, result.prefilled_count, timing)
+        return Verification(
+            accepted_count=result.accepted_count,
+            next_token=result.next_token,
+            prefilled_count=result.prefilled_count,
+            timing=timing,
+            logprobs=tuple(map(logprobs_of, result.logprobs)),
+            tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
+        )
 
     async def close(self) -> None:
         """End the stream, then the channel."""
@@ -242,7 +269,7 @@ class DraftPeer(ModelPeer):
 
     async def propose(
         self, handle: str, number: int, position: Position, draft_length: int, rule: SamplingRule, traceparent: str
-    ) -> Proposal:
+    ) -> Proposed:
         """One plain proposal. PeerError if the item failed or the stream was lost."""
         started = time.monotonic()
         result = await self._stream.ask(
@@ -259,7 +286,8 @@ class DraftPeer(ModelPeer):
         if result.HasField("error"):
             raise error_of(result.error)
         timing = _timing_of(result.timing, time.monotonic() - started)
-        return Proposal(tuple(result.branches[0].tokens), timing)
+        branch = result.branches[0]
+        return Proposed(Proposal(tuple(branch.tokens), tuple(map(distribution_of, branch.distributions))), timing)
 
     async def close(self) -> None:
         """End the stream, then the channel."""
@@ -272,7 +300,6 @@ def _timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
 
 
 def _info_of(message: model_pb2.ModelInfo) -> ModelInfo:
-    defaults = message.sampling_defaults
     return ModelInfo(
         name=message.name,
         architecture=message.architecture,
@@ -280,8 +307,9 @@ def _info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         tokenizer_fingerprint=message.tokenizer_fingerprint,
         context_length=message.context_length,
         end_token_ids=tuple(message.end_token_ids),
-        sampling_defaults=SamplingDefaults(defaults.temperature, defaults.top_k, defaults.top_p, defaults.min_p),
+        sampling_defaults=defaults_of(message.sampling_defaults),
         dtype=message.dtype,
         device=message.device,
         max_draft_length=message.max_draft_length,
+        weights_fingerprint=message.weights_fingerprint,
     )

@@ -1,4 +1,4 @@
-"""How much to speculate, and when to leave the draft alone. Pure."""
+"""How much to speculate, and when to leave a peer alone. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def draft_length_for_round(wanted: int, room: int) -> int:
     return max(0, min(wanted, room - 1))
 
 
-class DraftBreaker:
-    """A circuit breaker: after a failure the draft is left alone for a while, each time twice as long."""
+class Breaker:
+    """A circuit breaker: after a failure a peer is left alone for a while, each time twice as long."""
 
     def __init__(
         self,
@@ -30,15 +30,15 @@ class DraftBreaker:
 
     @property
     def allows(self) -> bool:
-        """Whether the draft may be asked now."""
+        """Whether the peer may be asked now."""
         return self._clock() >= self._closed_until
 
     def succeeded(self) -> None:
-        """The draft answered."""
+        """The peer answered."""
         self._pause = self._first_pause
 
     def failed(self) -> None:
-        """The draft failed or was late. Many sessions may find out at once; only the first counts."""
+        """The peer failed or was late. Many sessions may find out at once; only the first counts."""
         if not self.allows:
             return
         self._closed_until = self._clock() + self._pause

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,11 +20,20 @@ from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.errors import VerifierLostError
 from orchestrator.peer_sequence import PeerSequence
-from orchestrator.peers import DraftPeer, ModelPeer, PeerTiming, Proposal, Verification, VerifierPeer
-from orchestrator.policy import DraftBreaker
+from orchestrator.peers import (
+    DraftPeer,
+    ModelInfo,
+    PeerTiming,
+    Proposal,
+    Proposed,
+    Verification,
+)
+from orchestrator.policy import Breaker
 from orchestrator.store import SessionRecord
+from orchestrator.verifiers import Verifiers
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
+from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import traceparent_of, tracer
@@ -33,6 +42,7 @@ log = logging.getLogger(__name__)
 
 _REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT")
 _MAX_RESTATEMENTS = 3
+_NOTHING_PROPOSED = Proposal(())
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
@@ -47,69 +57,81 @@ class Round:
     verify: PeerTiming
     propose: PeerTiming | None
     draft_failed: bool
+    logprobs: tuple[TokenLogprobs, ...]
+    """One for each of ``tokens``, if asked for."""
+    prompt_logprobs: tuple[TokenLogprobs, ...]
+    """Of the prompt's tokens from the second on, if asked for."""
 
 
 class Rounds:
-    """Runs rounds for all sessions over one verifier and at most one draft."""
+    """Runs rounds for all sessions over the verifiers of one target and at most one draft."""
 
     def __init__(
         self,
-        verifier: VerifierPeer,
+        verifiers: Verifiers,
         draft: DraftPeer | None,
+        target: ModelInfo,
         *,
-        fingerprint: str,
         lease_seconds: float,
         draft_deadline_seconds: float,
         verifier_patience_seconds: float,
     ) -> None:
-        self.verifier = verifier
+        self.verifiers = verifiers
         self.draft = draft
-        self._fingerprint = fingerprint
+        self._target = target
         self._lease_seconds = lease_seconds
         self._draft_deadline = draft_deadline_seconds
         self._patience = verifier_patience_seconds
-        self._breaker = DraftBreaker()
+        self._breaker = Breaker()
 
-    async def run(self, record: SessionRecord, rule: SamplingRule, draft_length: int, span: Span) -> Round:
+    async def run(
+        self,
+        record: SessionRecord,
+        rule: SamplingRule,
+        draft_length: int,
+        logprobs: LogprobRequest | None,
+        span: Span,
+    ) -> Round:
         """Propose and verify after the session's committed tokens. VerifierLostError, or a PeerError no retry mends."""
         tokens = record.session.tokens
         length = len(tokens)
         if draft_length:
             await self._open_both(record)
-        proposal, draft_failed = await self._propose(record.draft, tokens, draft_length, rule, span)
-        proposed = self._usable(proposal.tokens, draft_length) if proposal else ()
-        answer = await self._verify(record.verifier, tokens, proposed, rule, span)
+        proposed, draft_failed = await self._propose(record.draft, tokens, draft_length, rule, span)
+        proposal = self._usable(proposed.proposal, draft_length) if proposed else _NOTHING_PROPOSED
+        answer = await self._verify(record.verifier, tokens, proposal, rule, logprobs, span)
         record.verifier.learn(length + answer.accepted_count)
-        if proposal is not None:
+        if proposed is not None:
             # The draft chose its last token but never appended it.
-            record.draft.learn(length + min(answer.accepted_count, len(proposal.tokens) - 1))
+            record.draft.learn(length + min(answer.accepted_count, len(proposed.proposal.tokens) - 1))
         return Round(
-            tokens=(*proposed[: answer.accepted_count], answer.next_token),
-            draft_length=len(proposed),
+            tokens=(*proposal.tokens[: answer.accepted_count], answer.next_token),
+            draft_length=len(proposal.tokens),
             accepted_count=answer.accepted_count,
             prefilled_count=answer.prefilled_count,
             verify=answer.timing,
-            propose=proposal.timing if proposal else None,
+            propose=proposed.timing if proposed else None,
             draft_failed=draft_failed,
+            logprobs=answer.logprobs,
+            prompt_logprobs=answer.tail_logprobs,
         )
 
     def release(self, record: SessionRecord) -> None:
         """Give a session's pages back on both peers."""
-        self.verifier.close_sequence(record.verifier.handle)
-        record.verifier.forget()
+        self.verifiers.release(record.verifier)
         if self.draft is not None:
             self.draft.close_sequence(record.draft.handle)
             record.draft.forget()
 
-    def _usable(self, proposed: tuple[int, ...], draft_length: int) -> tuple[int, ...]:
+    def _usable(self, proposal: Proposal, draft_length: int) -> Proposal:
         """The part of a proposal that the target can check: its vocabulary may be the smaller one."""
-        assert self.verifier.info is not None
-        vocabulary_size = self.verifier.info.vocabulary_size
-        return tuple(itertools.takewhile(lambda token: 0 <= token < vocabulary_size, proposed[:draft_length]))
+        size = self._target.vocabulary_size
+        known = itertools.takewhile(lambda token: 0 <= token < size, proposal.tokens[:draft_length])
+        return proposal.cut(len(list(known)))
 
     async def _propose(
         self, sequence: PeerSequence, tokens: Sequence[int], draft_length: int, rule: SamplingRule, parent: Span
-    ) -> tuple[Proposal | None, bool]:
+    ) -> tuple[Proposed | None, bool]:
         """A proposal and False; None and whether that was the draft's failure."""
         draft = self.draft
         if draft is None or draft.info is None or draft_length == 0 or not self._breaker.allows:
@@ -118,7 +140,7 @@ class Rounds:
             span.set_attribute(names.DRAFT_LENGTH, draft_length)
             try:
                 async with asyncio.timeout(self._draft_deadline):
-                    proposal = await self._propose_once(draft, sequence, tokens, draft_length, rule, span)
+                    proposed = await self._propose_once(draft, sequence, tokens, draft_length, rule, span)
             except (PeerError, TimeoutError) as error:
                 reason = error.reason if isinstance(error, PeerError) else "DRAFT_LATE"
                 span.set_attribute(names.ERROR_REASON, reason)
@@ -127,7 +149,7 @@ class Rounds:
                     log.warning("the draft service failed a round (%s): going on without it", reason)
                 return None, True
         self._breaker.succeeded()
-        return proposal, False
+        return proposed, False
 
     async def _propose_once(
         self,
@@ -137,10 +159,10 @@ class Rounds:
         draft_length: int,
         rule: SamplingRule,
         span: Span,
-    ) -> Proposal:
+    ) -> Proposed:
         for attempt in range(_MAX_RESTATEMENTS):
             try:
-                handle = await self._handle_on(draft, sequence)
+                handle = await self._draft_handle(draft, sequence)
                 position = sequence.position(tokens)
                 return await draft.propose(
                     handle, sequence.next_round(), position, draft_length, rule, traceparent_of(span)
@@ -155,52 +177,73 @@ class Rounds:
         self,
         sequence: PeerSequence,
         tokens: Sequence[int],
-        proposal: Sequence[int],
+        proposal: Proposal,
         rule: SamplingRule,
+        logprobs: LogprobRequest | None,
         parent: Span,
     ) -> Verification:
-        """The verifier's answer, asked for again as long as patience lasts."""
+        """The answer of the session's verifier, or of another one, asked for again as long as patience lasts."""
         give_up = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
         restatements = 0
         with _client_span(names.VERIFY, parent) as span:
             while True:
                 try:
-                    handle = await self._handle_on(self.verifier, sequence)
+                    handle = await self._verifier_handle(sequence)
                     position = sequence.position(tokens)
-                    return await self.verifier.verify(
-                        handle, sequence.next_round(), position, proposal, rule, traceparent_of(span)
+                    answer = await self.verifiers.home(sequence).verify(
+                        handle, sequence.next_round(), position, proposal, rule, logprobs, traceparent_of(span)
                     )
+                    self.verifiers.answered(sequence)
+                    return answer
                 except PeerError as error:
                     if error.reason in _REASONS_TO_RESTATE and restatements < _MAX_RESTATEMENTS:
                         restatements += 1
                         _restate(sequence, error)
                         continue
                     span.set_attribute(names.ERROR_REASON, error.reason)
-                    if error.code not in (Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED):
+                    absent = error.code is Code.UNAVAILABLE or error.reason == "WEIGHTS_MISMATCH"
+                    if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
                         raise
                     if time.monotonic() + pause > give_up:
-                        if error.code is Code.RESOURCE_EXHAUSTED:
-                            raise
-                        raise VerifierLostError(
-                            f"the verifier at {self.verifier.address} has been away for {self._patience:g} s: {error}"
-                        ) from error
+                        raise self._lost(error) if absent else error from error
+                    if absent and self.verifiers.leave(sequence):
+                        continue
+                    if error.reason == "WEIGHTS_MISMATCH":
+                        raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 restatements = 0
 
+    def _lost(self, error: PeerError) -> VerifierLostError:
+        where = f"the verifier at {self.verifiers}"
+        return VerifierLostError(f"{where} has been away for {self._patience:g} s: {error}")
+
     async def _open_both(self, record: SessionRecord) -> None:
         """Open what is not open yet in one round trip instead of two. Failures show, and are mended, further on."""
-        if self.draft is not None and self.draft.info is not None and self._breaker.allows:
-            peers = ((self.draft, record.draft), (self.verifier, record.verifier))
-            missing = [self._handle_on(peer, sequence) for peer, sequence in peers if sequence.handle is None]
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._draft_deadline):
-                    await asyncio.gather(*missing, return_exceptions=True)
+        if self.draft is None or self.draft.info is None or not self._breaker.allows:
+            return
+        missing: list[Awaitable[str]] = []
+        if record.draft.handle is None:
+            missing.append(self._draft_handle(self.draft, record.draft))
+        if record.verifier.handle is None:
+            missing.append(self._verifier_handle(record.verifier))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._draft_deadline):
+                await asyncio.gather(*missing, return_exceptions=True)
 
-    async def _handle_on(self, peer: ModelPeer, sequence: PeerSequence) -> str:
+    async def _draft_handle(self, draft: DraftPeer, sequence: PeerSequence) -> str:
         if sequence.handle is None:
-            sequence.handle = await peer.open_sequence(self._fingerprint, self._lease_seconds)
+            sequence.handle = await draft.open_sequence(self._target.tokenizer_fingerprint, "", self._lease_seconds)
+            sequence.round = 0
+        return sequence.handle
+
+    async def _verifier_handle(self, sequence: PeerSequence) -> str:
+        if sequence.handle is None:
+            target = self._target
+            sequence.handle = await self.verifiers.home(sequence).open_sequence(
+                target.tokenizer_fingerprint, target.weights_fingerprint, self._lease_seconds
+            )
             sequence.round = 0
         return sequence.handle
 

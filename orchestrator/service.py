@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from orchestrator.chat import (
@@ -21,6 +21,7 @@ from orchestrator.chat import (
     StartChat,
     UserMessage,
 )
+from orchestrator.choices import MAX_CHOICES, run_choices
 from orchestrator.generation import GenerationSettings
 from orchestrator.pair import ServedPair
 from orchestrator.peers import ModelInfo
@@ -29,8 +30,16 @@ from orchestrator.store import SessionRecord
 from orchestrator.text import Message
 from orchestrator.turns import TurnDelta, TurnEvent, TurnFinished, TurnStarted, TurnStatistics
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
+from slipstream.rpc.sampling_wire import (
+    acceptance_of,
+    defaults_message,
+    logit_bias_of,
+    logprobs_message,
+    structure_of,
+)
 from slipstream.rpc.status import abort, status_of
 from slipstream.rpc.wire import duration
+from slipstream.sampling.outcome import LogprobRequest
 from slipstream.telemetry.tracing import context_of_metadata
 from slipstream.v1 import model_pb2, orchestrator_pb2, orchestrator_pb2_grpc
 from slipstream.version import VERSION
@@ -41,6 +50,7 @@ _ROLES = ("system", "user", "assistant")
 _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
 _FINISH_REASONS = {
     FinishReason.END_TOKEN: orchestrator_pb2.FINISH_REASON_END_TOKEN,
+    FinishReason.STOP_TOKEN: orchestrator_pb2.FINISH_REASON_STOP_TOKEN,
     FinishReason.STOP_STRING: orchestrator_pb2.FINISH_REASON_STOP_STRING,
     FinishReason.MAX_TOKENS: orchestrator_pb2.FINISH_REASON_MAX_TOKENS,
     FinishReason.CONTEXT_LENGTH: orchestrator_pb2.FINISH_REASON_CONTEXT_LENGTH,
@@ -59,25 +69,27 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
         try:
             async with aclosing(self._generate(request, context)) as events:
-                async for event in events:
+                async for index, event in events:
                     started, delta, finished = _turn_event(event)
-                    yield orchestrator_pb2.GenerateResponse(started=started, delta=delta, finished=finished)
+                    yield orchestrator_pb2.GenerateResponse(
+                        started=started, delta=delta, finished=finished, choice_index=index
+                    )
         except Exception as error:
             await abort(context, error)
 
-    async def _generate(self, request: orchestrator_pb2.GenerateRequest, context: Context) -> AsyncGenerator[TurnEvent]:
-        pair = self._pair
+    async def _generate(
+        self, request: orchestrator_pb2.GenerateRequest, context: Context
+    ) -> AsyncGenerator[tuple[int, TurnEvent]]:
+        count = request.choice_count or 1
+        if not 1 <= count <= MAX_CHOICES:
+            what = f"must be from 0 to {MAX_CHOICES}, but is {count}"
+            raise InvalidFieldsError([FieldViolation("choice_count", what)])
         prompt = self._prompt(request)
-        resolved = pair.resolve(_settings(request.settings), len(prompt))
-        record = pair.store.detached(pair.codec)
+        resolved = await self._pair.resolve(_settings(request.settings), len(prompt))
         parent = context_of_metadata(context.invocation_metadata())
-        turn = pair.run_turn(record, prompt, resolved, content=None, cancelled=asyncio.Event(), parent=parent)
-        try:
-            async with aclosing(turn) as events:
-                async for event in events:
-                    yield event
-        finally:
-            pair.release(record)
+        async with aclosing(run_choices(self._pair, prompt, resolved, count, parent)) as events:
+            async for event in events:
+                yield event
 
     def _prompt(self, request: orchestrator_pb2.GenerateRequest) -> list[int]:
         codec = self._pair.codec
@@ -167,7 +179,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             default_draft_length=limits.default_draft_length,
             max_draft_length=limits.max_draft_length,
             default_max_token_count=limits.default_max_token_count,
-            verifier_reachable=self._pair.verifier.reachable,
+            verifier_reachable=self._pair.verifiers.reachable,
             draft_reachable=self._pair.draft is not None and self._pair.draft.reachable,
         )
 
@@ -204,18 +216,39 @@ async def _commands(requests: AsyncIterator[orchestrator_pb2.ChatRequest]) -> As
 
 
 def _settings(message: orchestrator_pb2.GenerationSettings) -> GenerationSettings:
-    sampling, speculation = message.sampling, message.speculation
+    sampling = message.sampling
     return GenerationSettings(
-        temperature=sampling.temperature if sampling.HasField("temperature") else None,
-        top_k=sampling.top_k if sampling.HasField("top_k") else None,
-        top_p=sampling.top_p if sampling.HasField("top_p") else None,
-        min_p=sampling.min_p if sampling.HasField("min_p") else None,
-        seed=sampling.seed if sampling.HasField("seed") else None,
-        max_token_count=message.max_token_count if message.HasField("max_token_count") else None,
-        min_token_count=message.min_token_count if message.HasField("min_token_count") else None,
+        temperature=_given(sampling, "temperature"),
+        top_k=_given(sampling, "top_k"),
+        top_p=_given(sampling, "top_p"),
+        min_p=_given(sampling, "min_p"),
+        typical_p=_given(sampling, "typical_p"),
+        repetition_penalty=_given(sampling, "repetition_penalty"),
+        presence_penalty=_given(sampling, "presence_penalty"),
+        frequency_penalty=_given(sampling, "frequency_penalty"),
+        logit_bias=logit_bias_of(sampling.logit_bias) or None,
+        allowed_token_ids=tuple(sampling.allowed_token_ids) or None,
+        banned_token_ids=tuple(sampling.banned_token_ids) or None,
+        seed=_given(sampling, "seed"),
+        max_token_count=_given(message, "max_token_count"),
+        min_token_count=_given(message, "min_token_count"),
         stop_strings=tuple(message.stop_strings) or None,
-        draft_length=_draft_length(speculation),
+        stop_token_ids=tuple(message.stop_token_ids) or None,
+        ignore_end_tokens=_given(message, "ignore_end_tokens"),
+        include_stop_in_text=_given(message, "include_stop_in_text"),
+        logprobs=LogprobRequest(message.logprobs.top_count, message.logprobs.prompt)
+        if message.HasField("logprobs")
+        else None,
+        structure=structure_of(message.structure, "settings.structure") if message.HasField("structure") else None,
+        acceptance=acceptance_of(message.acceptance),
+        proposal_top_k=_given(message, "proposal_top_k"),
+        draft_length=_draft_length(message.speculation),
     )
+
+
+def _given(message: ProtoMessage, field: str) -> Any:
+    """A field's value, None if the client left it open."""
+    return getattr(message, field) if message.HasField(field) else None
 
 
 def _draft_length(speculation: orchestrator_pb2.Speculation) -> int | None:
@@ -261,7 +294,13 @@ def _turn_event(
         )
         return started, None, None
     if isinstance(event, TurnDelta):
-        return None, orchestrator_pb2.TurnDelta(text=event.text, token_ids=event.token_ids), None
+        delta = orchestrator_pb2.TurnDelta(
+            text=event.text,
+            token_ids=event.token_ids,
+            logprobs=map(logprobs_message, event.logprobs),
+            prompt_logprobs=map(logprobs_message, event.prompt_logprobs),
+        )
+        return None, delta, None
     return None, None, _finished(event)
 
 
@@ -310,7 +349,6 @@ def _timestamp(seconds: float) -> Timestamp:
 
 
 def _model(info: ModelInfo) -> model_pb2.ModelInfo:
-    defaults = info.sampling_defaults
     return model_pb2.ModelInfo(
         name=info.name,
         architecture=info.architecture,
@@ -318,10 +356,9 @@ def _model(info: ModelInfo) -> model_pb2.ModelInfo:
         tokenizer_fingerprint=info.tokenizer_fingerprint,
         context_length=info.context_length,
         end_token_ids=info.end_token_ids,
-        sampling_defaults=model_pb2.SamplingDefaults(
-            temperature=defaults.temperature, top_k=defaults.top_k, top_p=defaults.top_p, min_p=defaults.min_p
-        ),
+        sampling_defaults=defaults_message(info.sampling_defaults),
         dtype=info.dtype,
         device=info.device,
         max_draft_length=info.max_draft_length,
+        weights_fingerprint=info.weights_fingerprint,
     )

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from orchestrator.errors import SessionBusyError
+from orchestrator.errors import AcceptanceFixedError, SessionBusyError
 from orchestrator.text import Codec, Detokenizer, Message
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import Acceptance, SamplingRule
 
 
 class FinishReason(Enum):
     """Why a turn ended."""
 
     END_TOKEN = "end_token"
+    STOP_TOKEN = "stop_token"
     STOP_STRING = "stop_string"
     MAX_TOKENS = "max_tokens"
     CONTEXT_LENGTH = "context_length"
@@ -28,11 +29,14 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """Where a turn ends, besides an end token."""
+    """Where a turn ends, besides one of the model's end tokens. The stop tokens are among the rule's end tokens too."""
 
     max_token_count: int
     context_length: int
     stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    """Whether the text holds the stop string or stop token that ended the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Turn:
         self.text = ""
         self.finish_reason: FinishReason | None = None
         self._session = session
-        self._detokenizer = Detokenizer(session.codec, limits.stop_strings)
+        self._detokenizer = Detokenizer(session.codec, limits.stop_strings, include_stop=limits.include_stop)
 
     @property
     def generated_count(self) -> int:
@@ -93,6 +97,10 @@ class Turn:
         return text
 
     def _take(self, token: int) -> str:
+        if token in self.limits.stop_token_ids:
+            self.finish_reason = FinishReason.STOP_TOKEN
+            shown = self._session.codec.token_text(token) if self.limits.include_stop else ""
+            return self._detokenizer.flush() + shown
         if token in self.rule.end_token_ids:
             self.finish_reason = FinishReason.END_TOKEN
             return self._detokenizer.flush()
@@ -118,6 +126,8 @@ class Session:
         self.tokens: list[int] = []
         self.turn_count = 0
         self.turn: Turn | None = None
+        self.acceptance: Acceptance | None = None
+        """That of the first turn, and so of all: the two kinds are never mixed within a session."""
         self._before_turn: tuple[list[int], list[Message]] | None = None
         self._ended_with_end_token = False
 
@@ -141,10 +151,15 @@ class Session:
     def begin_turn(self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None) -> Turn:
         """Start a turn on a prompt that includes everything before it; ``content`` is the user message, if there is one.
 
-        SessionBusyError if a turn is running.
+        SessionBusyError if a turn is running; AcceptanceFixedError if earlier turns had the other acceptance.
         """
         if self.turn is not None:
             raise SessionBusyError(f"session {self.id} has a turn running", session_id=self.id)
+        if self.acceptance not in (None, rule.acceptance):
+            raise AcceptanceFixedError(
+                f"session {self.id} began with acceptance {self.acceptance.name} and keeps it", session_id=self.id
+            )
+        self.acceptance = rule.acceptance
         self._before_turn = (self.tokens, list(self.messages))
         self.tokens = list(prompt)
         if content is not None:

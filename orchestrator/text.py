@@ -94,18 +94,21 @@ class Codec:
 class StopMatcher:
     """Finds the first stop string in text that comes in pieces, holding back what may be the start of one."""
 
-    def __init__(self, stop_strings: Sequence[str]) -> None:
+    def __init__(self, stop_strings: Sequence[str], *, include: bool = False) -> None:
+        """The text ends before the stop string, or with ``include`` after it."""
         self._stops = tuple(stop_strings)
+        self._include = include
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take a piece; returns the text that is certain now and whether a stop string came up (the text ends before it)."""
+        """Take a piece; returns the text that is certain now and whether a stop string came up, which ends the text."""
         if not self._stops:
             return text, False
         self._held += text
-        found = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
+        found = [(at, len(stop)) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
-            certain, self._held = self._held[: min(found)], ""
+            at, length = min(found)  # the first; of two that begin together the shorter, which was whole first
+            certain, self._held = self._held[: at + length if self._include else at], ""
             return certain, True
         keep = max(_longest_overlap(self._held, stop) for stop in self._stops)
         certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
@@ -128,12 +131,12 @@ def _longest_overlap(text: str, stop: str) -> int:
 class Detokenizer:
     """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole, cut at a stop string."""
 
-    def __init__(self, codec: Codec, stop_strings: Sequence[str]) -> None:
+    def __init__(self, codec: Codec, stop_strings: Sequence[str], *, include_stop: bool = False) -> None:
         self._codec = codec
         self._stream = DecodeStream(skip_special_tokens=True)
         self._tokens: list[int] = []
         self._decoded = ""
-        self._stops = StopMatcher(stop_strings)
+        self._stops = StopMatcher(stop_strings, include=include_stop)
 
     def push(self, token: int) -> tuple[str, bool]:
         """Take a token; returns the text that is certain now and whether a stop string came up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -16,6 +16,7 @@ from orchestrator.policy import draft_length_for_round
 from orchestrator.rounds import Round, Rounds
 from orchestrator.session import FinishReason, Turn, common_prefix_length
 from orchestrator.store import SessionRecord
+from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import tracer
 
@@ -80,10 +81,12 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnDelta:
-    """Text that became certain, and the tokens whose round made it so."""
+    """Text that became certain, and the tokens whose round made it so; log-probabilities if they were asked for."""
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ class TurnRunner:
         started = time.monotonic()
         shared = common_prefix_length(session.tokens, prompt)
         turn = session.begin_turn(list(prompt), resolved.rule, resolved.limits, content)
-        record.verifier.limit(shared)
+        wants_prompt = resolved.logprobs is not None and resolved.logprobs.prompt
+        record.verifier.limit(0 if wants_prompt else shared)  # only what is computed has log-probabilities
         record.draft.limit(shared)
         span = tracer.start_span(
             names.CHAT.format(model=self._model_name),
@@ -148,7 +152,8 @@ class TurnRunner:
                     prefilled_count = outcome.prefilled_count
                 statistics.add(outcome)
                 commit = turn.commit(outcome.tokens)
-                yield TurnDelta(commit.text, commit.tokens)
+                logprobs = outcome.logprobs[: len(commit.tokens)]
+                yield TurnDelta(commit.text, commit.tokens, logprobs, outcome.prompt_logprobs)
             statistics.total = time.monotonic() - started
             assert turn.finish_reason is not None
             yield TurnFinished(
@@ -183,7 +188,10 @@ class TurnRunner:
         span = tracer.start_span(names.ROUND, trace.set_span_in_context(parent)) if traced else INVALID_SPAN
         span.set_attribute(names.ROUND_NUMBER, statistics.round_count + 1)
         draft_length = draft_length_for_round(resolved.draft_length, turn.room)
-        work = asyncio.create_task(self.rounds.run(record, resolved.rule, draft_length, span))
+        logprobs = resolved.logprobs
+        if logprobs is not None and statistics.round_count:
+            logprobs = replace(logprobs, prompt=False)  # the first round has brought them
+        work = asyncio.create_task(self.rounds.run(record, resolved.rule, draft_length, logprobs, span))
         cancel = asyncio.create_task(cancelled.wait())
         try:
             await asyncio.wait((work, cancel), return_when=asyncio.FIRST_COMPLETED)

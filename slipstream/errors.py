@@ -72,3 +72,10 @@ class TokenizerMismatchError(SlipstreamError):
 
     code = Code.FAILED_PRECONDITION
     reason = "TOKENIZER_MISMATCH"
+
+
+class WeightsMismatchError(SlipstreamError):
+    """A verifier does not host the weights that a session's tokens come from."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "WEIGHTS_MISMATCH"

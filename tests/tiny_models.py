@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from slipstream.hosting.tokenizer_files import embedded_directory
 
@@ -34,25 +27,64 @@ _SHAPE = {
 }
 
 
-def build(family: str, seed: int = 0) -> PreTrainedModel:
-    """A tiny model of a family: ``llama``, ``qwen2`` or ``gpt2``."""
+WINDOW = 24
+"""Sliding window of the families that have one, in tokens."""
+
+_ENDS = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
+_MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_GEMMA = _SHAPE | {
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "head_dim": 16,
+    "sliding_window": WINDOW,
+    "query_pre_attn_scalar": 16,
+    "tie_word_embeddings": False,  # tied and scaled, the last token's embedding wins: it comes again and again
+}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": _SHAPE,
+    "mistral": _SHAPE | {"head_dim": 16, "sliding_window": WINDOW},
+    "qwen2": _SHAPE,
+    "qwen3": _SHAPE | {"head_dim": 16},
+    # A cap this low bends most scores, so that leaving it out shows.
+    "gemma2": _GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+    "gemma3_text": _GEMMA,
+    "phi3": _SHAPE,
+    "gpt2": {
+        "vocab_size": VOCABULARY_SIZE,
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 1024,
+        "bos_token_id": None,
+        "eos_token_id": 2,
+        "initializer_range": 0.2,
+    },
+    "gpt_neox": {name: value for name, value in _SHAPE.items() if name != "num_key_value_heads"},
+    "opt": {
+        "vocab_size": VOCABULARY_SIZE,
+        "hidden_size": 64,
+        "word_embed_proj_dim": 64,
+        "ffn_dim": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 1024,
+        "init_std": 0.2,
+        **_ENDS,
+    },
+    "mixtral": _SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": _SHAPE | _MIXTURE | {"shared_expert_intermediate_size": 32},
+    "qwen3_moe": _SHAPE | _MIXTURE | {"head_dim": 16},
+}
+"""transformers' model types that can be served, and what makes each tiny."""
+
+
+def build(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A tiny model of one of FAMILIES, or of another model type that ``changes`` describe whole."""
+    config = AutoConfig.for_model(family, **{**FAMILIES.get(family, {}), **changes})
     torch.manual_seed(seed)
-    if family == "llama":
-        return LlamaForCausalLM(LlamaConfig(**_SHAPE)).eval()
-    if family == "qwen2":
-        return Qwen2ForCausalLM(Qwen2Config(**_SHAPE)).eval()
-    assert family == "gpt2"
-    config = GPT2Config(
-        vocab_size=VOCABULARY_SIZE,
-        n_embd=64,
-        n_layer=2,
-        n_head=4,
-        n_positions=1024,
-        bos_token_id=None,
-        eos_token_id=2,
-        initializer_range=0.2,
-    )
-    return GPT2LMHeadModel(config).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model.eval()
 
 
 def save(model: PreTrainedModel, directory: Path) -> Path:

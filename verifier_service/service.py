@@ -10,9 +10,12 @@ import grpc
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.model_service import rule_of, timing_of
+from slipstream.hosting.model_service import timing_of
 from slipstream.rpc.item_stream import answer_items
+from slipstream.rpc.sampling_wire import distribution_of, logprobs_message, rule_of
 from slipstream.rpc.status import status_of
+from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest, TokenDistribution, distribution_fault
+from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import record_server_span
 from slipstream.v1 import verifier_pb2, verifier_pb2_grpc
@@ -55,6 +58,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             prefilled_count=job.prefilled_count,
             margin=job.margin,
             timing=timing_of(job.timing),
+            logprobs=map(logprobs_message, job.logprobs),
+            tail_logprobs=map(logprobs_message, job.tail_logprobs),
         )
 
     async def _verify(self, item: verifier_pb2.VerifyItem) -> VerifyJob:
@@ -64,9 +69,34 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         rule = rule_of(item.rule)
         statement = Statement(item.base_length, tuple(item.tail))
         proposal = tuple(item.proposal)
+        distributions = self._distributions(item, rule)
+        logprobs = _logprob_request(item)
+        if (
+            rule.structure is not None
+        ):  # on a thread of its own: a schema may take as long to compile as many rounds take
+            await self._host.compile(rule.structure)
         return await self._host.run(
-            item.handle, item.round, lambda sequence: VerifyJob(sequence, statement, proposal, rule)
+            item.handle,
+            item.round,
+            lambda sequence: VerifyJob(sequence, statement, proposal, rule, distributions, logprobs),
         )
+
+    def _distributions(self, item: verifier_pb2.VerifyItem, rule: SamplingRule) -> list[TokenDistribution]:
+        """What the proposal was drawn from; nothing unless the rule is one of ratios."""
+        if not rule.draws_ratios:
+            return []
+        if len(item.distributions) != len(item.proposal):
+            count = (
+                f"must be one for each of the {len(item.proposal)} proposal tokens, but are {len(item.distributions)}"
+            )
+            raise InvalidFieldsError([FieldViolation("distributions", count)])
+        distributions = [distribution_of(message) for message in item.distributions]
+        size = self._host.engine.model.vocabulary_size
+        for index, (token, distribution) in enumerate(zip(item.proposal, distributions, strict=True)):
+            fault = distribution_fault(token, distribution, size)
+            if fault is not None:
+                raise InvalidFieldsError([FieldViolation(f"distributions[{index}]", fault)])
+        return distributions
 
     def _record(self, item: verifier_pb2.VerifyItem, job: VerifyJob) -> None:
         timing = job.timing
@@ -86,3 +116,12 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 names.FORWARD_MS: timing.forward * 1e3,
             },
         )
+
+
+def _logprob_request(item: verifier_pb2.VerifyItem) -> LogprobRequest | None:
+    if not item.HasField("top_logprob_count") and not item.tail_logprobs:
+        return None
+    if not 0 <= item.top_logprob_count <= MAX_TOP_LOGPROB_COUNT:
+        limit = f"must be from 0 to {MAX_TOP_LOGPROB_COUNT}, but is {item.top_logprob_count}"
+        raise InvalidFieldsError([FieldViolation("top_logprob_count", limit)])
+    return LogprobRequest(item.top_logprob_count, item.tail_logprobs)

@@ -6,15 +6,27 @@ from collections.abc import Sequence as TokenSequence
 
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.coupled import Choice, accepted_count
+from slipstream.sampling.coupled import accepted_count
+from slipstream.sampling.outcome import LogprobRequest, TokenDistribution, TokenLogprobs
+from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule
 
 
 class VerifyJob(Job):
-    """Checks a proposal in one run over tail and proposal; then ``accepted_count`` and ``next_token`` are set."""
+    """Checks a proposal in one run over tail and proposal; then ``accepted_count`` and ``next_token`` are set.
+
+    Under the ratio test ``distributions`` are what the proposal's tokens were drawn from. A choice then equals the proposed
+    token exactly if the test accepts it, so that both kinds of acceptance are the longest equal prefix.
+    """
 
     def __init__(
-        self, sequence: Sequence, statement: Statement, proposal: TokenSequence[int], rule: SamplingRule
+        self,
+        sequence: Sequence,
+        statement: Statement,
+        proposal: TokenSequence[int],
+        rule: SamplingRule,
+        distributions: TokenSequence[TokenDistribution] = (),
+        logprobs: LogprobRequest | None = None,
     ) -> None:
         super().__init__(
             sequence,
@@ -23,14 +35,19 @@ class VerifyJob(Job):
             rule,
             wanted=len(proposal) + 1,
             length_limit=statement.committed_length + len(proposal),
+            proposed=[Proposed(*drawn) for drawn in zip(proposal, distributions, strict=bool(distributions))],
+            logprobs=logprobs,
         )
         self.proposal = proposal
         self.accepted_count = 0
         self.next_token = -1
         self.margin = float("inf")
+        self.logprobs: list[TokenLogprobs] = []
 
     def advance(self, choices: list[Choice]) -> bool:
         self.accepted_count = accepted_count(self.proposal, [choice.token for choice in choices])
-        self.next_token = choices[self.accepted_count].token
-        self.margin = min(choice.margin for choice in choices[: self.accepted_count + 1])
+        committed = choices[: self.accepted_count + 1]
+        self.next_token = committed[-1].token
+        self.margin = min(choice.margin for choice in committed)
+        self.logprobs = [choice.logprobs for choice in committed if choice.logprobs is not None]
         return True

@@ -77,6 +77,7 @@ class ArithmeticModel:
         self.vocabulary_size = settings.vocabulary
         self.context_length = settings.context
         self.end_token_ids: tuple[int, ...] = (2,)
+        self.weights_fingerprint = f"{SCHEME}{settings.vocabulary} {settings.agreement} {settings.ends}"
         self._slots = np.zeros((0, 0), dtype=np.int64)
 
     def reserve(self, page_count: int, page_size: int) -> int:

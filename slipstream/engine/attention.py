@@ -20,6 +20,17 @@ class ShapeProbe:
     def __init__(self) -> None:
         self.layers: dict[int, LayerShape] = {}
 
+    def learn(self, module: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> None:
+        """Take one layer's shape. TypeError if it would be computed wrongly here: then nothing else would tell."""
+        layer: int = module.layer_idx  # type: ignore[assignment]
+        if layer in self.layers:
+            raise TypeError(f"{type(module).__name__} attends more than once in a layer")
+        if mask is not None:
+            raise TypeError(f"{type(module).__name__} brings an attention mask or bias of its own")
+        if not getattr(module, "is_causal", True):
+            raise TypeError(f"{type(module).__name__} also attends to later tokens")
+        self.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+
 
 def paged_attention(
     module: torch.nn.Module,
@@ -44,11 +55,11 @@ def paged_attention(
         raise TypeError(f"{type(module).__name__} does not pass keyword arguments on to its attention")
     if s_aux is not None:
         raise TypeError(f"{type(module).__name__} uses attention sinks")
-    layer: int = module.layer_idx  # type: ignore[assignment]
     if isinstance(plan, ShapeProbe):
-        plan.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+        plan.learn(module, key, value, attention_mask)
         return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2), None
     step, memory = plan
+    layer: int = module.layer_idx  # type: ignore[assignment]
     keys, values = memory.keys[layer], memory.values[layer]
     keys.view(-1, *keys.shape[2:]).index_copy_(0, step.slots, key[0].transpose(0, 1))
     values.view(-1, *values.shape[2:]).index_copy_(0, step.slots, value[0].transpose(0, 1))

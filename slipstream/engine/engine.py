@@ -6,12 +6,19 @@ import math
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
+import torch
+
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Model
 from slipstream.engine.pages import PagePool
 from slipstream.engine.plan import BATCH_INVARIANT, KEY_BLOCK, Padding, Segment, build_plan
 from slipstream.engine.sequence import Sequence, SequenceCache
-from slipstream.sampling.coupled import Choice, choose
+from slipstream.engine.structures import Structures
+from slipstream.sampling.choose import choose
+from slipstream.sampling.logprobs import logprobs_of
+from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.sampling.row import Choice, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
 
 MIB = 2**20
@@ -22,21 +29,45 @@ class Append:
     """One sequence's part of a step. Its pages are there already (`SequenceCache.extend`).
 
     ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last ``wanted`` ones.
+    ``proposed`` are the draws that the first of these choices test, under the ratio test; ``drafting`` says that they are
+    a draft's own. ``top_logprob_count`` asks for the choices' log-probabilities and that many likeliest tokens'.
+    ``scored`` are the tokens that follow the rows just before the wanted ones: their log-probabilities are asked for too.
     """
 
     sequence: Sequence
     token_count: int
     wanted: int
     rule: SamplingRule
+    drafting: bool = False
+    proposed: TokenSequence[Proposed] = ()
+    top_logprob_count: int | None = None
+    scored: TokenSequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What a step answers to one append: ``wanted`` choices, and the log-probabilities of ``scored``."""
+
+    choices: list[Choice]
+    scores: list[TokenLogprobs]
 
 
 class Engine:
     """A model, its pages and the step that joins them. Belongs to one thread."""
 
     def __init__(
-        self, model: Model, *, kv_memory_mib: float, page_size: int = 16, padding: Padding = BATCH_INVARIANT
+        self,
+        model: Model,
+        *,
+        kv_memory_mib: float,
+        page_size: int = 16,
+        padding: Padding = BATCH_INVARIANT,
+        compiler: StructureCompiler | None = None,
     ) -> None:
-        """Reserve KV memory. UnsupportedModelError if the page size does not fit or no page does."""
+        """Reserve KV memory. UnsupportedModelError if the page size does not fit or no page does.
+
+        Without a ``compiler`` no rule may have a structure.
+        """
         if KEY_BLOCK % page_size:
             raise UnsupportedModelError(f"page_size must divide {KEY_BLOCK}, but is {page_size}")
         page_count = math.floor(kv_memory_mib * MIB / (model.bytes_per_token * page_size))
@@ -51,15 +82,17 @@ class Engine:
         self.kv_byte_count = model.reserve(page_count, page_size)
         self.context_length = min(model.context_length, page_count * page_size)
         self.step_count = 0
+        self.compiler = compiler
+        self._structures = Structures(compiler)
 
-    def step(self, appends: TokenSequence[Append]) -> list[list[Choice]]:
-        """One forward; for each append its chosen tokens, ``wanted`` of them."""
+    def step(self, appends: TokenSequence[Append]) -> list[Appended]:
+        """One forward; for each append its chosen tokens, ``wanted`` of them, and what else it asks for."""
         segments = [
             Segment(
                 tokens=append.sequence.tokens[len(append.sequence) - append.token_count :],
                 start=len(append.sequence) - append.token_count,
                 pages=append.sequence.pages,
-                wanted=append.wanted,
+                wanted=append.wanted + len(append.scored),
             )
             for append in appends
         ]
@@ -67,13 +100,60 @@ class Engine:
         plan = build_plan(segments, self.page_size, self.model.device, self._padding)
         logits = self.model.forward(plan)
         self.step_count += 1
-        if not plan.logit_count:
-            return [[] for _ in appends]
-        rules: list[SamplingRule] = []
-        positions: list[int] = []
+        return self._answer(appends, logits)
+
+    def _answer(self, appends: TokenSequence[Append], logits: torch.Tensor) -> list[Appended]:
+        """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""
+        rows: list[Row] = []
+        chosen_rows: list[int] = []
+        at = 0
         for append in appends:
-            length = len(append.sequence)
-            rules.extend([append.rule] * append.wanted)
-            positions.extend(range(length - append.wanted + 1, length + 1))
-        choices = iter(choose(logits, rules, positions))
-        return [[next(choices) for _ in range(append.wanted)] for append in appends]
+            at += len(append.scored)
+            chosen_rows.extend(range(at, at + append.wanted))
+            at += append.wanted
+            rows.extend(self._rows(append))
+        choices: list[Choice] = []
+        if rows:
+            choices = choose(logits if len(rows) == at else logits[chosen_rows], rows)
+        answers: list[Appended] = []
+        taken = 0
+        for append in appends:
+            answers.append(Appended(choices[taken : taken + append.wanted], []))
+            taken += append.wanted
+        self._score(appends, answers, logits)
+        return answers
+
+    def _rows(self, append: Append) -> list[Row]:
+        sequence, rule, wanted = append.sequence, append.rule, append.wanted
+        first = len(sequence) - wanted + 1
+        rows = [
+            Row(rule, position, sequence.tokens, drafting=append.drafting) for position in range(first, first + wanted)
+        ]
+        for row, proposed in zip(rows, append.proposed, strict=False):
+            row.proposed = proposed
+        if rule.structure is not None:
+            for row, allowed in zip(rows, self._structures.masks(sequence, rule, wanted), strict=True):
+                row.allowed = allowed
+        return rows
+
+    def _score(self, appends: TokenSequence[Append], answers: list[Appended], logits: torch.Tensor) -> None:
+        """Fill in the log-probabilities that were asked for, all in one go."""
+        rows: list[int] = []
+        tokens: list[int] = []
+        counts: list[int] = []
+        at = 0
+        for append, answer in zip(appends, answers, strict=True):
+            end = at + len(append.scored) + append.wanted
+            if append.top_logprob_count is not None:
+                rows.extend(range(at, end))
+                tokens.extend([*append.scored, *(choice.token for choice in answer.choices)])
+                counts.extend([append.top_logprob_count] * (end - at))
+            at = end
+        if not rows:
+            return
+        scores = iter(logprobs_of(logits if len(rows) == at else logits[rows], tokens, counts))
+        for append, answer in zip(appends, answers, strict=True):
+            if append.top_logprob_count is not None:
+                answer.scores.extend(next(scores) for _ in append.scored)
+                for choice in answer.choices:
+                    choice.logprobs = next(scores)

@@ -15,6 +15,7 @@ from slipstream.engine.job import Job
 from slipstream.engine.leases import Leases
 from slipstream.engine.model_thread import BatchLimits, Load, ModelThread
 from slipstream.engine.sequence import Sequence
+from slipstream.sampling.structure import Structure
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,12 @@ class EngineHost(Generic[JobT]):
         sequence = self._sequences.pop(handle, None)
         if sequence is not None:
             self._thread.remove(sequence)
+
+    async def compile(self, structure: Structure) -> None:
+        """Have a structure ready for the rounds that follow. InvalidStructureError with the reason."""
+        compiler = self.engine.compiler
+        if compiler is not None:
+            await asyncio.to_thread(compiler.validate, structure)
 
     async def run(self, handle: str, number: int, make_job: Callable[[Sequence], JobT]) -> JobT:
         """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished older one is dropped.

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass, field
 
+from slipstream.engine.engine import Append, Appended
 from slipstream.engine.errors import ContextExceededError, InvalidItemError
 from slipstream.engine.sequence import Sequence, SequenceCache
-from slipstream.sampling.coupled import Choice
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
+from slipstream.sampling.row import Choice, Proposed
+from slipstream.sampling.rule import SamplingRule, token_id_violations
 
 
 @dataclass(slots=True)
@@ -55,6 +57,9 @@ class Job:
     A subclass says in `advance` what the choices mean. It reads its result from itself once that returned True.
     """
 
+    drafting = False
+    """Whether the choices are a draft's own."""
+
     def __init__(
         self,
         sequence: Sequence,
@@ -64,18 +69,25 @@ class Job:
         *,
         wanted: int,
         length_limit: int,
+        proposed: TokenSequence[Proposed] = (),
+        logprobs: LogprobRequest | None = None,
     ) -> None:
-        """``length_limit`` is the longest the sequence may become while this job runs."""
+        """``length_limit`` is the longest the sequence may become while this job runs; ``proposed`` are the draws that the
+        first choices test under the ratio test; a ``logprobs.prompt`` is the tail here."""
         self.sequence = sequence
         self.statement = statement
         self.rule = rule
         self.pending = [*statement.tail, *uncommitted]
         self.wanted = wanted
         self.choices: list[Choice] = []
+        self.tail_logprobs: list[TokenLogprobs] = []
         self.timing = JobTiming()
         self.prefilled_count = 0
         self.overtaken = False
         self._length_limit = length_limit
+        self._proposed = proposed
+        self._logprobs = logprobs
+        self._unscored_count = len(statement.tail) - 1 if logprobs is not None and logprobs.prompt else 0
 
     def advance(self, choices: list[Choice]) -> bool:
         """Take the ``wanted`` choices. True if the job is done; else ``pending`` and ``wanted`` are set anew."""
@@ -83,6 +95,14 @@ class Job:
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
         """Bring the sequence to the stated position. ContextExceededError, InvalidItemError or SequenceTooShortError."""
+        self._check(context_length, vocabulary_size)
+        cache.truncate(self.sequence, self.statement.base_length)
+        # Adopted pages bring no logits: where the tail's log-probabilities are wanted it is computed.
+        adopted = 0 if self._unscored_count else cache.adopt_prefix(self.sequence, self.statement.tail)
+        self.prefilled_count = len(self.statement.tail) - adopted
+        del self.pending[:adopted]
+
+    def _check(self, context_length: int, vocabulary_size: int) -> None:
         if not self.statement.tail:
             raise InvalidItemError("tail must hold at least one committed token", field="tail")
         if self.statement.base_length < 0:
@@ -90,22 +110,39 @@ class Job:
         for token in self.pending:
             if not 0 <= token < vocabulary_size:
                 raise InvalidItemError(f"token id {token} is not from 0 to {vocabulary_size - 1}", field="tail")
-        if not all(0 <= token < vocabulary_size for token in self.rule.end_token_ids):
-            raise InvalidItemError(f"end token ids must be from 0 to {vocabulary_size - 1}", field="rule.end_token_ids")
+        for violation in token_id_violations(self.rule, vocabulary_size):
+            raise InvalidItemError(f"{violation.field} {violation.description}", field=f"rule.{violation.field}")
         if self._length_limit > context_length:
             raise ContextExceededError(
                 f"{self._length_limit} tokens do not fit into the context of {context_length}",
                 context_length=context_length,
             )
-        cache.truncate(self.sequence, self.statement.base_length)
-        adopted = cache.adopt_prefix(self.sequence, self.statement.tail)
-        self.prefilled_count = len(self.statement.tail) - adopted
-        del self.pending[:adopted]
 
-    def take(self, count: int) -> int:
-        """Move ``count`` pending tokens into the sequence's step; returns how many choices that step owes."""
+    def append(self, count: int) -> Append:
+        """Move ``count`` pending tokens into the sequence's next step."""
+        scored_count = min(count, self._unscored_count)
+        self._unscored_count -= scored_count
+        scored = self.pending[1 : 1 + scored_count]
         del self.pending[:count]
-        return max(0, self.wanted - len(self.choices) - len(self.pending))
+        return Append(
+            self.sequence,
+            count,
+            wanted=max(0, self.wanted - len(self.choices) - len(self.pending)),
+            rule=self.rule,
+            drafting=self.drafting,
+            proposed=self._proposed[len(self.choices) :],
+            top_logprob_count=None if self._logprobs is None else self._logprobs.top_count,
+            scored=scored,
+        )
+
+    def take(self, answer: Appended) -> bool:
+        """Take a step's answer. True if the job is done with it."""
+        self.choices.extend(answer.choices)
+        self.tail_logprobs.extend(answer.scores)
+        if self.pending:
+            return False
+        choices, self.choices = self.choices, []
+        return self.advance(choices)
 
 
 Finished = Callable[[list[tuple["Job", Exception | None]]], None]

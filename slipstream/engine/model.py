@@ -21,6 +21,8 @@ class Model(Protocol):
     sampling_defaults: SamplingDefaults
     dtype: str
     device: torch.device
+    weights_fingerprint: str
+    """Two models with the same one answer alike, given the same dtype and kind of device."""
     bytes_per_token: int
     """KV bytes one token takes over all layers."""
 

@@ -214,7 +214,7 @@ class ModelThread:
                 starved = job
                 continue
             budget -= count
-            batch.append((job, Append(job.sequence, count, job.take(count), job.rule)))
+            batch.append((job, job.append(count)))
         return batch, starved
 
     def _extend(self, sequence: Sequence, tokens: list[int]) -> bool:
@@ -236,23 +236,20 @@ class ModelThread:
     def _forward(self, batch: list[tuple[Job, Append]]) -> list[tuple[Job, Exception | None]]:
         started = time.monotonic()
         try:
-            choices = self.engine.step([append for _, append in batch])
+            answers = self.engine.step([append for _, append in batch])
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             return [self._fail(job, error) for job, _ in batch]
         duration = time.monotonic() - started
         ended: list[tuple[Job, Exception | None]] = []
-        for (job, append), chosen in zip(batch, choices, strict=True):
+        for (job, append), answer in zip(batch, answers, strict=True):
             job.timing.started = job.timing.started or started
             job.timing.forward += duration
             committed = min(len(append.sequence), job.statement.committed_length)
             self.engine.cache.publish(append.sequence, committed)
-            job.choices.extend(chosen)
-            if not job.pending:
-                chosen, job.choices = job.choices, []
-                if job.advance(chosen):
-                    self._active.remove(job)
-                    ended.append(_end(job, None))
+            if job.take(answer):
+                self._active.remove(job)
+                ended.append(_end(job, None))
         return ended
 
     def _fail(self, job: Job, error: Exception) -> tuple[Job, Exception | None]:

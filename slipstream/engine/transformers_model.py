@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 
 _PROBE_ROWS = 8
+_FINGERPRINT_VALUES = 64
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -35,6 +37,7 @@ class TransformersModel:
         self.sampling_defaults = _sampling_defaults(generation)
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.device = model.device
+        self.weights_fingerprint = _weights_fingerprint(model)
         self._layers = _probe_layers(model)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None
@@ -61,7 +64,12 @@ class TransformersModel:
             )
             model = model.to(torch_device).eval().requires_grad_(False)
             generation = model.generation_config or GenerationConfig()
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            if error.args == (attention.NAME,):  # Falcon, GPT-J and GPT-Neo look their class up by this name
+                raise UnsupportedModelError(
+                    f"{_architecture(config)} has attention classes of its own; only attention through transformers' "
+                    "attention interface can be served"
+                ) from error
             raise UnsupportedModelError(f"cannot load {name} on {device} as {dtype}: {error}") from error
         return cls(model, generation)
 
@@ -90,8 +98,12 @@ class TransformersModel:
         return logits
 
 
+def _architecture(config: Any) -> str:
+    return str((getattr(config, "architectures", None) or [type(config).__name__])[0])
+
+
 def _refuse_foreign(config: Any) -> None:
-    name = (getattr(config, "architectures", None) or [type(config).__name__])[0]
+    name = _architecture(config)
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(f"{name} is an encoder-decoder; only decoder-only models can be served")
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
@@ -104,8 +116,12 @@ def _refuse_foreign(config: Any) -> None:
 
 def _probe_layers(model: Any) -> list[LayerShape]:
     """The attention layers' shapes, learnt in one small dense forward; it also shows that ``plan`` arrives."""
-    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
-        raise UnsupportedModelError(f"{type(model).__name__} cannot give logits at chosen rows (no logits_to_keep)")
+    name = type(model).__name__
+    parameters = inspect.signature(model.forward).parameters
+    if "logits_to_keep" not in parameters:
+        raise UnsupportedModelError(f"{name} cannot give logits at chosen rows (no logits_to_keep)")
+    if "position_ids" not in parameters:  # it would count each step's rows from 0
+        raise UnsupportedModelError(f"{name} cannot be told its tokens' positions (no position_ids)")
     probe = attention.ShapeProbe()
     ids = torch.zeros(1, _PROBE_ROWS, dtype=torch.int64, device=model.device)
     rows = torch.arange(_PROBE_ROWS, device=model.device)
@@ -113,11 +129,13 @@ def _probe_layers(model: Any) -> list[LayerShape]:
         with torch.inference_mode():
             model(input_ids=ids, position_ids=rows.unsqueeze(0), use_cache=False, logits_to_keep=rows, plan=probe)
     except TypeError as error:
-        raise UnsupportedModelError(f"{type(model).__name__} cannot be served: {error}") from error
+        raise UnsupportedModelError(f"{name} cannot be served: {error}") from error
+    except Exception as error:  # any of transformers' hundreds of forwards
+        raise UnsupportedModelError(f"{name} cannot be served: a trial forward failed with {error!r}") from error
     layer_count = model.config.get_text_config().num_hidden_layers
     if sorted(probe.layers) != list(range(layer_count)):
         raise UnsupportedModelError(
-            f"{type(model).__name__} sends {len(probe.layers)} of its {layer_count} layers through transformers' "
+            f"{name} sends {len(probe.layers)} of its {layer_count} layers through transformers' "
             "attention interface; recurrent or private attention cannot be served"
         )
     return [probe.layers[index] for index in range(layer_count)]
@@ -131,16 +149,30 @@ def _end_token_ids(generation: GenerationConfig, config: Any) -> tuple[int, ...]
 
 
 def _sampling_defaults(generation: GenerationConfig) -> SamplingDefaults:
-    if not generation.do_sample:
-        return SamplingDefaults()
-
     def given(name: str, default: float) -> float:
         value = getattr(generation, name, None)
         return default if value is None else value
 
+    penalty = given("repetition_penalty", 1.0)
+    if not generation.do_sample:
+        return SamplingDefaults(repetition_penalty=penalty)
     return SamplingDefaults(
         temperature=given("temperature", 1.0),
         top_k=int(given("top_k", 0)),
         top_p=given("top_p", 1.0),
         min_p=given("min_p", 0.0),
+        typical_p=given("typical_p", 1.0),
+        repetition_penalty=penalty,
     )
+
+
+def _weights_fingerprint(model: Any) -> str:
+    """sha256 over dtype, kind of device, and the names, shapes and 64 evenly spaced values of the weights: another
+    checkpoint has another one, and it takes milliseconds where a hash of all bytes would take minutes."""
+    digest = hashlib.sha256(f"{model.dtype} {model.device.type}".encode())
+    for name, weight in sorted(model.state_dict().items()):
+        values = weight.detach().reshape(-1)
+        sample = values[:: max(1, values.numel() // _FINGERPRINT_VALUES)].to("cpu", torch.float32)
+        digest.update(f"{name}{tuple(weight.shape)}".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()

@@ -10,12 +10,18 @@ import grpc
 
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import JobTiming
-from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError, TokenizerMismatchError
+from slipstream.errors import (
+    FieldViolation,
+    InvalidFieldsError,
+    SlipstreamError,
+    TokenizerMismatchError,
+    WeightsMismatchError,
+)
 from slipstream.hosting.tokenizer_files import TokenizerFiles
+from slipstream.rpc.sampling_wire import defaults_message
 from slipstream.rpc.status import abort
 from slipstream.rpc.wire import duration, seconds
-from slipstream.sampling.rule import SamplingRule, sampling_violations
-from slipstream.v1 import model_pb2, model_pb2_grpc, sampling_pb2
+from slipstream.v1 import model_pb2, model_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -29,7 +35,6 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         self._host = host
         self._tokenizer = tokenizer
         model = host.engine.model
-        defaults = model.sampling_defaults
         self._info = model_pb2.ModelInfo(
             name=name,
             architecture=model.architecture,
@@ -37,12 +42,11 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             tokenizer_fingerprint=tokenizer.fingerprint,
             context_length=host.engine.context_length,
             end_token_ids=model.end_token_ids,
-            sampling_defaults=model_pb2.SamplingDefaults(
-                temperature=defaults.temperature, top_k=defaults.top_k, top_p=defaults.top_p, min_p=defaults.min_p
-            ),
+            sampling_defaults=defaults_message(model.sampling_defaults),
             dtype=model.dtype,
             device=str(model.device),
             max_draft_length=max_draft_length,
+            weights_fingerprint=model.weights_fingerprint,
         )
 
     async def GetModelInfo(
@@ -68,6 +72,13 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             if asked and asked != own:
                 raise TokenizerMismatchError(
                     f"the caller's tokenizer is {asked}, but {self._info.name} has {own}", asked=asked, own=own
+                )
+            weights = self._info.weights_fingerprint
+            if request.weights_fingerprint and request.weights_fingerprint != weights:
+                raise WeightsMismatchError(
+                    f"the tokens come from weights {request.weights_fingerprint}, but {self._info.name} has {weights}",
+                    asked=request.weights_fingerprint,
+                    own=weights,
                 )
             lease = seconds(request.lease) if request.HasField("lease") else None
             if lease is not None and lease <= 0:
@@ -95,20 +106,3 @@ def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
     return model_pb2.ItemTiming(
         queue=duration(timing.queue), forward=duration(timing.forward), total=duration(timing.total)
     )
-
-
-def rule_of(message: sampling_pb2.SamplingRule) -> SamplingRule:
-    """The sampling rule of an item; an unset top_p means off. InvalidFieldsError names what is wrong."""
-    rule = SamplingRule(
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p or 1.0,
-        min_p=message.min_p,
-        seed=message.seed,
-        end_token_ids=tuple(message.end_token_ids),
-        first_end_position=message.first_end_position,
-    )
-    violations = sampling_violations(rule)
-    if violations:
-        raise InvalidFieldsError([FieldViolation(f"rule.{v.field}", v.description) for v in violations])
-    return rule

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
+_OFF = SamplingRule()
 
-def apply_filters(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]) -> torch.Tensor:
-    """Logits as the rules leave them: float32 ``[rows, vocabulary]``, removed tokens at -inf.
 
-    ``positions[r]`` is the absolute position of the token that row r chooses. The order is transformers': end tokens
-    held back, temperature, top-k, top-p, min-p. A row's result does not depend on the other rows.
+def apply_filters(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    """Logits as the rows' rules leave them: float32 ``[rows, vocabulary]``, removed tokens at -inf.
+
+    The order is transformers': logit bias, penalties, banned tokens, end tokens held back, allowed tokens, structure; and
+    for sampled rows temperature, top-k, top-p, min-p, typical-p. A row's result does not depend on the other rows.
     """
-    logits = _hold_back_end_tokens(logits.float(), rules, positions)
+    logits = _process(logits, rows)
+    rules = [row.rule for row in rows]
     if all(rule.temperature == 0 for rule in rules):
         return logits
     logits = logits / _column([rule.temperature or 1.0 for rule in rules], logits)
-    sampled = [rule if rule.temperature else SamplingRule() for rule in rules]
+    sampled = [rule if rule.temperature else _OFF for rule in rules]
     if any(rule.top_k for rule in sampled):
         logits = _top_k(logits, [rule.top_k for rule in sampled])
     if any(rule.top_p < 1 for rule in sampled):
         logits = _top_p(logits, [rule.top_p for rule in sampled])
     if any(rule.min_p for rule in sampled):
         logits = _min_p(logits, [rule.min_p for rule in sampled])
+    if any(rule.typical_p < 1 for rule in sampled):
+        logits = _typical_p(logits, [rule.typical_p for rule in sampled])
     return logits
 
 
@@ -33,21 +41,74 @@ def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
 
 
-def _hold_back_end_tokens(
-    logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]
-) -> torch.Tensor:
-    held = [
-        (row, token)
-        for row, (rule, position) in enumerate(zip(rules, positions, strict=True))
-        if position < rule.first_end_position
-        for token in rule.end_token_ids
-    ]
-    if not held:
+def _process(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    """What transformers calls processors: they look at tokens, and greedy rows have them too."""
+    processed = [index for index, row in enumerate(rows) if _is_processed(row)]
+    given, logits = logits, logits.float()
+    if not processed:
         return logits
-    logits = logits.clone()
-    rows, tokens = zip(*held, strict=True)
-    logits[list(rows), list(tokens)] = -torch.inf
+    if logits is given:  # a copy only where the conversion made none
+        logits = logits.clone()
+    contexts: dict[int, NDArray[np.int64]] = {}  # a step's rows share their sequence's tokens
+    for index in processed:
+        _process_row(logits[index], rows[index], contexts)
     return logits
+
+
+def _is_processed(row: Row) -> bool:
+    rule = row.rule
+    return (
+        row.position < rule.first_end_position
+        or row.allowed is not None
+        or rule.repetition_penalty != 1
+        or rule.presence_penalty != 0
+        or rule.frequency_penalty != 0
+        or bool(rule.logit_bias or rule.banned_token_ids or rule.allowed_token_ids)
+    )
+
+
+def _process_row(logits: torch.Tensor, row: Row, contexts: dict[int, NDArray[np.int64]]) -> None:
+    """In place, for one row of logits ``[vocabulary]``."""
+    rule = row.rule
+    if rule.logit_bias:
+        tokens, biases = zip(*rule.logit_bias, strict=True)
+        logits[list(tokens)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+    if rule.repetition_penalty != 1 or rule.presence_penalty or rule.frequency_penalty:
+        if id(row.context) not in contexts:
+            contexts[id(row.context)] = np.array(row.context, dtype=np.int64)
+        _penalise(logits, rule, contexts[id(row.context)][: row.position])
+    if rule.banned_token_ids:
+        logits[list(rule.banned_token_ids)] = -torch.inf
+    if row.position < rule.first_end_position and rule.end_token_ids:
+        logits[list(rule.end_token_ids)] = -torch.inf
+    if rule.allowed_token_ids:
+        allowed = torch.zeros_like(logits, dtype=torch.bool)
+        allowed[list(rule.allowed_token_ids)] = True
+        logits.masked_fill_(~allowed, -torch.inf)
+    if row.allowed is not None:
+        logits.masked_fill_(torch.from_numpy(~row.allowed).to(logits.device), -torch.inf)
+
+
+def _penalise(logits: torch.Tensor, rule: SamplingRule, context: NDArray[np.int64]) -> None:
+    """Repetition as in transformers, over the whole context; frequency and presence as in OpenAI's API, over what was
+    generated in this turn."""
+    if rule.repetition_penalty != 1:
+        tokens = _unique(context, logits)[0]
+        scores = logits[tokens]
+        logits[tokens] = torch.where(scores < 0, scores * rule.repetition_penalty, scores / rule.repetition_penalty)
+    if rule.presence_penalty or rule.frequency_penalty:
+        tokens, counts = _unique(context[rule.first_generated_position :], logits)
+        logits[tokens] -= rule.frequency_penalty * counts
+        logits[tokens] -= rule.presence_penalty
+
+
+def _unique(context: NDArray[np.int64], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The context's tokens that the vocabulary has, each once, and how often each occurs, as float32."""
+    tokens, counts = np.unique(context[context < logits.shape[0]], return_counts=True)
+    return (
+        torch.from_numpy(tokens).to(logits.device),
+        torch.from_numpy(counts.astype(np.float32)).to(logits.device),
+    )
 
 
 def _top_k(logits: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:
@@ -73,3 +134,16 @@ def _min_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
     probabilities = logits.softmax(dim=-1)
     threshold = _column(ps, logits) * probabilities.amax(dim=-1, keepdim=True)
     return logits.masked_fill(probabilities < threshold, -torch.inf)
+
+
+def _typical_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
+    """Meister et al., "Locally typical sampling" (2022): the tokens whose surprise is nearest to the entropy."""
+    logprobs = logits.log_softmax(dim=-1)
+    entropy = -(logprobs * logprobs.exp()).nansum(dim=-1, keepdim=True)
+    distances, order = (-logprobs - entropy).abs().sort(dim=-1, stable=True)
+    reached = logits.gather(-1, order).softmax(dim=-1).cumsum(dim=-1) < _column(ps, logits)
+    last = reached.sum(dim=1, keepdim=True).clamp(max=logits.shape[1] - 1)
+    removed = distances > distances.gather(1, last)
+    removed[:, 0] = False
+    removed &= torch.tensor([p < 1 for p in ps], device=logits.device).unsqueeze(1)
+    return logits.masked_fill(removed.scatter(1, order, removed), -torch.inf)

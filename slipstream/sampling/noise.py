@@ -7,6 +7,7 @@ the few candidates that need noise are computed on the CPU in float64, whatever 
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,19 @@ GUMBEL_SPAN = -math.log(-math.log1p(-_SMALLEST_UNIFORM)) + math.log(-math.log(_S
 """Largest minus smallest noise (20.2): a token further than this below the largest logit cannot win."""
 
 
+class Domain(IntEnum):
+    """What the noise is for: the counter's last word, so that no two uses ever share a number."""
+
+    CHOICE = 0
+    """The token at a position, in coupled sampling by draft and target alike."""
+    PROPOSAL = 1
+    """The draft's own token under the ratio test."""
+    ACCEPTANCE = 2
+    """The ratio test's coin."""
+    RECOVERY = 3
+    """The token drawn after the ratio test has rejected one."""
+
+
 def philox4x32(
     counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]
 ) -> tuple[Words, Words, Words, Words]:
@@ -41,20 +55,21 @@ def philox4x32(
     return multiplied[0], others[0], multiplied[1], others[1]
 
 
-def uniform(seeds: Words, positions: Words, tokens: Words) -> NDArray[np.float64]:
+def uniform(seeds: Words, positions: Words, tokens: Words, domain: Domain = Domain.CHOICE) -> NDArray[np.float64]:
     """``u`` in (0, 1) with 24 bits, one for each (seed, position, token): three arrays of one length.
 
-    The key is the seed; the counter is (token / 4, position, 0, 0); the token's two low bits pick one of the four words.
+    The key is the seed; the counter is (token / 4, position in two words, domain); the token's two low bits pick one of the
+    four words.
     """
-    zero = np.zeros_like(tokens)
     words = philox4x32(
-        (tokens >> np.uint64(2), positions & _LOW, positions >> _HALF, zero), (seeds & _LOW, seeds >> _HALF)
+        (tokens >> np.uint64(2), positions & _LOW, positions >> _HALF, np.full_like(tokens, domain)),
+        (seeds & _LOW, seeds >> _HALF),
     )
     lane = (tokens & np.uint64(3)).astype(np.intp)
     bits = np.stack(words)[lane, np.arange(len(tokens))] >> np.uint64(32 - _UNIFORM_BITS)
     return (bits.astype(np.float64) + 0.5) * 2.0**-_UNIFORM_BITS
 
 
-def gumbel(seeds: Words, positions: Words, tokens: Words) -> NDArray[np.float64]:
+def gumbel(seeds: Words, positions: Words, tokens: Words, domain: Domain = Domain.CHOICE) -> NDArray[np.float64]:
     """Standard Gumbel noise ``-log(-log u)``: the argmax of logits plus this is a draw from their softmax."""
-    return -np.log(-np.log(uniform(seeds, positions, tokens)))
+    return -np.log(-np.log(uniform(seeds, positions, tokens, domain)))

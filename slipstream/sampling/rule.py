@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 from slipstream.errors import FieldViolation
+from slipstream.sampling.structure import Structure
 
 MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE = 1e-6  # below, dividing by it overflows
 MAX_TEMPERATURE = 100.0
+MAX_PENALTY = 2.0
+MAX_LOGIT_BIAS = 100.0
+DEFAULT_PROPOSAL_TOP_K = 64
+MAX_PROPOSAL_TOP_K = 1024
+
+
+class Acceptance(Enum):
+    """How the target decides on a proposal: see `slipstream.sampling.coupled` and `slipstream.sampling.ratio`."""
+
+    COUPLED = "coupled"
+    RATIO = "ratio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +34,18 @@ class SamplingDefaults:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRule:
     """The rule by which the target chooses the tokens of one turn, with nothing left open.
 
-    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off. ``end_token_ids`` are not chosen at
-    absolute positions before ``first_end_position``.
+    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0, ``typical_p`` 1, ``repetition_penalty`` 1 and the
+    other penalties at 0 are off, and so is an empty ``allowed_token_ids``. ``end_token_ids`` are not chosen at absolute
+    positions before ``first_end_position``. Presence and frequency are counted, and the structure begins, at absolute
+    position ``first_generated_position``.
     """
 
     temperature: float = 0.0
@@ -36,23 +55,71 @@ class SamplingRule:
     seed: int = 0
     end_token_ids: tuple[int, ...] = ()
     first_end_position: int = 0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    banned_token_ids: tuple[int, ...] = ()
+    first_generated_position: int = 0
+    structure: Structure | None = None
+    acceptance: Acceptance = Acceptance.COUPLED
+    proposal_top_k: int = DEFAULT_PROPOSAL_TOP_K
+
+    @property
+    def draws_ratios(self) -> bool:
+        """Whether proposals carry their distributions: greedy choices are the same under either acceptance."""
+        return self.acceptance is Acceptance.RATIO and self.temperature > 0
+
+    @property
+    def token_ids(self) -> tuple[tuple[str, Sequence[int]], ...]:
+        """Every field that names tokens."""
+        return (
+            ("end_token_ids", self.end_token_ids),
+            ("logit_bias", [token for token, _ in self.logit_bias]),
+            ("allowed_token_ids", self.allowed_token_ids),
+            ("banned_token_ids", self.banned_token_ids),
+        )
+
+
+_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        "temperature",
+        lambda value: value == 0 or MIN_TEMPERATURE <= value <= MAX_TEMPERATURE,
+        f"must be 0 (greedy) or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
+    ),
+    ("top_k", lambda value: value >= 0, "must be 0 (off) or more"),
+    ("top_p", lambda value: 0 < value <= 1, "must be above 0 and at most 1"),
+    ("min_p", lambda value: 0 <= value <= 1, "must be from 0 to 1"),
+    ("typical_p", lambda value: 0 < value <= 1, "must be above 0 and at most 1"),
+    ("repetition_penalty", lambda value: 0 < value < float("inf"), "must be above 0"),
+    ("presence_penalty", lambda value: -MAX_PENALTY <= value <= MAX_PENALTY, "must be from -2 to 2"),
+    ("frequency_penalty", lambda value: -MAX_PENALTY <= value <= MAX_PENALTY, "must be from -2 to 2"),
+    ("seed", lambda value: 0 <= value <= MAX_SEED, "must be from 0 to 2^63 - 1"),
+    ("proposal_top_k", lambda value: 1 <= value <= MAX_PROPOSAL_TOP_K, f"must be from 1 to {MAX_PROPOSAL_TOP_K}"),
+)
 
 
 def sampling_violations(rule: SamplingRule) -> list[FieldViolation]:
     """What is wrong with a rule; empty if nothing is. NaN is never right."""
-    checks = (
-        (
-            "temperature",
-            rule.temperature == 0 or MIN_TEMPERATURE <= rule.temperature <= MAX_TEMPERATURE,
-            f"must be 0 (greedy) or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
-        ),
-        ("top_k", rule.top_k >= 0, "must be 0 (off) or more"),
-        ("top_p", 0 < rule.top_p <= 1, "must be above 0 and at most 1"),
-        ("min_p", 0 <= rule.min_p <= 1, "must be from 0 to 1"),
-        ("seed", 0 <= rule.seed <= MAX_SEED, "must be from 0 to 2^63 - 1"),
-    )
-    return [
+    violations = [
         FieldViolation(name, f"{requirement}, but is {getattr(rule, name)}")
-        for name, right, requirement in checks
-        if not right
+        for name, is_right, requirement in _CHECKS
+        if not is_right(getattr(rule, name))
+    ]
+    violations += [
+        FieldViolation(f"logit_bias[{token}]", f"must be from -100 to 100, but is {bias}")
+        for token, bias in rule.logit_bias
+        if not -MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS
+    ]
+    return violations
+
+
+def token_id_violations(rule: SamplingRule, vocabulary_size: int) -> list[FieldViolation]:
+    """Fields of a rule that name tokens which the vocabulary does not have."""
+    return [
+        FieldViolation(name, f"must be token ids from 0 to {vocabulary_size - 1}")
+        for name, tokens in rule.token_ids
+        if not all(0 <= token < vocabulary_size for token in tokens)
     ]

@@ -88,7 +88,7 @@ class ModelInfo(_message.Message):
     max_draft_length: _builtins.int
     """Most proposal tokens an item may carry or ask for."""
     weights_fingerprint: _builtins.str
-    """A fingerprint of the weights, in hex. Verifiers that share sessions must agree in it."""
+    """A fingerprint of weights, dtype and kind of device, in hex. Verifiers that share sessions must agree in it."""
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by the model's generation config."""
@@ -214,8 +214,11 @@ class OpenSequenceRequest(_message.Message):
 
     TOKENIZER_FINGERPRINT_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
     tokenizer_fingerprint: _builtins.str
     """The caller's tokenizer; compared with the model's own. Empty: not compared."""
+    weights_fingerprint: _builtins.str
+    """The weights that the session's tokens come from; compared with the model's own. Empty: not compared."""
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
         """Idle time after which the service may take the pages back. Unset: the service's own choice."""
@@ -225,10 +228,11 @@ class OpenSequenceRequest(_message.Message):
         *,
         tokenizer_fingerprint: _builtins.str = ...,
         lease: _duration_pb2.Duration | None = ...,
+        weights_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "tokenizer_fingerprint", b"tokenizer_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "tokenizer_fingerprint", b"tokenizer_fingerprint", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -82,7 +82,7 @@ class ModelServiceServicer:
 
     def OpenSequence(self, request, context):
         """Opens a sequence: a handle for one session's KV cache, held under a lease that every item renews.
-        FAILED_PRECONDITION if the tokenizers differ; RESOURCE_EXHAUSTED if too many sequences are open.
+        FAILED_PRECONDITION if the tokenizers or the weights differ; RESOURCE_EXHAUSTED if too many sequences are open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

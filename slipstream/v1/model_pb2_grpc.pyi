@@ -39,7 +39,7 @@ class ModelServiceStub:
     """The tokenizer's files, in chunks, each file with its sha256."""
     OpenSequence: _grpc.UnaryUnaryMultiCallable[_model_pb2.OpenSequenceRequest, _model_pb2.OpenSequenceResponse]
     """Opens a sequence: a handle for one session's KV cache, held under a lease that every item renews.
-    FAILED_PRECONDITION if the tokenizers differ; RESOURCE_EXHAUSTED if too many sequences are open.
+    FAILED_PRECONDITION if the tokenizers or the weights differ; RESOURCE_EXHAUSTED if too many sequences are open.
     """
     CloseSequence: _grpc.UnaryUnaryMultiCallable[_model_pb2.CloseSequenceRequest, _model_pb2.CloseSequenceResponse]
     """Gives a sequence's pages back at once. Closing an unknown handle is no error: the pages are back already."""
@@ -57,7 +57,7 @@ class ModelServiceAsyncStub(ModelServiceStub):
     """The tokenizer's files, in chunks, each file with its sha256."""
     OpenSequence: _aio.UnaryUnaryMultiCallable[_model_pb2.OpenSequenceRequest, _model_pb2.OpenSequenceResponse]  # type: ignore[assignment]
     """Opens a sequence: a handle for one session's KV cache, held under a lease that every item renews.
-    FAILED_PRECONDITION if the tokenizers differ; RESOURCE_EXHAUSTED if too many sequences are open.
+    FAILED_PRECONDITION if the tokenizers or the weights differ; RESOURCE_EXHAUSTED if too many sequences are open.
     """
     CloseSequence: _aio.UnaryUnaryMultiCallable[_model_pb2.CloseSequenceRequest, _model_pb2.CloseSequenceResponse]  # type: ignore[assignment]
     """Gives a sequence's pages back at once. Closing an unknown handle is no error: the pages are back already."""
@@ -90,7 +90,7 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.OpenSequenceResponse, _abc.Awaitable[_model_pb2.OpenSequenceResponse]]:
         """Opens a sequence: a handle for one session's KV cache, held under a lease that every item renews.
-        FAILED_PRECONDITION if the tokenizers differ; RESOURCE_EXHAUSTED if too many sequences are open.
+        FAILED_PRECONDITION if the tokenizers or the weights differ; RESOURCE_EXHAUSTED if too many sequences are open.
         """
 
     @_abc_1.abstractmethod

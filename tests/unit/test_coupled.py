@@ -3,15 +3,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.sampling.coupled import accepted_count, choose
+from slipstream.sampling.choose import choose
+from slipstream.sampling.coupled import accepted_count
 from slipstream.sampling.filters import apply_filters
 from slipstream.sampling.noise import gumbel
+from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
 
 def brute_force(logits: torch.Tensor, rule: SamplingRule, position: int) -> tuple[int, float]:
     """Noise for every token of the vocabulary, no pruning."""
-    filtered = apply_filters(logits.unsqueeze(0), [rule], [position])[0].numpy().astype(np.float64)
+    filtered = apply_filters(logits.unsqueeze(0), [Row(rule, position)])[0].numpy().astype(np.float64)
     count = len(filtered)
     noise = gumbel(
         np.full(count, rule.seed, np.uint64), np.full(count, position, np.uint64), np.arange(count).astype("u8")
@@ -33,7 +35,7 @@ def test_pruning_is_exact(seed: int, position: int, spread: float, temperature: 
     logits = torch.randn(500, generator=torch.Generator().manual_seed(seed % 1000)) * spread
     rule = SamplingRule(temperature=temperature, top_k=top_k, seed=seed)
     token, margin = brute_force(logits, rule, position)
-    choice = choose(logits.unsqueeze(0), [rule], [position])[0]
+    choice = choose(logits.unsqueeze(0), [Row(rule, position)])[0]
     assert choice.token == token
     # A pruned runner-up may be further away than the best one kept, never nearer.
     assert choice.margin >= margin
@@ -42,24 +44,25 @@ def test_pruning_is_exact(seed: int, position: int, spread: float, temperature: 
 
 def test_temperature_zero_is_argmax_and_ties_go_to_the_lower_id() -> None:
     logits = torch.tensor([[1.0, 5.0, 5.0, 0.0], [2.0, 1.0, 0.0, 9.5]])
-    assert [c.token for c in choose(logits, [SamplingRule()] * 2, [0, 1])] == [1, 3]
-    assert [c.margin for c in choose(logits, [SamplingRule()] * 2, [0, 1])] == [0.0, 7.5]
+    choices = choose(logits, [Row(SamplingRule(), 0), Row(SamplingRule(), 1)])
+    assert [c.token for c in choices] == [1, 3]
+    assert [c.margin for c in choices] == [0.0, 7.5]
 
 
 def test_rows_of_different_rules_choose_as_they_would_alone() -> None:
     logits = torch.randn(6, 200, generator=torch.Generator().manual_seed(4)) * 3
     rules = [SamplingRule(temperature=t, seed=i, top_p=p) for i, (t, p) in enumerate([(0, 1), (1, 0.9), (0.3, 1)] * 2)]
-    positions = [5, 6, 7, 8, 9, 10]
-    alone = [choose(logits[i : i + 1], [rules[i]], [positions[i]])[0] for i in range(6)]
-    assert choose(logits, rules, positions) == alone
+    rows = [Row(rule, 5 + index) for index, rule in enumerate(rules)]
+    alone = [choose(logits[i : i + 1], rows[i : i + 1])[0] for i in range(6)]
+    assert choose(logits, rows) == alone
 
 
 def test_a_row_of_nan_harms_no_other() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(6))
     logits[1] = float("nan")
-    rules = [SamplingRule(temperature=1.0, seed=2)] * 3
-    got = choose(logits, rules, [1, 2, 3])
-    assert [got[0], got[2]] == choose(logits[[0, 2]], rules[:2], [1, 3])
+    rows = [Row(SamplingRule(temperature=1.0, seed=2), position) for position in (1, 2, 3)]
+    got = choose(logits, rows)
+    assert [got[0], got[2]] == choose(logits[[0, 2]], [rows[0], rows[2]])
 
 
 def test_accepted_count_is_the_longest_equal_prefix() -> None:

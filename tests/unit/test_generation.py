@@ -6,6 +6,7 @@ from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.rule import SamplingDefaults
 
 LIMITS = ModelLimits(
+    vocabulary_size=300,
     context_length=100,
     end_token_ids=(2,),
     sampling_defaults=SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95),

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.peer_sequence import PeerSequence
-from orchestrator.policy import DraftBreaker, draft_length_for_round
+from orchestrator.policy import Breaker, draft_length_for_round
 from orchestrator.store import SessionStore
 from orchestrator.text import Codec
 from slipstream.engine.errors import UnknownHandleError
@@ -55,7 +55,7 @@ def test_a_round_never_drafts_more_than_the_turn_has_room_for() -> None:
 
 def test_the_breaker_pauses_twice_as_long_each_time_and_forgets_on_success() -> None:
     clock = Clock()
-    breaker = DraftBreaker(first_pause=1, longest_pause=3, clock=clock)
+    breaker = Breaker(first_pause=1, longest_pause=3, clock=clock)
     for pause in (1, 2, 3, 3):
         assert breaker.allows
         breaker.failed()
@@ -70,7 +70,7 @@ def test_the_breaker_pauses_twice_as_long_each_time_and_forgets_on_success() -> 
 
 def test_many_failures_at_once_open_the_breaker_once() -> None:
     clock = Clock()
-    breaker = DraftBreaker(first_pause=1, longest_pause=60, clock=clock)
+    breaker = Breaker(first_pause=1, longest_pause=60, clock=clock)
     for _ in range(50):
         breaker.failed()
     clock.now += 1

@@ -1,0 +1,94 @@
+"""The verifiers that share the sessions: a session stays where its KV is, and moves on when its verifier is away."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from orchestrator.peer_sequence import PeerSequence
+from orchestrator.peers import ModelInfo, VerifierPeer
+from orchestrator.policy import Breaker
+
+log = logging.getLogger(__name__)
+
+
+class Verifiers:
+    """Verifiers of the same weights. Tokens are truth and KV is cache, so moving a session is prefilling it elsewhere."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.peers = [VerifierPeer(address) for address in addresses]
+        self._by_address = {peer.address: peer for peer in self.peers}
+        self._breakers = {peer.address: Breaker() for peer in self.peers}
+        self._session_counts: Counter[str] = Counter()
+        self._strangers: set[str] = set()
+
+    def __str__(self) -> str:
+        return ", ".join(self._by_address)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether one of them is connected just now."""
+        return any(peer.reachable for peer in self.peers)
+
+    def exclude(self, peer: VerifierPeer) -> None:
+        """Never use a verifier: it hosts something else."""
+        self._strangers.add(peer.address)
+
+    def home(self, sequence: PeerSequence) -> VerifierPeer:
+        """The verifier that a session's sequence lives on; a new sequence is given to the one with the fewest."""
+        if sequence.address is None:
+            peers = self._usable() or [peer for peer in self.peers if self._is_known(peer)]
+            peer = min(peers, key=lambda peer: self._session_counts[peer.address])
+            sequence.address = peer.address
+            self._session_counts[peer.address] += 1
+        return self._by_address[sequence.address]
+
+    def answered(self, sequence: PeerSequence) -> None:
+        """A sequence's verifier is well."""
+        assert sequence.address is not None
+        self._breakers[sequence.address].succeeded()
+
+    def leave(self, sequence: PeerSequence) -> bool:
+        """A sequence's verifier is away. True if there is another to try at once: the sequence has moved."""
+        away = sequence.address
+        assert away is not None
+        self._breakers[away].failed()
+        if not any(peer.address != away for peer in self._usable()):
+            return False
+        self.forget(sequence)
+        log.warning("the verifier at %s is away: a session moves to %s", away, self.home(sequence).address)
+        return True
+
+    def release(self, sequence: PeerSequence) -> None:
+        """Give a sequence's pages back."""
+        if sequence.address is not None:
+            self._by_address[sequence.address].close_sequence(sequence.handle)
+            self.forget(sequence)
+
+    def forget(self, sequence: PeerSequence) -> None:
+        """A sequence has no home any more."""
+        if sequence.address is not None:
+            self._session_counts[sequence.address] -= 1
+        sequence.address = None
+        sequence.forget()
+
+    def fits(self, peer: VerifierPeer, target: ModelInfo) -> bool:
+        """Whether a verifier that has been reached may share the target's sessions."""
+        assert peer.info is not None
+        return (peer.info.weights_fingerprint, peer.info.tokenizer_fingerprint, peer.info.context_length) == (
+            target.weights_fingerprint,
+            target.tokenizer_fingerprint,
+            target.context_length,
+        )
+
+    async def close(self) -> None:
+        """Close them all."""
+        for peer in self.peers:
+            await peer.close()
+
+    def _usable(self) -> list[VerifierPeer]:
+        return [peer for peer in self.peers if self._is_known(peer) and self._breakers[peer.address].allows]
+
+    def _is_known(self, peer: VerifierPeer) -> bool:
+        return peer.info is not None and peer.address not in self._strangers

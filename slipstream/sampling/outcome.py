@@ -1,0 +1,47 @@
+"""What comes out of choosing a token apart from the token, and how it is asked for. Plain values without torch or numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_TOP_LOGPROB_COUNT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDistribution:
+    """A distribution over a few tokens: float32 ``probabilities``, normalised by their sum."""
+
+    tokens: tuple[int, ...]
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobRequest:
+    """Which log-probabilities are wanted: of the chosen tokens with ``top_count`` likeliest ones beside each, and with
+    ``prompt`` of the tokens before them too, from the second on."""
+
+    top_count: int
+    prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A token with its log-probability, and the likeliest tokens with theirs, likeliest first; all float32 values."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def distribution_fault(token: int, distribution: TokenDistribution, vocabulary_size: int) -> str | None:
+    """What is wrong with the distribution a proposed token is said to be drawn from; None if nothing is."""
+    tokens, probabilities = distribution.tokens, distribution.probabilities
+    if len(tokens) != len(probabilities) or len(set(tokens)) != len(tokens):
+        return "must have one probability for each of its tokens, each token once"
+    if not all(0 <= t < vocabulary_size for t in tokens):
+        return f"must hold token ids from 0 to {vocabulary_size - 1}"
+    if not all(0 < p <= 1.001 for p in probabilities):
+        return "must hold probabilities above 0 and at most 1"
+    if token not in tokens:
+        return f"must hold the proposed token {token}"
+    return None

@@ -1,0 +1,52 @@
+"""A row of logits and everything its choice depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.sampling.outcome import TokenDistribution, TokenLogprobs
+from slipstream.sampling.rule import SamplingRule
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A draft's token and the distribution it was drawn from."""
+
+    token: int
+    distribution: TokenDistribution
+
+
+@dataclass(slots=True)
+class Row:
+    """What one row of logits chooses: the token at absolute ``position``, by ``rule``, after ``context[:position]``.
+
+    ``allowed`` is what the rule's structure allows here; None if there is none, or if the row comes after a speculated
+    token that breaks it and so does not matter. ``proposed`` is the token to accept or replace under the ratio test;
+    ``drafting`` says that the draft itself draws, under the ratio test with its distribution.
+    """
+
+    rule: SamplingRule
+    position: int
+    context: Sequence[int] = ()
+    allowed: Mask | None = None
+    proposed: Proposed | None = None
+    drafting: bool = False
+
+
+@dataclass(slots=True)
+class Choice:
+    """A chosen token and its lead over the next best in perturbed logits; infinite if no other could win.
+
+    ``distribution`` is what it was drawn from, where a draft draws for the ratio test; ``logprobs`` come if asked for.
+    """
+
+    token: int
+    margin: float
+    distribution: TokenDistribution | None = None
+    logprobs: TokenLogprobs | None = None
