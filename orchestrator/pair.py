@@ -22,7 +22,6 @@ from orchestrator.verifiers import Verifiers
 from slipstream.errors import SlipstreamError, TokenizerMismatchError
 from slipstream.sampling.matcher import StructureCompiler
 from slipstream.sampling.rule import Acceptance
-from slipstream.sampling.structure import Structure
 
 log = logging.getLogger(__name__)
 
@@ -38,28 +37,7 @@ class _Ready:
     target: ModelInfo
     codec: Codec
     runner: TurnRunner
-    structures: _Structures
-
-
-class _Structures:
-    """Judges structures before a turn begins. The compiler is made when the first one comes: few clients send any."""
-
-    def __init__(self, codec: Codec, target: ModelInfo) -> None:
-        self._codec = codec
-        self._target = target
-        self._compiler: StructureCompiler | None = None
-
-    async def check(self, structure: Structure) -> None:
-        """InvalidStructureError with the reason. On another thread: a large schema takes a while."""
-        await asyncio.to_thread(self._check, structure)
-
-    def _check(self, structure: Structure) -> None:
-        if self._compiler is None:
-            target = self._target
-            self._compiler = StructureCompiler(
-                self._codec.tokenizer.to_str(), target.vocabulary_size, target.end_token_ids
-            )
-        self._compiler.validate(structure)
+    compiler: StructureCompiler
 
 
 class ServedPair:
@@ -89,7 +67,8 @@ class ServedPair:
             draft_deadline_seconds=settings.draft_deadline_seconds,
             verifier_patience_seconds=settings.verifier_patience_seconds,
         )
-        self._ready = _Ready(target, codec, TurnRunner(rounds, target.name), _Structures(codec, target))
+        compiler = StructureCompiler(codec.tokenizer.to_str(), target.vocabulary_size, target.end_token_ids)
+        self._ready = _Ready(target, codec, TurnRunner(rounds, target.name), compiler)
         self._background.append(asyncio.create_task(self._expire_sessions()))
         if self.draft is not None:
             await asyncio.wait([draft], timeout=_DRAFT_GRACE_SECONDS)
@@ -150,7 +129,8 @@ class ServedPair:
         if resolved.draft_length and mismatch is not None:
             raise mismatch
         if resolved.rule.structure is not None:
-            await self._require_ready().structures.check(resolved.rule.structure)
+            # On another thread: a large schema takes a while.
+            await asyncio.to_thread(self._require_ready().compiler.validate, resolved.rule.structure)
         return resolved
 
     def create_session(self, system: str | None) -> SessionRecord:

@@ -8,7 +8,7 @@ from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.coupled import accepted_count
 from slipstream.sampling.outcome import LogprobRequest, TokenDistribution, TokenLogprobs
-from slipstream.sampling.row import Choice, Proposed
+from slipstream.sampling.row import VOID, Choice, Proposed
 from slipstream.sampling.rule import SamplingRule
 
 
@@ -46,6 +46,8 @@ class VerifyJob(Job):
 
     def advance(self, choices: list[Choice]) -> bool:
         self.accepted_count = accepted_count(self.proposal, [choice.token for choice in choices])
+        if choices[self.accepted_count].token == VOID:  # the token before it ends the round, whoever said it first
+            self.accepted_count -= 1
         committed = choices[: self.accepted_count + 1]
         self.next_token = committed[-1].token
         self.margin = min(choice.margin for choice in committed)

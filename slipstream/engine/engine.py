@@ -14,9 +14,9 @@ from slipstream.engine.pages import PagePool
 from slipstream.engine.plan import BATCH_INVARIANT, KEY_BLOCK, Padding, Segment, build_plan
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
+from slipstream.errors import SlipstreamError
 from slipstream.sampling.choose import choose
 from slipstream.sampling.logprobs import logprobs_of
-from slipstream.sampling.matcher import StructureCompiler
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.row import Choice, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
@@ -46,10 +46,14 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What a step answers to one append: ``wanted`` choices, and the log-probabilities of ``scored``."""
+    """What a step answers to one append: ``wanted`` choices, and the log-probabilities of ``scored``.
+
+    Or the error of this one append: its tokens are cached, but nothing can be chosen after them.
+    """
 
     choices: list[Choice]
     scores: list[TokenLogprobs]
+    error: SlipstreamError | None = None
 
 
 class Engine:
@@ -62,12 +66,8 @@ class Engine:
         kv_memory_mib: float,
         page_size: int = 16,
         padding: Padding = BATCH_INVARIANT,
-        compiler: StructureCompiler | None = None,
     ) -> None:
-        """Reserve KV memory. UnsupportedModelError if the page size does not fit or no page does.
-
-        Without a ``compiler`` no rule may have a structure.
-        """
+        """Reserve KV memory. UnsupportedModelError if the page size does not fit or no page does."""
         if KEY_BLOCK % page_size:
             raise UnsupportedModelError(f"page_size must divide {KEY_BLOCK}, but is {page_size}")
         page_count = math.floor(kv_memory_mib * MIB / (model.bytes_per_token * page_size))
@@ -82,8 +82,7 @@ class Engine:
         self.kv_byte_count = model.reserve(page_count, page_size)
         self.context_length = min(model.context_length, page_count * page_size)
         self.step_count = 0
-        self.compiler = compiler
-        self._structures = Structures(compiler)
+        self.structures = Structures()
 
     def step(self, appends: TokenSequence[Append]) -> list[Appended]:
         """One forward; for each append its chosen tokens, ``wanted`` of them, and what else it asks for."""
@@ -106,20 +105,22 @@ class Engine:
         """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""
         rows: list[Row] = []
         chosen_rows: list[int] = []
+        answers: list[Appended] = []
         at = 0
         for append in appends:
             at += len(append.scored)
-            chosen_rows.extend(range(at, at + append.wanted))
+            try:
+                rows.extend(self._rows(append))
+                chosen_rows.extend(range(at, at + append.wanted))
+                answers.append(Appended([], []))
+            except SlipstreamError as error:  # one sequence's structure failed; the others must not feel it
+                answers.append(Appended([], [], error))
             at += append.wanted
-            rows.extend(self._rows(append))
-        choices: list[Choice] = []
         if rows:
-            choices = choose(logits if len(rows) == at else logits[chosen_rows], rows)
-        answers: list[Appended] = []
-        taken = 0
-        for append in appends:
-            answers.append(Appended(choices[taken : taken + append.wanted], []))
-            taken += append.wanted
+            choices = iter(choose(logits if len(rows) == at else logits[chosen_rows], rows))
+            for append, answer in zip(appends, answers, strict=True):
+                if answer.error is None:
+                    answer.choices.extend(next(choices) for _ in range(append.wanted))
         self._score(appends, answers, logits)
         return answers
 
@@ -131,8 +132,8 @@ class Engine:
         ]
         for row, proposed in zip(rows, append.proposed, strict=False):
             row.proposed = proposed
-        if rule.structure is not None:
-            for row, allowed in zip(rows, self._structures.masks(sequence, rule, wanted), strict=True):
+        if rule.structure is not None and wanted:
+            for row, allowed in zip(rows, self.structures.masks(sequence, rule, wanted), strict=True):
                 row.allowed = allowed
         return rows
 
@@ -144,16 +145,16 @@ class Engine:
         at = 0
         for append, answer in zip(appends, answers, strict=True):
             end = at + len(append.scored) + append.wanted
-            if append.top_logprob_count is not None:
+            if append.top_logprob_count is not None and answer.error is None:
                 rows.extend(range(at, end))
-                tokens.extend([*append.scored, *(choice.token for choice in answer.choices)])
+                tokens.extend([*append.scored, *(max(0, choice.token) for choice in answer.choices)])
                 counts.extend([append.top_logprob_count] * (end - at))
             at = end
         if not rows:
             return
         scores = iter(logprobs_of(logits if len(rows) == at else logits[rows], tokens, counts))
         for append, answer in zip(appends, answers, strict=True):
-            if append.top_logprob_count is not None:
+            if append.top_logprob_count is not None and answer.error is None:
                 answer.scores.extend(next(scores) for _ in append.scored)
                 for choice in answer.choices:
                     choice.logprobs = next(scores)

@@ -89,7 +89,7 @@ class EngineHost(Generic[JobT]):
 
     async def compile(self, structure: Structure) -> None:
         """Have a structure ready for the rounds that follow. InvalidStructureError with the reason."""
-        compiler = self.engine.compiler
+        compiler = self.engine.structures.compiler
         if compiler is not None:
             await asyncio.to_thread(compiler.validate, structure)
 

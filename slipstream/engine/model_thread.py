@@ -247,9 +247,9 @@ class ModelThread:
             job.timing.forward += duration
             committed = min(len(append.sequence), job.statement.committed_length)
             self.engine.cache.publish(append.sequence, committed)
-            if job.take(answer):
+            if answer.error is not None or job.take(answer):
                 self._active.remove(job)
-                ended.append(_end(job, None))
+                ended.append(_end(job, answer.error))
         return ended
 
     def _fail(self, job: Job, error: Exception) -> tuple[Job, Exception | None]:

@@ -20,7 +20,7 @@ from slipstream.engine.plan import Padding
 from slipstream.errors import SlipstreamError
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
-from slipstream.hosting.tokenizer_files import TOKENIZER_FILE, TokenizerFiles, embedded_directory, load_tokenizer_files
+from slipstream.hosting.tokenizer_files import TOKENIZER_FILE, embedded_directory, load_tokenizer_files
 from slipstream.rpc.server import Server
 from slipstream.sampling.matcher import StructureCompiler
 from slipstream.telemetry.tracing import configure_tracing
@@ -64,11 +64,14 @@ async def _serve(
 ) -> None:
     server = Server(settings.address, (rpc_service, "slipstream.v1.ModelService"), drain_seconds=settings.drain_seconds)
     name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
-    tokenizer = await asyncio.to_thread(load_tokenizer_files, name)
     host: EngineHost[Job] = EngineHost(
-        lambda: _load(settings, name, padding, tokenizer), settings.batch_limits(), settings.host_limits()
+        lambda: _load(settings, name, padding), settings.batch_limits(), settings.host_limits()
     )
-    await host.start()
+    engine = await host.start()
+    tokenizer = await asyncio.to_thread(load_tokenizer_files, name)
+    engine.structures.compiler = StructureCompiler(
+        tokenizer.files[TOKENIZER_FILE], engine.model.vocabulary_size, engine.model.end_token_ids
+    )
     shown_name = f"embedded-{role}" if settings.model == "embedded" else settings.model
     model_service = ModelService(host, tokenizer, name=shown_name, max_draft_length=settings.max_draft_length)
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
@@ -80,7 +83,7 @@ async def _serve(
     await host.close_all()
 
 
-def _load(settings: ModelServiceSettings, name: str, padding: Padding, tokenizer: TokenizerFiles) -> Engine:
+def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine:
     started = time.monotonic()
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -94,13 +97,11 @@ def _load(settings: ModelServiceSettings, name: str, padding: Padding, tokenizer
 
         log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
         model = TransformersModel.load(name, device=settings.device, dtype=settings.dtype)
-    compiler = StructureCompiler(tokenizer.files[TOKENIZER_FILE], model.vocabulary_size, model.end_token_ids)
     engine = Engine(
         model,
         kv_memory_mib=settings.kv_memory_mib,
         page_size=settings.page_size,
         padding=padding,
-        compiler=compiler,
     )
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",

@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from enum import Enum
 
 import torch
 
 from slipstream.sampling import ratio
 from slipstream.sampling.coupled import choose_coupled, choose_likeliest
 from slipstream.sampling.filters import apply_filters
-from slipstream.sampling.row import Choice, Row
+from slipstream.sampling.row import VOID, Choice, Row
+
+
+class _Kind(Enum):
+    GREEDY = 0
+    COUPLED = 1
+    """Also the token after a proposal's end under the ratio test: a plain draw from the target."""
+    DRAWN = 2
+    """The draft's own draw under the ratio test."""
+    TESTED = 3
+    VOID = 4
 
 
 def choose(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice]:
-    """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype. Rows do not depend on each other.
-
-    Temperature 0: the likeliest. Coupled: the likeliest with noise. Ratio: the test where a token is proposed, a draw with
-    its distribution where the draft draws, and the target's coupled draw after the proposal's end.
-    """
+    """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype. A row depends on no other."""
     filtered = apply_filters(logits, rows)
-    if all(row.rule.temperature == 0 for row in rows):
-        return choose_likeliest(filtered)
+    by_kind: defaultdict[_Kind, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        by_kind[_kind(row)].append(index)
+    if len(by_kind) == 1:
+        return _choose(next(iter(by_kind)), filtered, rows)
     choices: dict[int, Choice] = {}
-    greedy = [index for index, row in enumerate(rows) if row.rule.temperature == 0]
-    tested = [i for i, row in enumerate(rows) if row.rule.draws_ratios and (row.proposed is not None or row.drafting)]
-    for index in tested:
-        choices[index] = _choose_by_ratio(filtered[index], rows[index])
-    if greedy:
-        choices.update(zip(greedy, choose_likeliest(filtered[greedy]), strict=True))
-    coupled = [index for index in range(len(rows)) if index not in choices]
-    if coupled:
-        seeds = [rows[index].rule.seed for index in coupled]
-        positions = [rows[index].position for index in coupled]
-        some = filtered if len(coupled) == len(rows) else filtered[coupled]
-        choices.update(zip(coupled, choose_coupled(some, seeds, positions), strict=True))
+    for kind, indices in by_kind.items():
+        chosen = _choose(kind, filtered[indices], [rows[index] for index in indices])
+        choices.update(zip(indices, chosen, strict=True))
     return [choices[index] for index in range(len(rows))]
 
 
-def _choose_by_ratio(logits: torch.Tensor, row: Row) -> Choice:
-    if row.proposed is None:
-        return ratio.draw(logits, row.rule, row.position)
-    return ratio.decide(logits, row.rule, row.position, row.proposed)
+def _kind(row: Row) -> _Kind:
+    if row.is_void:
+        return _Kind.VOID
+    if row.rule.temperature == 0:
+        return _Kind.GREEDY
+    if row.rule.draws_ratios and row.drafting:
+        return _Kind.DRAWN
+    if row.rule.draws_ratios and row.proposed is not None:
+        return _Kind.TESTED
+    return _Kind.COUPLED
+
+
+def _choose(kind: _Kind, filtered: torch.Tensor, rows: Sequence[Row]) -> list[Choice]:
+    if kind is _Kind.VOID:
+        return [Choice(VOID, float("inf")) for _ in rows]
+    if kind is _Kind.GREEDY:
+        return choose_likeliest(filtered)
+    rules, positions = [row.rule for row in rows], [row.position for row in rows]
+    if kind is _Kind.COUPLED:
+        return choose_coupled(filtered, [rule.seed for rule in rules], positions)
+    if kind is _Kind.DRAWN:
+        return ratio.draw(filtered, rules, positions)
+    return ratio.decide(filtered, rules, positions, [row.proposed for row in rows if row.proposed is not None])

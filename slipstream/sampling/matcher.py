@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 from numpy.typing import NDArray
 
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
-from slipstream.sampling.structure import MAX_REGEX_BYTES, MAX_SOURCE_BYTES, Structure, StructureKind
+from slipstream.sampling.structure import MAX_GRAMMAR_BYTES, MAX_REGEX_BYTES, MAX_SOURCE_BYTES, Structure, StructureKind
 
 Mask = NDArray[np.bool_]
 
@@ -29,22 +30,25 @@ CACHED_STRUCTURES = 16  # a hostile one holds some 20 MB
 _PROBED_TOKENS = 8
 
 # The library recurses along chains of $ref and of rules: 2,000 links of a schema overflow 16 MiB, and it dies of it.
-# MAX_SOURCE_BYTES bounds the links, this leaves four times what the worst of them took. Untouched pages cost nothing.
+# MAX_SOURCE_BYTES bounds the links, this is four times what was enough for them. Untouched pages cost nothing.
 _STACK_BYTES = 256 * 1024 * 1024
 
-# The library's own limits on one mask and one step (about 20 ms of work) are right; 250,000 lexer states of 1 to 2 kB
+# The library's own limits on one mask and one step (tens of milliseconds) are right; 250,000 lexer states of 1 to 2 kB
 # are not, for one sequence. Verbose errors would quote the text.
 _LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
-# The library's default is any amount of blank space: a model may fill its turn with it.
-_JSON_WHITESPACE = r"[ \n\r\t]{1,64}"
+# The library's default is any amount of blank space, and a model that does not know how to go on fills its turn with it.
+# This allows what JSON is written like: on one line, or one item a line, indented.
+_JSON_WHITESPACE = r"( |\n[ \t]{0,20})"
 
 # Without this, forced bytes allow only their canonical tokens: masks would depend on the tokenization before.
 _TOP = '%llguidance {"no_forcing": true}\nstart: @structure\n'
 
 _LARK_TOKEN = re.compile(
-    r"""(?P<skip> "(?:\\.|[^"\\\n])*" | //[^\n]* | \#[^\n]* | /(?:\\.|[^/\\\n])+/ )
-      | (?P<refused> <[^>\s]*>? | %llguidance\b )""",
+    r"""(?P<comment> //[^\n]* | \#[^\n]* )
+      | (?P<literal> "(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\\n])+/ )
+      | (?P<refused> <[^>\s]*>? | %llguidance\b )
+      | (?P<name> [A-Za-z_]\w* ) (?P<defined> [^\S\n]* (?:\[[^\]\n]*\])? [^\S\n]* : (?!:) )?""",
     re.VERBOSE,
 )
 _SOURCE_LINE = re.compile(r"\s*\d+ \| ")
@@ -70,7 +74,7 @@ class StructureFailedError(SlipstreamError):
 
 
 class StructureUnsupportedError(SlipstreamError):
-    """The bytes of the model's tokens cannot be told from its tokenizer."""
+    """The bytes of the model's tokens cannot be told from its tokenizer, or it has no token to end a text with."""
 
     code = Code.UNIMPLEMENTED
     reason = "STRUCTURE_UNSUPPORTED"
@@ -114,29 +118,66 @@ class StructureCompiler:
 
     ``vocabulary_size`` is the width of the model's logits; tokens beyond the tokenizer's are never allowed. Special
     tokens are never allowed either, but for ``end_token_ids``: all of them wherever the text may end, and there only.
-    StructureUnsupportedError if the tokenizer is not one of bytes; ValueError for end tokens out of range, or none.
+    The tokenizer is read when the first structure comes: few clients ever send one, and a large one takes a while.
     """
 
     def __init__(self, tokenizer_json: str | bytes, vocabulary_size: int, end_token_ids: Sequence[int]) -> None:
-        self._vocabulary = _vocabulary(tokenizer_json, vocabulary_size, end_token_ids)
-        self._prototype = functools.lru_cache(CACHED_STRUCTURES)(self._compile)
+        self._tokenizer_json = tokenizer_json
+        self._vocabulary_size = vocabulary_size
+        self._end_token_ids = tuple(end_token_ids)
+        self._compiled = functools.lru_cache(CACHED_STRUCTURES)(self._compile)
+
+    @functools.cached_property
+    def _vocabulary(self) -> _Vocabulary:
+        return _vocabulary(self._tokenizer_json, self._vocabulary_size, self._end_token_ids)
 
     def validate(self, structure: Structure) -> None:
-        """Compiles a structure and takes its first few steps. InvalidStructureError says what the library says."""
-        self._prototype(structure)
+        """Compiles a structure and takes its first few steps. InvalidStructureError says what the library says.
+
+        StructureUnsupportedError if the tokenizer is not one of bytes, or the model has no end token.
+        """
+        self._compiled(structure)
 
     def matcher(self, structure: Structure) -> Matcher:
         """A matcher before the first token. InvalidStructureError as from ``validate``."""
-        return Matcher(self._prototype(structure), self._vocabulary)
+        return Matcher(self._compiled(structure), self._vocabulary)
 
-    def _compile(self, structure: Structure) -> LLMatcher:
+    def _compile(self, structure: Structure) -> _Compiled:
         grammar = _grammar(structure)
         tokenizer = self._vocabulary.tokenizer
-        prototype = _on_deep_stack(lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS))
-        if prototype.is_error():
-            raise InvalidStructureError(f"cannot be compiled: {_reason(prototype, structure.kind)}")
-        _probe(prototype, self._vocabulary)
-        return prototype
+
+        def new() -> LLMatcher:
+            state = _on_deep_stack(lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS))
+            if state.is_error():
+                raise InvalidStructureError(f"cannot be compiled: {_reason(state, structure.kind)}")
+            return state
+
+        compiled = _Compiled(new)
+        _probe(compiled, self._vocabulary)
+        return compiled
+
+
+class _Compiled:
+    """States before the first token, as many as one likes.
+
+    What the library calls a deep copy shares its lexer with the original. That makes copies fast, one's work serves
+    all; but a limit that one of them meets, all have met, and the original too.
+    """
+
+    def __init__(self, new: Callable[[], LLMatcher]) -> None:
+        self.alone = new
+        self._shared = new()
+        self._lock = threading.Lock()
+
+    def copy(self) -> LLMatcher:
+        """A state that shares what others find, a sound one: if the shared lexer met a limit, it is replaced."""
+        with self._lock:
+            state = self._shared.deep_copy()
+            state.compute_bitmask()
+            if state.is_error():
+                self._shared = self.alone()
+                state = self._shared.deep_copy()
+            return state
 
 
 class Matcher:
@@ -146,10 +187,10 @@ class Matcher:
     Methods raise StructureFailedError where the structure cannot go on; the next ``sync`` finds its way from there.
     """
 
-    def __init__(self, prototype: LLMatcher, vocabulary: _Vocabulary) -> None:
-        self._prototype = prototype
+    def __init__(self, compiled: _Compiled, vocabulary: _Vocabulary) -> None:
+        self._compiled = compiled
         self._vocabulary = vocabulary
-        self._state = prototype.deep_copy()
+        self._state = compiled.copy()
         self._tokens: list[int] = []  # an end token, if any, is the last; the library never sees it
 
     def sync(self, tokens: Sequence[int]) -> bool:
@@ -232,7 +273,7 @@ class Matcher:
                 raise StructureFailedError(f"the structure cannot be followed again: {why}")
 
     def _computed(self, compute: Callable[[LLMatcher], Result]) -> Result:
-        """What the library computes. It gathers states up to a limit and never leaves an error: then begin again."""
+        """What the library computes. It gathers states up to a limit and never leaves an error: begin again."""
         result = compute(self._state)
         for careful in (False, True):
             if not self._state.is_error():
@@ -247,11 +288,11 @@ class Matcher:
         raise StructureFailedError(f"the structure cannot go on: {why}")
 
     def _begin_again(self, *, careful: bool) -> bool:
-        """The same state from a new beginning. False, and a state in error, if the library cannot follow.
+        """The same state from a new beginning, alone. False, and a state in error, if the library cannot follow.
 
         It refuels with each mask: carefully is with a mask for each token, which gathers more states.
         """
-        self._state = self._prototype.deep_copy()
+        self._state = self._compiled.alone()
         text = self._tokens[: len(self._tokens) - self._ended]
         if careful:
             for token in text:
@@ -262,13 +303,14 @@ class Matcher:
         return not self._state.is_error()
 
     def _forget(self) -> None:
-        self._state = self._prototype.deep_copy()
+        self._state = self._compiled.copy()
         self._tokens.clear()
 
 
 def _vocabulary(tokenizer_json: str | bytes, size: int, end_token_ids: Sequence[int]) -> _Vocabulary:
-    if not end_token_ids or not all(0 <= token < size for token in end_token_ids):
-        raise ValueError(f"end tokens must be from 0 to {size - 1}, at least one, but are {list(end_token_ids)}")
+    end_token_ids = [token for token in end_token_ids if 0 <= token < size]
+    if not end_token_ids:
+        raise StructureUnsupportedError("structures need a model with an end token, but it names none")
     text = tokenizer_json.decode() if isinstance(tokenizer_json, bytes) else tokenizer_json
     try:
         known = LLTokenizer(text.strip())  # what does not begin with a brace would be a path
@@ -291,8 +333,9 @@ def _grammar(structure: Structure) -> str:
         length = len(source.encode())
     except UnicodeEncodeError as error:
         raise InvalidStructureError("must be Unicode text, but has half a surrogate pair") from error
-    if length > MAX_SOURCE_BYTES:
-        raise InvalidStructureError(f"must have at most {MAX_SOURCE_BYTES} bytes, but has {length}")
+    most = MAX_GRAMMAR_BYTES if structure.kind is StructureKind.GRAMMAR else MAX_SOURCE_BYTES
+    if length > most:
+        raise InvalidStructureError(f"must have at most {most} bytes, but has {length}")
     body: dict[str, Any]
     match structure.kind:
         case StructureKind.JSON_SCHEMA:
@@ -351,7 +394,7 @@ def _escaped(text: str) -> str:
 
 
 def _check_regexes(regexes: Iterable[str]) -> None:
-    """The library's time and memory are quadratic in one regex: 8,000 times ``a?`` take 290 MB, 30,000 take 1.8 GB."""
+    """The library's time and memory are quadratic in one regex: 8,000 times ``a?`` take 290 MB, 30,000 take 3.5 GB."""
     length = sum(len(regex.encode()) for regex in regexes)
     if length > MAX_REGEX_BYTES:
         raise InvalidStructureError(f"must have regexes of at most {MAX_REGEX_BYTES} bytes in all, but has {length}")
@@ -371,21 +414,38 @@ def _patterns(schema: Any) -> Iterator[str]:
 
 
 def _check_lark(source: str) -> None:
-    literals = []
+    """Text alone, and no terminal that is too long a regex with all it refers to: 40 lines can double one 40 times."""
+    own: dict[str, int] = {"": 0}
+    refers: dict[str, list[str]] = {"": []}
+    current = ""
     for found in _LARK_TOKEN.finditer(source):
         if found["refused"]:
             line = source.count("\n", 0, found.start()) + 1
             raise InvalidStructureError(f"must describe text alone, but has {found['refused'][:80]} in line {line}")
-        if not found["skip"].startswith(("#", "//")):
-            literals.append(found["skip"])
-    if '"x-guidance"' in literals:
-        raise InvalidStructureError("must not have x-guidance, which is no part of JSON Schema")
-    _check_regexes(literals)  # a string may be the pattern of a %json
+        if found["literal"] == '"x-guidance"':
+            raise InvalidStructureError("must not have x-guidance, which is no part of JSON Schema")
+        if found["defined"]:
+            current = found["name"]
+            own.setdefault(current, 0)
+            refers.setdefault(current, [])
+        elif found["literal"]:
+            own[current] += len(found["literal"].encode())
+        elif found["name"] and found["name"].isupper():
+            refers[current].append(found["name"])
+            own[current] += 1
+    try:
+        order = list(TopologicalSorter(refers).static_order())
+    except CycleError:
+        return  # the library says where
+    for name in order:
+        own[name] = own.get(name, 0) + sum(own[other] for other in refers.get(name, ()))
+        if own[name] > MAX_REGEX_BYTES:
+            raise InvalidStructureError(f"must have at most {MAX_REGEX_BYTES} bytes of literals in {name or 'all'}")
 
 
-def _probe(prototype: LLMatcher, vocabulary: _Vocabulary) -> None:
+def _probe(compiled: _Compiled, vocabulary: _Vocabulary) -> None:
     """Takes the first steps a sequence might: what describes no text, or needs too much, mostly shows there."""
-    matcher = Matcher(prototype, vocabulary)
+    matcher = Matcher(compiled, vocabulary)
     taken = 0
     try:
         while taken < _PROBED_TOKENS:

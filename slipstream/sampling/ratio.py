@@ -7,6 +7,8 @@ kind of draw has noise of its own: noise shared between the draft's token and th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,56 +18,90 @@ from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule
 
-Probabilities = NDArray[np.float64]
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
 
 
-def draw(logits: torch.Tensor, rule: SamplingRule, position: int) -> Choice:
-    """A draft's token, from its filtered ``logits`` ``[vocabulary]`` cut to the rule's ``proposal_top_k`` likeliest.
+def draw(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]) -> list[Choice]:
+    """A draft's tokens, from its filtered ``logits`` ``[rows, vocabulary]``, each row cut to its ``proposal_top_k`` likeliest.
 
-    The choice carries the distribution, rounded to float32 before the draw: what is sent is exactly what was drawn from.
+    A choice carries its distribution, rounded to float32 before the draw: what is sent is exactly what was drawn from.
     """
-    top = logits.topk(min(rule.proposal_top_k, logits.shape[0]))
-    finite = torch.isfinite(top.values)
-    tokens = top.indices[finite].cpu().numpy()
-    if len(tokens) == 0:  # a row of NaN or without any allowed token: any guess will do, and it will be rejected
-        return Choice(0, float("inf"), TokenDistribution((0,), (1.0,)))
-    sent = top.values[finite].double().softmax(dim=0).float().cpu().numpy()
-    tokens, sent = tokens[sent > 0], sent[sent > 0]
-    token = _sample(tokens, sent.astype(np.float64), rule.seed, position, Domain.PROPOSAL)
-    return Choice(token, float("inf"), TokenDistribution(tuple(tokens.tolist()), tuple(sent.tolist())))
+    most = min(max(rule.proposal_top_k for rule in rules), logits.shape[1])
+    top = logits.topk(most)
+    tokens = top.indices.cpu().numpy()
+    kept = torch.tensor([rule.proposal_top_k for rule in rules], device=logits.device).unsqueeze(1)
+    cut = torch.arange(most, device=logits.device) >= kept
+    sent = top.values.masked_fill(cut, -torch.inf).double().softmax(dim=1).float().cpu().numpy()
+    with np.errstate(divide="ignore"):
+        perturbed = np.log(sent.astype(np.float64)) + _gumbel(rules, positions, tokens, Domain.PROPOSAL)
+    picks = perturbed.argmax(axis=1)
+    return [_drawn(tokens[row], sent[row], int(pick)) for row, pick in enumerate(picks)]
 
 
-def decide(logits: torch.Tensor, rule: SamplingRule, position: int, proposed: Proposed) -> Choice:
-    """The proposed token if the test accepts it, and else the recovered one, which is never the proposed one.
+def _drawn(tokens: Tokens, sent: NDArray[np.float32], pick: int) -> Choice:
+    likely = sent > 0
+    if not likely[pick]:  # a row of NaN, or without any allowed token: any guess will do, it will be rejected
+        return Choice(int(tokens[pick]), float("inf"), TokenDistribution((int(tokens[pick]),), (1.0,)))
+    distribution = TokenDistribution(tuple(tokens[likely].tolist()), tuple(sent[likely].tolist()))
+    return Choice(int(tokens[pick]), float("inf"), distribution)
 
-    ``logits`` ``[vocabulary]`` are the target's, filtered. The margin is infinite: there is no next best to speak of.
+
+def decide(
+    logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int], proposed: Sequence[Proposed]
+) -> list[Choice]:
+    """For each row the proposed token if the test accepts it, and else the recovered one, which is never the proposed one.
+
+    ``logits`` ``[rows, vocabulary]`` are the target's, filtered. The margin is infinite: there is no next best to speak of.
     """
-    p: Probabilities = logits.double().softmax(dim=0).cpu().numpy()
-    tokens = np.array(proposed.distribution.tokens, dtype=np.int64)
-    q = np.array(proposed.distribution.probabilities, dtype=np.float64)
-    q /= q.sum()
-    of_token = float(q[tokens == proposed.token].sum())
-    coin = float(uniform(*_key(rule.seed, position, np.zeros(1, np.int64)), Domain.ACCEPTANCE)[0])
-    if coin * of_token < p[proposed.token]:
-        return Choice(proposed.token, float("inf"))
-    residual = p.copy()
-    np.subtract.at(residual, tokens, q)
-    residual[proposed.token] = 0.0  # it is at most that; duplicates in a hostile q must not say otherwise
-    left = residual > 0
-    if not left.any():  # only rounding can reject where p equals q
-        left, residual = p > 0, p
-    candidates = left.nonzero()[0]
-    token = _sample(candidates, residual[candidates], rule.seed, position, Domain.RECOVERY)
-    return Choice(token, float("inf"))
+    p: Floats = logits.double().softmax(dim=1).cpu().numpy()
+    at = np.arange(len(proposed))
+    tokens = np.array([draft.token for draft in proposed])
+    q = np.stack([_dense(draft.distribution, p.shape[1]) for draft in proposed])
+    coins = uniform(*_key(rules, positions, np.zeros((len(proposed), 1), np.int64)), Domain.ACCEPTANCE)
+    rejected = (coins * q[at, tokens] >= p[at, tokens]).nonzero()[0]
+    if len(rejected):
+        tokens[rejected] = _recover(
+            p[rejected],
+            q[rejected],
+            tokens[rejected],
+            [rules[row] for row in rejected],
+            [positions[row] for row in rejected],
+        )
+    return [Choice(token, float("inf")) for token in tokens.tolist()]
 
 
-def _sample(tokens: NDArray[np.int64], weights: Probabilities, seed: int, position: int, domain: Domain) -> int:
-    perturbed = np.log(weights) + gumbel(*_key(seed, position, tokens), domain)
-    return int(tokens[int(perturbed.argmax())])
+def _dense(distribution: TokenDistribution, size: int) -> Floats:
+    q = np.zeros(size)
+    q[list(distribution.tokens)] = distribution.probabilities
+    normalised: Floats = q / q.sum()
+    return normalised
+
+
+def _recover(p: Floats, q: Floats, rejected: Tokens, rules: Sequence[SamplingRule], positions: Sequence[int]) -> Tokens:
+    """A draw from each row of max(0, p - q), for rows ``[rows, vocabulary]`` whose token was rejected."""
+    residual = np.maximum(p - q, 0.0)
+    residual[np.arange(len(rejected)), rejected] = 0.0  # it was rejected because it is that, but for rounding
+    empty = ~residual.any(axis=1)  # only rounding can reject where p equals q
+    residual[empty] = p[empty]
+    rows, tokens = residual.nonzero()
+    seeds = np.array([rule.seed for rule in rules], dtype=np.uint64)[rows]
+    noise = gumbel(seeds, np.array(positions, dtype=np.uint64)[rows], tokens.astype(np.uint64), Domain.RECOVERY)
+    perturbed = np.full(residual.shape, -np.inf)
+    perturbed[rows, tokens] = np.log(residual[rows, tokens]) + noise
+    picks: Tokens = perturbed.argmax(axis=1)
+    return picks
+
+
+def _gumbel(rules: Sequence[SamplingRule], positions: Sequence[int], tokens: Tokens, domain: Domain) -> Floats:
+    """Noise ``[rows, n]`` for ``tokens`` ``[rows, n]``."""
+    return gumbel(*_key(rules, positions, tokens), domain).reshape(tokens.shape)
 
 
 def _key(
-    seed: int, position: int, tokens: NDArray[np.int64]
+    rules: Sequence[SamplingRule], positions: Sequence[int], tokens: Tokens
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
-    words = tokens.astype(np.uint64)
-    return np.full_like(words, seed), np.full_like(words, position), words
+    """Seeds, positions and tokens, flat and of one length."""
+    width = tokens.shape[1]
+    seeds = np.array([rule.seed for rule in rules], dtype=np.uint64).repeat(width)
+    return seeds, np.array(positions, dtype=np.uint64).repeat(width), tokens.reshape(-1).astype(np.uint64)

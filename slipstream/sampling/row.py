@@ -12,6 +12,7 @@ from slipstream.sampling.outcome import TokenDistribution, TokenLogprobs
 from slipstream.sampling.rule import SamplingRule
 
 Mask = NDArray[np.bool_]
+VOID = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Proposed:
 class Row:
     """What one row of logits chooses: the token at absolute ``position``, by ``rule``, after ``context[:position]``.
 
-    ``allowed`` is what the rule's structure allows here; None if there is none, or if the row comes after a speculated
-    token that breaks it and so does not matter. ``proposed`` is the token to accept or replace under the ratio test;
+    ``allowed`` is what the rule's structure allows here. Under a structure a row without it is void: it comes after a
+    speculated token that breaks the structure. ``proposed`` is the token to accept or replace under the ratio test;
     ``drafting`` says that the draft itself draws, under the ratio test with its distribution.
     """
 
@@ -38,11 +39,17 @@ class Row:
     proposed: Proposed | None = None
     drafting: bool = False
 
+    @property
+    def is_void(self) -> bool:
+        """Whether nothing can be chosen here."""
+        return self.allowed is None and self.rule.structure is not None
+
 
 @dataclass(slots=True)
 class Choice:
     """A chosen token and its lead over the next best in perturbed logits; infinite if no other could win.
 
+    The choice of a void row is `VOID`: it must not be used.
     ``distribution`` is what it was drawn from, where a draft draws for the ratio test; ``logprobs`` come if asked for.
     """
 

@@ -13,8 +13,12 @@ from enum import Enum
 MAX_SOURCE_BYTES = 64 * 1024
 """Longest source accepted, in UTF-8. Compiling needs time, memory and stack in proportion."""
 
+MAX_GRAMMAR_BYTES = 16 * 1024
+"""Longest source of a grammar."""
+
 MAX_REGEX_BYTES = 4 * 1024
-"""Longest regex, or all regexes of a schema or literals of a grammar together: they need memory by their square."""
+"""Longest regex, all regexes of a schema together, or one definition of a grammar with the terminals in it: they need
+memory by their square."""
 
 
 class StructureKind(Enum):

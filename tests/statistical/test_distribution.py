@@ -1,30 +1,38 @@
-"""Coupled sampling draws from the target's own distribution, whatever the draft says.
+"""Whatever the draft says, served tokens follow the target's own distribution: under coupled sampling and the ratio test.
 
-Each test compares counts with exact probabilities by chi-square and fails at p < 1e-6: with a correct sampler a run of all
-of them raises a false alarm about once in a hundred thousand. Seeds are fixed, so a pass stays a pass.
+The target is a table of next-token logits over 12 tokens, so that the exact distribution of the next three tokens can be
+written down. The rounds are the real ones: propose, verify, commit the longest equal prefix and the next token.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 
-from slipstream.sampling.coupled import accepted_count, choose
+from slipstream.sampling import ratio
+from slipstream.sampling.choose import choose
+from slipstream.sampling.coupled import accepted_count
 from slipstream.sampling.filters import apply_filters
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.noise import Domain
+from slipstream.sampling.row import Choice, Proposed, Row
+from slipstream.sampling.rule import Acceptance, SamplingRule
+from tests.statistical.chi_square import FALSE_ALARM, p_value
 
 VOCABULARY = 12
 DRAWS = 40_000
-FALSE_ALARM = 1e-6
+TEXTS = 5_000
+DRAFT_LENGTHS = (1, 2, 3, 5)
 GENERATOR = torch.Generator().manual_seed(5)
 TARGET = torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR) * 1.5  # next-token logits by previous token
-NEAR_DRAFT = TARGET + torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR) * 0.5
-ADVERSARIAL_DRAFT = -3 * TARGET
+DRAFTS = {
+    "near": TARGET + torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR) * 0.5,
+    "adversarial": -3 * TARGET,
+}
 FAR_DRAFT = TARGET + torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR) * 2
 
 RULES = {
@@ -33,99 +41,133 @@ RULES = {
     "top_k": SamplingRule(temperature=1.0, top_k=5),
     "top_p": SamplingRule(temperature=1.0, top_p=0.8),
     "min_p": SamplingRule(temperature=1.3, min_p=0.1),
+    "typical_p": SamplingRule(temperature=1.0, typical_p=0.7),
+    "penalties": SamplingRule(
+        temperature=1.0,
+        repetition_penalty=1.3,
+        presence_penalty=0.4,
+        frequency_penalty=0.3,
+        first_generated_position=1,
+    ),
+    "biases": SamplingRule(temperature=1.0, logit_bias=((3, 1.5), (4, -1.0)), banned_token_ids=(7,)),
+    "narrow_proposals": SamplingRule(temperature=1.0, proposal_top_k=3),
 }
 
 
-def p_value(counts: Sequence[float], probabilities: np.ndarray) -> float:
-    observed, expected = np.asarray(counts, dtype=float), probabilities * np.sum(counts)
-    assert observed[expected == 0].sum() == 0, "a filtered token was served"
-    rare = expected < 5  # pooled, as the chi-square approximation wants it
-    kept = ~rare & (expected > 0)
-    pooled_observed = np.append(observed[kept], observed[rare].sum())
-    pooled_expected = np.append(expected[kept], expected[rare].sum())
-    if pooled_expected[-1] < 5:
-        pooled_observed, pooled_expected = pooled_observed[:-1], pooled_expected[:-1]
-        pooled_expected *= pooled_observed.sum() / pooled_expected.sum()
-    return float(chisquare(pooled_observed, pooled_expected).pvalue)
+def joint(rule: SamplingRule) -> np.ndarray:
+    """Exact probabilities of the three tokens after token 0, float64 ``[V, V, V]``."""
+
+    def next_token(context: list[int]) -> np.ndarray:
+        filtered = apply_filters(TARGET[context[-1:]], [Row(rule, len(context), context)])
+        return np.asarray(filtered[0].double().softmax(-1).numpy())
+
+    first = next_token([0])
+    exact = np.zeros((VOCABULARY,) * 3)
+    for a in range(VOCABULARY):
+        second = next_token([0, a])
+        for b in range(VOCABULARY):
+            exact[a, b] = first[a] * second[b] * next_token([0, a, b])
+    return exact
 
 
-def filtered_probabilities(rule: SamplingRule) -> np.ndarray:
-    """Exact next-token probabilities by previous token, float64 ``[vocabulary, vocabulary]``."""
-    filtered = apply_filters(TARGET, [rule] * VOCABULARY, [0] * VOCABULARY)
-    return np.asarray(filtered.double().softmax(-1).numpy())
+def served(rule: SamplingRule, draft: torch.Tensor, draft_length: int, token_count: int, texts: int) -> list[list[int]]:
+    """Texts after token 0, one seed each, by rounds of propose, verify and commit, all texts abreast."""
+    rules = [replace(rule, seed=seed) for seed in range(texts)]
+    contexts = [[0] for _ in range(texts)]
+    while open_ := [i for i in range(texts) if len(contexts[i]) <= token_count]:
+        drawn = _proposals(rules, contexts, open_, draft, draft_length)
+        rows: list[Row] = []
+        for i in open_:
+            window = [*contexts[i], *(choice.token for choice in drawn[i])]
+            tested = [c.distribution and Proposed(c.token, c.distribution) for c in drawn[i]]
+            start = len(contexts[i])
+            rows += [Row(rules[i], start + k, window, proposed=proposed) for k, proposed in enumerate([*tested, None])]
+        picked = iter(choose(TARGET[[row.context[row.position - 1] for row in rows]], rows))
+        for i in open_:
+            choices = [next(picked).token for _ in range(draft_length + 1)]
+            proposal = [choice.token for choice in drawn[i]]
+            contexts[i] += choices[: accepted_count(proposal, choices) + 1]
+    return [context[1 : token_count + 1] for context in contexts]
 
 
-def with_seed(rule: SamplingRule, seed: int) -> SamplingRule:
-    return SamplingRule(rule.temperature, rule.top_k, rule.top_p, rule.min_p, seed)
+def _proposals(
+    rules: list[SamplingRule], contexts: list[list[int]], open_: list[int], draft: torch.Tensor, draft_length: int
+) -> dict[int, list[Choice]]:
+    drawn: dict[int, list[Choice]] = {i: [] for i in open_}
+    for _ in range(draft_length):
+        windows = [[*contexts[i], *(choice.token for choice in drawn[i])] for i in open_]
+        rows = [Row(rules[i], len(window), window, drafting=True) for i, window in zip(open_, windows, strict=True)]
+        for i, choice in zip(open_, choose(draft[[window[-1] for window in windows]], rows), strict=True):
+            drawn[i].append(choice)
+    return drawn
 
 
-def served(rule: SamplingRule, draft: torch.Tensor, draft_length: int, token_count: int) -> list[list[int]]:
-    """DRAWS sequences after token 0, one seed each, by rounds of propose, verify and commit, all sequences abreast."""
-    rules = [with_seed(rule, seed) for seed in range(DRAWS)]
-    texts = [[0] for _ in range(DRAWS)]
-    while True:
-        open_ = [i for i in range(DRAWS) if len(texts[i]) <= token_count]
-        if not open_:
-            return [text[1 : token_count + 1] for text in texts]
-        proposals: dict[int, list[int]] = {i: [] for i in open_}
-        for _ in range(draft_length):
-            last = [proposals[i][-1] if proposals[i] else texts[i][-1] for i in open_]
-            at = [len(texts[i]) + len(proposals[i]) for i in open_]
-            for i, choice in zip(open_, choose(draft[last], [rules[i] for i in open_], at), strict=True):
-                proposals[i].append(choice.token)
-        rows = [(i, [texts[i][-1], *proposals[i]]) for i in open_]
-        contexts = [token for _, window in rows for token in window]
-        at = [len(texts[i]) + k for i, window in rows for k in range(len(window))]
-        picked = choose(TARGET[contexts], [rules[i] for i, window in rows for _ in window], at)
-        cursor = 0
-        for i, window in rows:
-            choices = [choice.token for choice in picked[cursor : cursor + len(window)]]
-            cursor += len(window)
-            count = accepted_count(proposals[i], choices)
-            texts[i] += [*proposals[i][:count], choices[count]]
+def p_of_texts(texts: list[list[int]], exact: np.ndarray) -> float:
+    counts = Counter(map(tuple, texts))
+    return p_value([counts[index] for index in np.ndindex(exact.shape)], exact.reshape(-1))
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_one_token_follows_the_filtered_distribution(name: str) -> None:
     rule = RULES[name]
-    rules = [with_seed(rule, seed) for seed in range(DRAWS)]
-    choices = choose(TARGET[:1].expand(DRAWS, -1), rules, [7] * DRAWS)
-    counts = Counter(choice.token for choice in choices)
-    assert p_value([counts[token] for token in range(VOCABULARY)], filtered_probabilities(rule)[0]) > FALSE_ALARM
+    rows = [Row(replace(rule, seed=seed), 1, [0]) for seed in range(DRAWS // 2)]
+    counts = Counter(choice.token for choice in choose(TARGET[:1].expand(len(rows), -1), rows))
+    exact = joint(rule).sum(axis=(1, 2))
+    assert p_value([counts[token] for token in range(VOCABULARY)], exact) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("draft_name", ["near", "adversarial"])
-@pytest.mark.parametrize("draft_length", [1, 3])
-def test_three_tokens_follow_the_joint_distribution_whatever_the_draft(draft_name: str, draft_length: int) -> None:
-    draft = NEAR_DRAFT if draft_name == "near" else ADVERSARIAL_DRAFT
-    rule = RULES["cold"]
-    counts = Counter(tuple(text) for text in served(rule, draft, draft_length, 3))
-    p = filtered_probabilities(rule)
-    joint = (p[0][:, None, None] * p[:, :, None] * p[None, :, :]).reshape(-1)
-    observed = [counts[a, b, c] for a in range(VOCABULARY) for b in range(VOCABULARY) for c in range(VOCABULARY)]
-    assert p_value(observed, joint) > FALSE_ALARM
+@pytest.mark.parametrize("name", RULES)
+def test_coupled_texts_follow_the_joint_distribution_and_not_the_draft(name: str) -> None:
+    rule = RULES[name]
+    plain = served(rule, DRAFTS["near"], 0, 3, TEXTS)
+    assert p_of_texts(plain, joint(rule)) > FALSE_ALARM
+    for draft_length in DRAFT_LENGTHS:
+        for draft in DRAFTS.values():
+            assert served(rule, draft, draft_length, 3, 200) == plain[:200]
 
 
-def test_the_text_itself_does_not_depend_on_the_draft() -> None:
-    rule = RULES["plain"]
-    reference = served(rule, NEAR_DRAFT, 0, 3)
-    assert served(rule, NEAR_DRAFT, 2, 3) == reference
-    assert served(rule, ADVERSARIAL_DRAFT, 3, 3) == reference
+# Every draft length under the plain rule, every rule under one of them.
+CASES = [("plain", draft_length) for draft_length in DRAFT_LENGTHS] + [
+    (name, DRAFT_LENGTHS[index % 4]) for index, name in enumerate(RULES) if name != "plain"
+]
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_the_statistic_sees_noise_shared_with_the_ratio_test(shared: bool) -> None:
-    """The known bug: under min(1, p/q) the recovered token is drawn with the noise that drew the draft's. It must fail
-    here; with noise of its own the same ratio test must pass."""
-    p, q = (np.asarray(logits[0].double().softmax(-1).numpy()) for logits in (TARGET, FAR_DRAFT))
-    rules = [with_seed(RULES["plain"], seed) for seed in range(DRAWS)]
-    drafted = [c.token for c in choose(FAR_DRAFT[:1].expand(DRAWS, -1), rules, [7] * DRAWS)]
-    with np.errstate(divide="ignore"):
-        residual = torch.tensor(np.log(np.maximum(0, p - q))).expand(DRAWS, -1)
-    position = 7 if shared else 8
-    recovered = [c.token for c in choose(residual, rules, [position] * DRAWS)]
-    coins = np.random.default_rng(0).random(DRAWS)
-    served_tokens = [d if coins[i] < p[d] / q[d] else recovered[i] for i, d in enumerate(drafted)]
-    counts = Counter(served_tokens)
-    p_of_counts = p_value([counts[token] for token in range(VOCABULARY)], p)
-    assert (p_of_counts < FALSE_ALARM) == shared
+@pytest.mark.parametrize(("name", "draft_length"), CASES)
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_texts_of_the_ratio_test_follow_the_joint_distribution(name: str, draft: str, draft_length: int) -> None:
+    rule = replace(RULES[name], acceptance=Acceptance.RATIO)
+    texts = served(rule, DRAFTS[draft], draft_length, 3, TEXTS)
+    assert p_of_texts(texts, joint(rule)) > FALSE_ALARM
+    # Whichever way a text came about, each of its tokens alone must fit too: fewer cells see smaller faults.
+    for place in range(3):
+        exact = joint(rule).sum(axis=tuple(axis for axis in range(3) if axis != place))
+        counts = Counter(text[place] for text in texts)
+        assert p_value([counts[token] for token in range(VOCABULARY)], exact) > FALSE_ALARM
+
+
+def test_the_ratio_test_accepts_as_often_as_the_distributions_overlap() -> None:
+    """sum(min(p, q)): neither a draft that is never believed nor one always believed would show in the text."""
+    rule = replace(RULES["plain"], acceptance=Acceptance.RATIO)
+    rules = [replace(rule, seed=seed) for seed in range(DRAWS)]
+    draft = choose(FAR_DRAFT[:1].expand(DRAWS, -1), [Row(rule, 1, [0], drafting=True) for rule in rules])
+    rows = [
+        Row(rule, 1, [0], proposed=Proposed(choice.token, choice.distribution))
+        for rule, choice in zip(rules, draft, strict=True)
+        if choice.distribution is not None
+    ]
+    chosen = choose(TARGET[:1].expand(DRAWS, -1), rows)
+    rate = np.mean([a.token == b.token for a, b in zip(draft, chosen, strict=True)])
+    p, q = (logits[0].double().softmax(-1).numpy() for logits in (TARGET, FAR_DRAFT))
+    overlap = np.minimum(p, q).sum()
+    assert abs(rate - overlap) < 5 * np.sqrt(overlap * (1 - overlap) / DRAWS)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_the_statistic_sees_noise_shared_with_the_ratio_test(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The known bug: the recovered token is drawn with the noise that drew the draft's. It must fail, and only it."""
+    if planted:
+        shared = SimpleNamespace(PROPOSAL=Domain.PROPOSAL, ACCEPTANCE=Domain.ACCEPTANCE, RECOVERY=Domain.PROPOSAL)
+        monkeypatch.setattr(ratio, "Domain", shared)
+    rule = replace(RULES["plain"], acceptance=Acceptance.RATIO)
+    texts = served(rule, FAR_DRAFT, 1, 1, DRAWS)
+    assert (p_of_texts(texts, joint(rule).sum(axis=(1, 2))) < FALSE_ALARM) == planted

@@ -5,23 +5,11 @@ import random
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    LogitsProcessorList,
-    MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
-    NoBadWordsLogitsProcessor,
-    PrefixConstrainedLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 
 from slipstream.sampling.filters import apply_filters
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
+from tests.oracle import processed
 
 VOCABULARY = 300
 CONTEXT = [random.Random(7).randrange(40) for _ in range(64)]
@@ -61,34 +49,6 @@ RULES = [
 ]
 
 
-def oracle(rule: SamplingRule, logits: torch.Tensor, position: int) -> torch.Tensor:
-    """In the order of transformers' `GenerationMixin._get_logits_processor`."""
-    processors = LogitsProcessorList()
-    if rule.logit_bias:
-        processors.append(SequenceBiasLogitsProcessor([[[token], bias] for token, bias in rule.logit_bias]))
-    if rule.repetition_penalty != 1:
-        processors.append(RepetitionPenaltyLogitsProcessor(rule.repetition_penalty))
-    if rule.banned_token_ids:
-        processors.append(NoBadWordsLogitsProcessor([[token] for token in rule.banned_token_ids]))
-    if rule.end_token_ids:
-        end, missing = list(rule.end_token_ids), rule.first_end_position
-        processors.append(MinNewTokensLengthLogitsProcessor(0, missing, end, device=logits.device))
-    if rule.allowed_token_ids:
-        processors.append(PrefixConstrainedLogitsProcessor(lambda *_: list(rule.allowed_token_ids), 1))
-    if rule.temperature:
-        processors.append(TemperatureLogitsWarper(rule.temperature))
-    if rule.top_k:
-        processors.append(TopKLogitsWarper(rule.top_k))
-    if rule.top_p < 1:
-        processors.append(TopPLogitsWarper(rule.top_p))
-    if rule.min_p:
-        processors.append(MinPLogitsWarper(rule.min_p))
-    if rule.typical_p < 1:
-        processors.append(TypicalLogitsWarper(rule.typical_p))
-    result: torch.Tensor = processors(torch.tensor([CONTEXT[:position]]), logits.unsqueeze(0).clone())[0]
-    return result
-
-
 def row(rule: SamplingRule, position: int) -> Row:
     return Row(rule, position, CONTEXT)
 
@@ -99,7 +59,7 @@ def test_filters_equal_transformers(rule: SamplingRule, spread: float) -> None:
     logits = torch.randn(20, VOCABULARY, generator=torch.Generator().manual_seed(0)) * spread
     got = apply_filters(logits, [row(rule, position + 1) for position in range(20)])
     for index in range(20):
-        assert torch.equal(got[index], oracle(rule, logits[index], index + 1)), index
+        assert torch.equal(got[index], processed(rule, logits[index], CONTEXT[: index + 1])), index
 
 
 def test_presence_and_frequency_count_what_was_generated_and_nothing_before() -> None:

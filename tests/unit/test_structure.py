@@ -1,0 +1,515 @@
+import contextlib
+import json
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLParserLimits
+from tokenizers import Tokenizer
+
+from slipstream.errors import Code
+from slipstream.hosting.tokenizer_files import embedded_directory
+from slipstream.sampling import matcher as matcher_module
+from slipstream.sampling.matcher import (
+    CACHED_STRUCTURES,
+    InvalidStructureError,
+    Matcher,
+    StructureCompiler,
+    StructureFailedError,
+    StructureUnsupportedError,
+)
+from slipstream.sampling.structure import MAX_SOURCE_BYTES, Structure, StructureKind
+
+TOKENIZER_JSON = (embedded_directory("target") / "tokenizer.json").read_bytes()
+TOKENIZER = Tokenizer.from_buffer(TOKENIZER_JSON)
+SIZE = 4096
+OTHER_SPECIAL, END = 1, 2
+COMPILER = StructureCompiler(TOKENIZER_JSON, SIZE, [END])
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "role": {"enum": ["admin", "guest", 7, None]},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "home": {
+            "type": "object",
+            "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "flat": {"type": "boolean"}},
+            "required": ["zip"],
+            "additionalProperties": False,
+        },
+        "tags": {"type": "array", "items": {"const": "ä"}, "maxItems": 3},
+    },
+    "required": ["name", "role", "home"],
+    "additionalProperties": False,
+}
+SCHEMA = Structure(StructureKind.JSON_SCHEMA, json.dumps(PERSON))
+REGEX = Structure(StructureKind.REGEX, r"(?:[A-Z][a-zé]{1,6} ){1,3}\d{4}-\d\d/[^a-y\s\x00-\x1f]{0,4}")
+CHOICE = Structure.of_choices(["yes", "yes, but no", "non/sens\\e.*", 'quote " and\nline', "日本語 🦊"])
+GRAMMAR = Structure(
+    StructureKind.GRAMMAR,
+    'start: sum\nsum: item ("+" item)*\nitem: NUMBER | "(" sum ")"\nNUMBER: /[0-9]{1,2}/\n%ignore / {1,2}/\n',
+)
+LAZY = Structure(StructureKind.GRAMMAR, 'start: a "x"\na[suffix=";"]: /[a-f ]*/')
+ALL = [SCHEMA, REGEX, CHOICE, GRAMMAR, LAZY]
+
+
+def encode(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False).ids
+
+
+def regex(source: str) -> Structure:
+    return Structure(StructureKind.REGEX, source)
+
+
+def schema(content: Any) -> Structure:
+    return Structure(StructureKind.JSON_SCHEMA, json.dumps(content))
+
+
+def grammar(source: str) -> Structure:
+    return Structure(StructureKind.GRAMMAR, source)
+
+
+def generate(matcher: Matcher, seed: int, limit: int = 400) -> list[int]:
+    """Random allowed tokens, single bytes as likely as long ones; ends when it may, after a while."""
+    rng = random.Random(seed)
+    tokens: list[int] = []
+    while len(tokens) < limit:
+        mask = matcher.allowed_mask()
+        if len(tokens) > 40 and mask[END]:
+            break
+        tokens.append(rng.choice(np.flatnonzero(mask).tolist()))
+        assert matcher.advance(tokens[-1])
+        if tokens[-1] == END:
+            return tokens
+    return tokens
+
+
+def texts(structure: Structure, count: int = 25) -> list[str]:
+    """Generated texts that came to an end."""
+    found = []
+    for seed in range(count):
+        matcher = COMPILER.matcher(structure)
+        tokens = generate(matcher, seed)
+        if tokens[-1] == END or matcher.allowed_mask()[END]:
+            found.append(TOKENIZER.decode(tokens, skip_special_tokens=True))
+    assert len(found) > count // 2
+    return found
+
+
+def accepts(structure: Structure, text: str) -> bool:
+    """Whether the text is complete, through its own tokens and byte by byte alike."""
+    matcher = COMPILER.matcher(structure)
+    whole = matcher.sync(encode(text)) and bool(matcher.allowed_mask()[END])
+    by_character = [token for character in text for token in encode(character)]
+    assert (matcher.sync(by_character) and bool(matcher.allowed_mask()[END])) == whole
+    return whole
+
+
+def test_random_json_is_valid_under_its_schema() -> None:
+    keys = set()
+    for text in texts(SCHEMA):
+        value = json.loads(text)
+        keys |= set(value)
+        assert {"name", "role", "home"} <= set(value) <= set(PERSON["properties"])
+        assert isinstance(value["name"], str) and len(value["name"]) <= 12
+        assert value["role"] in ["admin", "guest", 7, None]
+        assert 0 <= value.get("age", 0) <= 150 and isinstance(value.get("age", 0), int)
+        assert re.fullmatch("[0-9]{5}", value["home"]["zip"]) and set(value["home"]) <= {"zip", "flat"}
+        assert value.get("tags", []) in [["ä"] * n for n in range(4)]
+    assert keys == set(PERSON["properties"]), "optional properties come and go"
+
+
+def test_random_text_matches_its_regex() -> None:
+    for text in texts(REGEX):
+        assert re.fullmatch(REGEX.source, text)
+
+
+def test_every_choice_can_be_made_and_nothing_else() -> None:
+    choices = json.loads(CHOICE.source)
+    assert set(texts(CHOICE)) <= set(choices)
+    assert all(accepts(CHOICE, choice) for choice in choices)
+    assert not any(accepts(CHOICE, text) for text in ("", "ye", "yes,", "YES", "nonXsens\\e.*", "yesyes"))
+
+
+def test_random_text_obeys_its_grammar() -> None:
+    for text in texts(GRAMMAR):
+        assert re.fullmatch(r"[0-9+() ]+", text)
+        eval(re.sub(r"\b0+(?=\d)", "", text), {})
+
+
+@pytest.mark.parametrize(
+    ("structure", "right", "wrong"),
+    [
+        (
+            schema({"$ref": "#/$defs/l", "$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}}}}),
+            "[[],[[]]]",
+            "[]]",
+        ),
+        (schema({"anyOf": [{"type": "integer"}, {"type": "null"}]}), "-12", "1.5"),
+        (schema(True), '{"a": [1.5e3, "x"]}', "{a: 1}"),
+        (schema({"type": "object"}), '{\n  "a" : {}\n}', '{"a"' + " " * 65 + ": 1}"),
+        (schema({"type": "string"}), '"\\u001f é"', '"\n"'),
+        (regex(r'a/"b"'), 'a/"b"', "a/b"),
+        (regex("^ab$"), "ab", "a"),
+        (regex("(?s).\nx"), "\n\nx", "\nx"),
+        (grammar('start: "<t>" %json {"type": "boolean"} "</t>"'), "<t>true</t>", "<t>1</t>"),
+        (grammar("start: A\nA: /[a-z]+/ & ~/.*q.*/"), "abc", "aqc"),
+    ],
+)
+def test_what_a_structure_means(structure: Structure, right: str, wrong: str) -> None:
+    assert accepts(structure, right)
+    assert not accepts(structure, wrong)
+
+
+def test_characters_across_token_borders() -> None:
+    structure = regex("[日本é🦊]+!")
+    matcher = COMPILER.matcher(structure)
+    fox = encode("🦊")
+    assert len(fox) > 1, "not one token, or this proves nothing"
+    for token in fox:
+        assert not matcher.allowed_mask()[END]
+        assert not matcher.advance(encode("!")[0])
+        assert matcher.advance(token)
+    assert matcher.advance(encode("!")[0]) and matcher.allowed_mask()[END]
+    assert accepts(structure, "é日🦊本!")
+    broken = [fox[0], *encode("é")]
+    assert not matcher.sync(broken) and matcher.allowed_mask()[fox[1]]
+
+
+def test_complete_texts_may_end_and_may_go_on() -> None:
+    matcher = COMPILER.matcher(Structure.of_choices(["yes", "yes, but no"]))
+    assert not matcher.allowed_mask()[END] and not matcher.advance(END)
+    assert matcher.sync(encode("yes"))
+    mask = matcher.allowed_mask()
+    assert mask[END] and mask[encode(",")[0]]
+    assert matcher.sync(encode("yes, but no"))
+    assert np.flatnonzero(matcher.allowed_mask()).tolist() == [END]
+    assert matcher.advance(END) and not matcher.advance(END) and not matcher.advance(encode("y")[0])
+    assert np.flatnonzero(matcher.allowed_mask()).tolist() == [END]
+    assert matcher.sync(encode("yes, but")) and matcher.sync([*encode("yes"), END])
+    assert not matcher.sync([*encode("yes"), END, END])
+
+
+def test_several_end_tokens_and_a_padded_vocabulary() -> None:
+    size = SIZE + 37  # no multiple of a word of the mask
+    ends = [END, 0, SIZE + 3]  # one of them is padding to the tokenizer
+    compiler = StructureCompiler(TOKENIZER_JSON.decode(), size, ends)
+    plain = COMPILER.matcher(REGEX)
+    matcher = compiler.matcher(REGEX)
+    for token in generate(COMPILER.matcher(REGEX), 5):
+        mask = matcher.allowed_mask()
+        assert mask.shape == (size,) and mask.dtype == np.bool_
+        assert {bool(mask[end]) for end in ends} == {bool(plain.allowed_mask()[END])}
+        expected = plain.allowed_mask()
+        expected[END] = mask[END]
+        kept = mask[:SIZE].copy()
+        kept[0] = False
+        assert (kept == expected).all() and not mask[OTHER_SPECIAL]
+        assert not mask[SIZE:].any() or set(np.flatnonzero(mask[SIZE:])) == {3}
+        if token == END:
+            assert matcher.advance(SIZE + 3) and not matcher.advance(END)
+            break
+        assert not matcher.advance(SIZE + 5) and not matcher.advance(size) and not matcher.advance(-1)
+        assert matcher.advance(token) and plain.advance(token)
+    narrow = StructureCompiler(TOKENIZER_JSON, 3000, [END])
+    assert narrow.matcher(REGEX).allowed_mask().shape == (3000,)
+    for bad in ([], [SIZE], [-1]):
+        with pytest.raises(StructureUnsupportedError, match="names none"):
+            StructureCompiler(TOKENIZER_JSON, SIZE, bad).validate(REGEX)
+
+
+def test_special_tokens_are_never_allowed() -> None:
+    matcher = COMPILER.matcher(regex("(?s).*"))
+    assert matcher.allowed_mask()[END] and not matcher.allowed_mask()[[0, OTHER_SPECIAL]].any()
+    assert not matcher.advance(OTHER_SPECIAL)
+    assert matcher.sync(encode("<|im_") + encode("start|>")), "the text of one is text, if it comes as text"
+    assert matcher.sync(encode("<|im_") + encode("start|") + encode(">"))
+    for source in ('start: "a" <|im_start|>', 'start: "a"\n  <[1]>', 'start: "a" <[2]> "b"'):
+        with pytest.raises(InvalidStructureError, match=r"must describe text alone, but has <[^>]*> in line \d"):
+            COMPILER.validate(grammar(source))
+    COMPILER.validate(grammar('start: "<b>" /<[0-9]>/ // <[1]>\n# <[1]>'))
+
+
+def every_allowed(matcher: Matcher, structure: Structure, tokens: Sequence[int]) -> None:
+    """The mask says what advance does, for a sample of all tokens."""
+    mask = matcher.allowed_mask()
+    for token in [END, *random.Random(len(tokens)).sample(range(SIZE), 60), *np.flatnonzero(mask)[:20].tolist()]:
+        other = COMPILER.matcher(structure)
+        assert other.sync(tokens)
+        assert other.advance(token) == mask[token]
+
+
+@pytest.mark.parametrize("structure", ALL, ids=lambda structure: structure.kind.value)
+def test_the_mask_says_what_advance_does(structure: Structure) -> None:
+    tokens: list[int] = []
+    walk = generate(COMPILER.matcher(structure), 3, limit=12)
+    for token in walk:
+        matcher = COMPILER.matcher(structure)
+        assert matcher.sync(tokens)
+        if token != END:
+            every_allowed(matcher, structure, tokens)
+        tokens.append(token)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_the_state_is_a_function_of_the_tokens(data: st.DataObject) -> None:
+    structure = data.draw(st.sampled_from(ALL))
+    rng = random.Random(data.draw(st.integers(0, 2**32)))
+    matcher = COMPILER.matcher(structure)
+    walks = [generate(COMPILER.matcher(structure), rng.randrange(1000), limit=30) for _ in range(3)]
+    for _ in range(12):
+        walk = rng.choice(walks)
+        tokens = walk[: rng.randrange(len(walk) + 1)]
+        match rng.randrange(4):
+            case 0:
+                assert matcher.sync(tokens)
+            case 1:  # tokens that do not fit leave the longest prefix that does
+                wrong = [*tokens, *rng.choices(range(SIZE), k=5)]
+                fitting = COMPILER.matcher(structure)
+                length = len(tokens)
+                assert fitting.sync(tokens)
+                while length < len(wrong) and fitting.advance(wrong[length]):
+                    length += 1
+                assert matcher.sync(wrong) == (length == len(wrong))
+                tokens = wrong[:length]
+            case 2:
+                assert matcher.sync(tokens)
+                matcher.masks([*walk[len(tokens) :][:6], *rng.choices(range(SIZE), k=2)])
+            case 3:
+                assert matcher.sync(tokens)
+                allowed = np.flatnonzero(matcher.allowed_mask()).tolist()
+                if END not in tokens and matcher.advance(chosen := rng.choice(allowed)):
+                    tokens = [*tokens, chosen]
+        fresh = COMPILER.matcher(structure)
+        assert fresh.sync(tokens)
+        assert (fresh.allowed_mask() == matcher.allowed_mask()).all()
+
+
+@pytest.mark.parametrize("structure", ALL, ids=lambda structure: structure.kind.value)
+def test_masks_of_a_speculated_run(structure: Structure) -> None:
+    walk = generate(COMPILER.matcher(structure), 11, limit=14)
+    matcher = COMPILER.matcher(structure)
+    for start in range(len(walk)):
+        assert matcher.sync(walk[:start])
+        before = matcher.allowed_mask()
+        draft = walk[start : start + 5]
+        masks = matcher.masks(draft)
+        assert len(masks) == len(draft) + 1
+        for length, mask in enumerate(masks):
+            fresh = COMPILER.matcher(structure)
+            assert fresh.sync(walk[: start + length])
+            assert mask is not None and (mask == fresh.allowed_mask()).all()
+        misfit = int(np.flatnonzero(~before)[0])
+        cut = matcher.masks([misfit, *draft])
+        assert cut[0] is not None and cut[1:] == [None] * (len(draft) + 1)
+        assert (matcher.allowed_mask() == before).all()
+    assert matcher.masks([]) and len(matcher.masks([])) == 1
+
+
+@pytest.mark.parametrize(
+    ("structure", "reason"),
+    [
+        (schema({"type": "strng"}), "Invalid type: strng"),
+        (schema({"properties": {"a": {"not": {"type": "null"}}}}), 'Unimplemented keys: ["not"]'),
+        (schema({"type": "array", "uniqueItems": True}), 'Unimplemented keys: ["uniqueItems"]'),
+        (schema({"if": {"type": "null"}, "then": {"type": "null"}}), 'Unimplemented keys: ["if", "then"]'),
+        (
+            schema({"oneOf": [{"type": "string"}, {"type": "string", "minLength": 2}]}),
+            "oneOf constraints are not supported",
+        ),
+        (schema({"type": "string", "format": "shoe-size"}), "Unknown format: shoe-size"),
+        (schema({"type": "string", "pattern": "(?=a)"}), "look-around"),
+        (schema({"$ref": "#/nowhere"}), "'/nowhere' does not exist"),
+        (schema({"$ref": "https://example.com/schema.json"}), "https://example.com/schema.json"),
+        (schema({"type": "integer", "minimum": 5, "maximum": 3}), "Unsatisfiable schema"),
+        (schema({"x-guidance": {"lenient": True}, "not": {}}), "must not have x-guidance"),
+        (schema({"$ref": "#"}), "no token can come next"),
+        (schema(False), "Unsatisfiable schema: schema is false"),
+        (schema([1]), "must be a JSON schema"),
+        (Structure(StructureKind.JSON_SCHEMA, '{"type":'), "must be JSON: Expecting value"),
+        (Structure(StructureKind.JSON_SCHEMA, '{"const": "\ud800"}'), "half a surrogate pair"),
+        (schema({"const": "\ud800"}), "unexpected end of hex escape"),
+        (regex("(a"), "unclosed group"),
+        (regex(r"(a)\1"), "backreferences are not supported"),
+        (regex("(?<!a)b"), "look-around, including look-ahead and look-behind, is not supported"),
+        (regex("[a&&b]"), "no token can come next"),
+        (Structure.of_choices([]), "must be a JSON array of strings"),
+        (Structure(StructureKind.CHOICE, '["a", 1]'), "must be a JSON array of strings"),
+        (Structure(StructureKind.CHOICE, '["\\ud800"]'), "half a surrogate pair"),
+        (grammar("start: ]["), "expecting rule, token or statement"),
+        (grammar("start: foo"), 'unknown name: "foo"'),
+        (grammar("a: /a/"), "no start rule found"),
+        (grammar('start: start "a"'), "no token can come next"),
+        (grammar('start: a "x"\na[stop=";"]: /.*/'), "rollback not supported"),
+        (grammar('start: "a"\n%llguidance {"allow_invalid_utf8": true}'), "must describe text alone"),
+        (grammar('start: %json {"x-guidance": {"lenient": true}}'), "must not have x-guidance"),
+    ],
+)
+def test_the_error_has_the_reason(structure: Structure, reason: str) -> None:
+    for call in (COMPILER.validate, COMPILER.matcher):
+        with pytest.raises(InvalidStructureError) as caught:
+            call(structure)
+        (violation,) = caught.value.violations
+        assert (caught.value.code, caught.value.reason) == (Code.INVALID_ARGUMENT, "INVALID_STRUCTURE")
+        assert violation.field == "settings.structure" and reason in violation.description
+        assert not re.search("backtrace|verbose|%llguidance {", str(caught.value))
+
+
+def chained_rules(count: int) -> str:
+    return "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(count)) + f'\nr{count}: "a"\n'
+
+
+def chained_references(count: int) -> Structure:
+    links = {f"{n:x}": {"items": {"$ref": f"#/$defs/{n + 1:x}"}} for n in range(count)}
+    return schema({"$ref": "#/$defs/0", "$defs": links | {f"{count:x}": {"type": "null"}}})
+
+
+HOSTILE = {
+    "nested groups": regex("(" * 2000 + "a" + ")" * 2000),
+    "repetition": regex("a{1,100000}"),
+    "repetitions of repetitions": regex("((a{1,1000}b?){1,1000}c?){1,1000}"),
+    "exponential automaton": regex("(.*a.{20}){5}"),
+    "quadratic regex": regex("a*" * 2000),
+    "long regex": regex("a?" * 30_000),
+    "long pattern": schema({"items": {"allOf": [{"pattern": "a?" * 20_000}]}}),
+    "patterns of properties": schema({"patternProperties": {f"^{n}" + "a?" * 900: True for n in range(9)}}),
+    "nested schema": Structure(StructureKind.JSON_SCHEMA, '{"items":' * 5000 + "{}" + "}" * 5000),
+    "nested array": Structure(StructureKind.JSON_SCHEMA, "[" * 60_000),
+    "references that overflow a stack": chained_references(1400),
+    "long string": schema({"type": "string", "minLength": 1_000_000}),
+    "many items": schema({"type": "array", "minItems": 100_000, "maxItems": 10_000_000}),
+    "many optional properties": schema({"properties": {f"p{n}": {"type": "integer"} for n in range(2000)}}),
+    "products of alternatives": schema(
+        {
+            "allOf": [
+                {"anyOf": [{"required": [f"{i}{j}"], "properties": {f"{i}{j}": {}}} for j in "abcd"]} for i in range(12)
+            ]
+        }
+    ),
+    "rules that overflow a stack": grammar(chained_rules(1300)),
+    "nested grammar": grammar("start: " + "(" * 8000 + '"a"' + ")" * 8000),
+    "doubled terminals": grammar(
+        "start: T0\n" + "\n".join(f"T{n}: T{n + 1} T{n + 1}" for n in range(15)) + '\nT15: "a"?\n'
+    ),
+    "circular terminals": grammar("start: A\nA: B\nB: A\n"),
+    "ambiguous": grammar('start: e\ne: e e | e e e | "a" |\n'),
+    "too long": Structure.of_choices(["a" * MAX_SOURCE_BYTES]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_structures_end_in_time(name: str) -> None:
+    began = time.monotonic()
+    with contextlib.suppress(InvalidStructureError, StructureFailedError):
+        matcher = COMPILER.matcher(HOSTILE[name])
+        for _ in range(30):
+            if not matcher.advance(int(matcher.allowed_mask().argmax())):
+                break
+    assert time.monotonic() - began < 5  # a bound, not a speed: unlimited, some of these take minutes and gigabytes
+
+
+def test_a_limit_is_an_error_and_never_a_misfit_or_an_end() -> None:
+    structure = regex("(([a-z]{1,100}b?){1,100}c?){1,100}")  # its first masks are within the limits
+    matcher = COMPILER.matcher(structure)
+    tokens: list[int] = []
+
+    def go_on() -> None:
+        for token in [encode("a")[0]] * 300:
+            assert matcher.allowed_mask()[token] and matcher.advance(token)
+            tokens.append(token)
+
+    other = COMPILER.matcher(structure)
+    assert other.sync(encode("ab")) and other.allowed_mask()[END]
+    with pytest.raises(StructureFailedError, match="too many expressions constructed"):
+        go_on()
+    assert other.allowed_mask()[END] and other.sync(encode("abc")), "one sequence's limit is no other's"
+    assert COMPILER.matcher(structure).allowed_mask().any()
+    assert matcher.sync(tokens[:1]) and matcher.allowed_mask()[tokens[0]], "usable where it can go on"
+    assert matcher.sync([])
+    masks = matcher.masks([*tokens, tokens[0]])  # a guess that leads there fails nothing
+    assert masks[0] is not None and masks[-1] is None
+    assert (matcher.allowed_mask() == masks[0]).all()
+
+
+def test_what_a_matcher_gathers_is_not_a_limit() -> None:
+    rng = random.Random(7)
+    choices = ["".join(rng.choices("abcdefgh", k=60)) for _ in range(40)]
+    structure = Structure.of_choices(choices)
+    original = matcher_module._LIMITS
+    matcher_module._LIMITS = LLParserLimits(max_lexer_states=500, verbose_errors=False)
+    try:  # each choice needs some 60 states, all of them 2,400
+        matcher = StructureCompiler(TOKENIZER_JSON, SIZE, [END]).matcher(structure)
+        for choice in choices:
+            tokens = encode(choice)
+            plain = COMPILER.matcher(structure)
+            for length in range(0, len(tokens) + 1, 7):
+                assert matcher.sync(tokens[:length]) and plain.sync(tokens[:length])
+                assert (matcher.allowed_mask() == plain.allowed_mask()).all()
+    finally:
+        matcher_module._LIMITS = original
+
+
+def test_structures_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    original = matcher_module._grammar
+
+    def counted(structure: Structure) -> str:
+        compiled.append(structure.source)
+        return original(structure)
+
+    monkeypatch.setattr(matcher_module, "_grammar", counted)
+    compiler = StructureCompiler(TOKENIZER_JSON, SIZE, [END])
+    structures = [Structure.of_choices([str(n)]) for n in range(CACHED_STRUCTURES + 1)]
+    for structure in structures[:2] * 3:
+        compiler.validate(structure)
+        compiler.matcher(Structure(structure.kind, structure.source))
+    assert len(compiled) == 2
+    one, other = compiler.matcher(structures[0]), compiler.matcher(structures[0])
+    assert one.advance(encode("0")[0]) and other.advance(encode("0")[0]), "matchers share nothing that moves"
+    for structure in structures:
+        compiler.validate(structure)
+    assert len(compiled) == len(structures)
+    compiler.validate(structures[0])
+    assert len(compiled) == len(structures) + 1, "the oldest went"
+
+
+def test_threads_share_a_compiler() -> None:
+    compiler = StructureCompiler(TOKENIZER_JSON, SIZE, [END])
+    expected = {structure: generate(COMPILER.matcher(structure), 1, limit=60) for structure in ALL}
+    wrong: list[Structure] = []
+
+    def work(structure: Structure) -> None:
+        for _ in range(5):
+            if generate(compiler.matcher(structure), 1, limit=60) != expected[structure]:
+                wrong.append(structure)
+
+    threads = [threading.Thread(target=work, args=(structure,)) for structure in ALL * 2]
+    stack = threading.stack_size()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert threading.stack_size() == stack
+
+
+def test_tokenizers_that_are_not_of_bytes_are_refused() -> None:
+    words = json.loads(TOKENIZER_JSON) | {"decoder": None}
+    with pytest.raises(StructureUnsupportedError, match="structures need a tokenizer of bytes"):
+        StructureCompiler(json.dumps(words), SIZE, [END]).validate(REGEX)
+
+
+def test_structures_need_no_torch() -> None:
+    code = "import sys, slipstream.sampling.matcher; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
