@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat up test check bench protos train evaluate clean
+PROMPTS ?= 40
+.PHONY: help chat up test check bench prove protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +30,9 @@ check: $(VENV)/dev ## ruff, mypy --strict, import-linter, buf lint, stub diff
 
 bench: $(VENV)/dev ## measure against transformers on the embedded pair
 	$(BIN)/python -m benchmarks.embedded_pair
+
+prove: $(VENV)/dev ## served under disturbances against plain decoding, bit by bit: PROMPTS=40 takes minutes, 10000 hours
+	$(BIN)/python -m proving --prompts $(PROMPTS)
 
 protos: $(VENV)/dev ## generate the Python stubs anew
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py

@@ -1,0 +1,73 @@
+"""Coupled sampling beside the ratio test on the embedded pair: how often the target accepts, at several temperatures.
+
+Both see the same prompts and seeds. Answers go on past their end, where target and draft know little and disagree often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client, Result, Settings
+from slipstream.hosting.tokenizer_files import embedded_directory
+from training import corpus
+from training.dialogues import held_out_question
+from training.evaluate import acceptance, acceptance_by_position
+
+TEMPERATURES = (0.5, 0.8, 1.0, 1.3)
+KINDS = {"coupled": False, "ratio test": True}
+console = Console(width=120)
+
+
+def answers(client: Client, entries: list[corpus.Entry], settings: Settings, streams: int) -> list[Result]:
+    def answer(entry: corpus.Entry) -> Result:
+        messages = [(m["role"], m["content"]) for m in held_out_question(entry)]
+        return client.answer(messages, settings).wait()
+
+    with ThreadPoolExecutor(streams) as pool:
+        return list(pool.map(answer, entries))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=60, help="prompts")
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer has")
+    parser.add_argument("--draft-length", type=int, default=5, help="draft tokens a round")
+    parser.add_argument("--streams", type=int, default=8, help="answers at a time")
+    options = parser.parse_args()
+    entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
+    sample = random.Random(1).sample(entries, options.count)
+    table = Table(title=f"{options.count} prompts x {options.max_tokens} tokens, K = {options.draft_length}, bfloat16")
+    for column in ("temperature", "acceptance by", "accepted / drafted", "by position", "mean acceptance length"):
+        table.add_column(column, justify="right")
+    with LocalServices(PairSettings()) as local, Client(local.orchestrator_address) as client:
+        for temperature in track(TEMPERATURES, "temperatures", console=console):
+            for kind, ratio in KINDS.items():
+                settings = Settings(
+                    temperature=temperature,
+                    seed=1,
+                    ratio=ratio,
+                    draft_length=options.draft_length,
+                    max_token_count=options.max_tokens,
+                    ignore_end_tokens=True,
+                )
+                results = answers(client, sample, settings, options.streams)
+                drafts = sum(result.draft_count for result in results)
+                table.add_row(
+                    f"{temperature:g}",
+                    kind,
+                    f"{acceptance(results):.3f}",
+                    " ".join(f"{share:.2f}" for share in acceptance_by_position(results)),
+                    f"{1 + sum(result.accepted_token_count for result in results) / drafts:.2f}",
+                )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,638 @@
+"""Everything the proof disturbs. One class or object each: adding one is one entry in ALL.
+
+A disturbance has a scope. CELL: how the processes are set up. WAVE: what happens while a batch of prompts runs. TURN: how one
+prompt is sent. It counts each strike; one that never struck fails the run.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from google.rpc import error_details_pb2
+
+from proving.proxy import Fault
+from proving.system import Setup, System
+from slipstream.client import Client, PeerError, Result, Settings
+
+VOCABULARY_SIZE = 4096
+LONGEST_DRAFT = 8
+
+
+class Scope(enum.Enum):
+    """How far a disturbance reaches."""
+
+    CELL = enum.auto()
+    WAVE = enum.auto()
+    TURN = enum.auto()
+
+
+@dataclass(slots=True)
+class Wave:
+    """A batch of prompts while it runs: what a disturbance may look at and lay hands on."""
+
+    system: System
+    client: Client
+    rng: random.Random
+    token_count: int
+    """Tokens that the wave will generate."""
+    complain: Callable[[str], None]
+    """Reports something that must not happen besides a changed answer."""
+    over: threading.Event = field(default_factory=threading.Event)
+    generated: dict[int, int] = field(default_factory=dict)
+    """Tokens that each turn has so far, by prompt."""
+    in_flight: dict[int, Sequence[int]] = field(default_factory=dict)
+    """The running turns' prompts, by index."""
+    seats: dict[int, int] = field(default_factory=dict)
+    """The verifier that each running turn was last seen on, where a disturbance keeps that book."""
+
+    def wait_for_progress(self, share: float) -> bool:
+        """Wait until that share of the tokens is there; False if the wave is over before."""
+        while sum(list(self.generated.values())) < share * self.token_count:
+            if self.over.wait(0.01):
+                return False
+        return not self.over.is_set()
+
+
+Strike = Callable[[int], None]
+
+
+class Disturbance:
+    """One way to disturb. The defaults do nothing."""
+
+    name: str
+    unit: str
+    """What one strike is, in the plural."""
+    scope: Scope
+    group: str | None = None
+    """At most one of a group at a time."""
+    proxied = False
+    """Whether it needs proxies before the services."""
+    needs_draft = False
+    """Whether it means nothing to a turn without speculation."""
+    disables_draft = False
+    """Whether a turn it meets has no speculation."""
+    everywhere = False
+    """WAVE: whether it meets every wave that it fits."""
+    portions = 1
+    """How many times the least share it is due. Cheap ones get more."""
+    weight = 1
+    """TURN: how often it comes beside the others of an exhaustive group."""
+    conflicts: tuple[str, ...] = ()
+    """Names of disturbances that would take away its meaning."""
+
+    def setup(self, setup: Setup) -> Setup:
+        """CELL: how the processes are to be set up."""
+        return setup
+
+    def session_count(self, count: int, most: int, rng: random.Random) -> int:
+        """How many sessions run at a time, if not ``count``; at most ``most``."""
+        return count
+
+    def rank(self, place: int, prompt_length: int) -> float:
+        """TURN: which turns it would rather meet, lowest first, by their place in the cell and their prompt's length."""
+        return 0
+
+    def settings(self, settings: Settings) -> Settings:
+        """How a turn is to be sent."""
+        return settings
+
+    def before(self, client: Client, prompt: Sequence[int]) -> None:
+        """What happens just before a turn."""
+
+    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault | None:
+        """What it does to the traffic of verifier ``index`` during a wave."""
+        return None
+
+    def draft_fault(self, wave: Wave, strike: Strike) -> Fault | None:
+        """What it does to the draft's traffic during a wave."""
+        return None
+
+    def during(self, wave: Wave, strike: Strike) -> None:
+        """Runs in a thread of its own while a wave does, and ends with it."""
+
+    def strikes_in(self, result: Result) -> int:
+        """Strikes that a turn's own result tells of."""
+        return 0
+
+
+class DraftLength(Disturbance):
+    """A fixed number of draft tokens a round; 0 is plain decoding."""
+
+    scope = Scope.TURN
+    group = "draft length"
+    unit = "rounds"
+
+    def __init__(self, length: int, weight: int) -> None:
+        """``weight``: how often it comes beside the other lengths."""
+        self.length = length
+        self.weight = weight
+        self.disables_draft = not length
+        self.name = f"{length} draft token{'s' * (length > 1)} a round" if length else "speculation off"
+
+    def settings(self, settings: Settings) -> Settings:
+        return replace(settings, draft_length=self.length)
+
+    def strikes_in(self, result: Result) -> int:
+        return result.draft_count if self.length else result.round_count - result.draft_count
+
+
+class DraftLengthDrawn(Disturbance):
+    """The proxy asks the draft for another number of tokens each round."""
+
+    name = "draft length drawn anew each round"
+    portions = 3
+    unit = "rounds"
+    scope = Scope.WAVE
+    group = "draft length"
+    proxied = True
+    needs_draft = True
+
+    def settings(self, settings: Settings) -> Settings:
+        return replace(settings, draft_length=LONGEST_DRAFT)
+
+    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
+        class Draw(Fault):
+            def items(self, items: list[Any]) -> list[Any]:
+                for item in items:
+                    item.draft_length = wave.rng.randint(1, item.draft_length)
+                strike(len(items))
+                return items
+
+        return Draw()
+
+
+class OneSession(Disturbance):
+    """Prompts come one after another."""
+
+    name = "one session"
+    unit = "turns"
+    scope = Scope.WAVE
+    group = "sessions"
+
+    def session_count(self, count: int, most: int, rng: random.Random) -> int:
+        return 1
+
+    def strikes_in(self, result: Result) -> int:
+        return 1
+
+
+class ManySessions(Disturbance):
+    """Sessions join and leave at random moments, so that every batch is another."""
+
+    name = "2 to 16 sessions, joining and leaving"
+    unit = "turns"
+    scope = Scope.WAVE
+    group = "sessions"
+    everywhere = True
+
+    def session_count(self, count: int, most: int, rng: random.Random) -> int:
+        return min(most, max(2, round(rng.triangular(2, most, most))))
+
+    def strikes_in(self, result: Result) -> int:
+        return 1
+
+
+class OthersCancelled(Disturbance):
+    """Chats beside the prompts are cancelled or abandoned in mid-turn."""
+
+    name = "other sessions cancelled in mid-turn"
+    unit = "turns cancelled"
+    scope = Scope.WAVE
+    conflicts = ("one session",)
+
+    def during(self, wave: Wave, strike: Strike) -> None:
+        rng = random.Random(wave.rng.random())
+        while not wave.over.is_set():
+            try:
+                self._one(wave, rng, strike)
+            except PeerError:  # another disturbance hit it: no matter, nobody reads what it says
+                wave.over.wait(0.2)
+
+    def _one(self, wave: Wave, rng: random.Random, strike: Strike) -> None:
+        settings = Settings(
+            temperature=1.0, max_token_count=256, ignore_end_tokens=True, draft_length=rng.randint(0, 8)
+        )
+        with wave.client.chat(settings=settings) as chat:
+            reply = chat.send(f"Tell me about number {rng.randrange(10**6)}.")
+            pieces = iter(reply)
+            for _ in range(rng.randint(1, 12)):
+                next(pieces, None)
+            if rng.random() < 0.5:
+                chat.abandon()
+                strike(1)
+            else:
+                chat.cancel()
+                for _ in pieces:
+                    pass
+                strike(reply.result.finish_reason == "CANCELLED")
+
+
+class Prefill(Disturbance):
+    """The verifier takes prompts in chunks of so many tokens."""
+
+    scope = Scope.CELL
+    group = "prefill"
+    unit = "prompts prefilled"
+
+    def __init__(self, chunk: int, max_step_tokens: int) -> None:
+        self.chunk = chunk
+        self.max_step_tokens = max_step_tokens
+        self.name = f"prefill in chunks of {chunk}"
+
+    def setup(self, setup: Setup) -> Setup:
+        return replace(setup, prefill_chunk=self.chunk, max_step_tokens=self.max_step_tokens)
+
+    def strikes_in(self, result: Result) -> int:
+        return int(result.prompt_token_count > result.cached_token_count)
+
+
+class PageSize(Disturbance):
+    """The verifier's KV pages hold so many tokens."""
+
+    scope = Scope.CELL
+    group = "pages"
+    unit = "pages filled"
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.name = f"pages of {page_size} tokens"
+
+    def setup(self, setup: Setup) -> Setup:
+        return replace(setup, page_size=self.page_size)
+
+    def strikes_in(self, result: Result) -> int:
+        return (result.prompt_token_count + result.generated_token_count) // self.page_size
+
+
+class WarmCache(Disturbance):
+    """The same prompt was generated just before, so that its pages are there."""
+
+    name = "warm prefix cache"
+    unit = "turns that found pages"
+    scope = Scope.TURN
+    group = "cache"
+
+    def rank(self, place: int, prompt_length: int) -> float:
+        return prompt_length < 40  # a page must fit in
+
+    def before(self, client: Client, prompt: Sequence[int]) -> None:
+        client.generate(prompt, Settings(max_token_count=1, draft_length=0)).wait()
+
+    def strikes_in(self, result: Result) -> int:
+        return int(result.cached_token_count > 0)
+
+
+class ColdCache(Disturbance):
+    """The first prompts on freshly started services."""
+
+    name = "cold prefix cache"
+    unit = "turns that found none"
+    scope = Scope.TURN
+    group = "cache"
+
+    def rank(self, place: int, prompt_length: int) -> float:
+        return place
+
+    def strikes_in(self, result: Result) -> int:
+        return int(result.cached_token_count == 0)
+
+
+class TooFewPages(Disturbance):
+    """A KV pool that the sessions outgrow: they take one another's pages and are prefilled again and again."""
+
+    name = "too few pages: taken away, prefilled again"
+    unit = "sequences that lost pages"
+    scope = Scope.CELL
+    group = "verifiers"
+    proxied = True
+    conflicts = ("one session",)
+    share = 0.65
+    """Of what all sessions hold at their ends. In mid-turn they hold about as much, so that now and then one loses its pages;
+    with much less every round is a prefill."""
+
+    def session_count(self, count: int, most: int, rng: random.Random) -> int:
+        return most
+
+    def setup(self, setup: Setup) -> Setup:
+        wanted = round(self.share * setup.session_count * setup.common_length)
+        return replace(setup, kv_token_count=max(wanted, setup.longest_length + LONGEST_DRAFT + 2 * setup.page_size))
+
+    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
+        class Watch(Fault):
+            def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
+                strike(sum(_reason(result) in ("SEQUENCE_TOO_SHORT", "OUT_OF_PAGES") for result in results))
+                return results, []
+
+        return Watch()
+
+
+class RoundsTwice(Disturbance):
+    """Every so many rounds are sent twice under one number, at once or when the answer is there; both answers must agree."""
+
+    name = "rounds sent twice"
+    portions = 3
+    unit = "rounds doubled"
+    scope = Scope.WAVE
+    proxied = True
+    share = 0.15
+
+    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
+        return _Twice(wave, strike, self.share)
+
+    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
+        return _Twice(wave, strike, self.share)
+
+
+@dataclass(slots=True)
+class _Doubled:
+    item: Any
+    at_once: bool
+    first: Any = None
+
+
+class _Twice(Fault):
+    """Withholds the first answer until the second is there, so that the orchestrator stays in this round."""
+
+    def __init__(self, wave: Wave, strike: Strike, share: float) -> None:
+        self._wave = wave
+        self._strike = strike
+        self._share = share
+        self._doubled: dict[tuple[str, int], _Doubled] = {}
+
+    def items(self, items: list[Any]) -> list[Any]:
+        sent = []
+        for item in items:
+            sent.append(item)
+            if self._wave.rng.random() < self._share:
+                doubled = _Doubled(item, at_once=self._wave.rng.random() < 0.5)
+                self._doubled[item.handle, item.round] = doubled
+                if doubled.at_once:
+                    sent.append(item)
+        return sent
+
+    def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
+        forward, again = [], []
+        for result in results:
+            key = (result.handle, result.round)
+            doubled = self._doubled.get(key)
+            if doubled is None:
+                forward.append(result)
+            elif doubled.first is None:
+                doubled.first = result
+                if not doubled.at_once:
+                    again.append(doubled.item)
+            else:
+                del self._doubled[key]
+                self._compare(doubled.first, result)
+                forward.append(result)
+        return forward, again
+
+    def _compare(self, first: Any, second: Any) -> None:
+        self._strike(1)
+        if not first.HasField("error") and _untimed(first) != _untimed(second):
+            self._wave.complain(f"round {first.round} was answered twice and not alike: {first} and {second}")
+
+
+class StreamsDropped(Disturbance):
+    """The stream to a service ends between or under its rounds and has to be opened anew."""
+
+    unit = "streams dropped"
+    portions = 3
+    scope = Scope.WAVE
+    proxied = True
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.name = f"{role}'s stream dropped"
+        self.needs_draft = role == "draft"
+
+    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault | None:
+        return _Drop(wave, strike) if self.role == "verifier" else None
+
+    def draft_fault(self, wave: Wave, strike: Strike) -> Fault | None:
+        return _Drop(wave, strike) if self.role == "draft" else None
+
+
+class _Drop(Fault):
+    """Ends the stream soon after the start, and then every hundred messages or two."""
+
+    def __init__(self, wave: Wave, strike: Strike) -> None:
+        self._wave = wave
+        self._strike = strike
+        self._left = wave.rng.randint(3, 15)
+
+    def breaks(self) -> bool:
+        self._left -= 1
+        if self._left:
+            return False
+        self._left = self._wave.rng.randint(60, 240)
+        self._strike(1)
+        return True
+
+
+class DraftAway(Disturbance):
+    """The draft's address answers UNAVAILABLE, comes back and goes away again."""
+
+    name = "draft away for a while"
+    portions = 3
+    unit = "absences"
+    scope = Scope.WAVE
+    proxied = True
+    needs_draft = True
+
+    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
+        return _Away(wave, strike)
+
+
+class _Away(Fault):
+    """There for some messages, then away for some seconds."""
+
+    def __init__(self, wave: Wave, strike: Strike) -> None:
+        self._wave = wave
+        self._strike = strike
+        self._left = wave.rng.randint(3, 15)
+        self._back = 0.0
+
+    def refuses(self) -> bool:
+        if time.monotonic() < self._back:
+            return True
+        self._left -= 1
+        if self._left:
+            return False
+        self._left = self._wave.rng.randint(20, 120)
+        self._back = time.monotonic() + self._wave.rng.uniform(0.1, 1.5)
+        self._strike(1)
+        return True
+
+
+class DraftKilled(Disturbance):
+    """SIGKILL to the draft in mid-turn, and a new process at its address."""
+
+    name = "draft killed and restarted"
+    unit = "kills"
+    scope = Scope.WAVE
+    needs_draft = True
+
+    def during(self, wave: Wave, strike: Strike) -> None:
+        for share in _moments(wave):
+            if not wave.wait_for_progress(share):
+                return
+            wave.system.wait_for("draft")
+            wave.system.kill("draft")
+            strike(1)
+            wave.over.wait(wave.rng.random())
+            wave.system.start_draft()
+
+
+class OtherDraft(Disturbance):
+    """Another model drafts: the target itself in another dtype, which agrees with nearly everything."""
+
+    name = "draft replaced by another model"
+    unit = "rounds it proposed for"
+    scope = Scope.CELL
+
+    def setup(self, setup: Setup) -> Setup:
+        return replace(setup, draft="target")
+
+    def strikes_in(self, result: Result) -> int:
+        return result.draft_count
+
+
+class DraftRandom(Disturbance):
+    """The proposals' tokens are replaced by random ones, all or from some token on."""
+
+    name = "draft answers random tokens"
+    portions = 3
+    unit = "proposals rewritten"
+    scope = Scope.WAVE
+    proxied = True
+    needs_draft = True
+
+    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
+        class Rewrite(Fault):
+            def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
+                for branch in (branch for result in results for branch in result.branches):
+                    kept = wave.rng.randrange(len(branch.tokens)) if branch.tokens else 0
+                    branch.tokens[kept:] = [wave.rng.randrange(VOCABULARY_SIZE) for _ in branch.tokens[kept:]]
+                    strike(1)
+                return results, []
+
+        return Rewrite()
+
+
+class VerifierKilled(Disturbance):
+    """SIGKILL to the verifier in mid-turn, and a new process at its address; the turns wait."""
+
+    name = "verifier killed and restarted"
+    unit = "kills"
+    scope = Scope.WAVE
+    conflicts = ("sessions moved to a second verifier",)
+
+    def during(self, wave: Wave, strike: Strike) -> None:
+        for share in _moments(wave):
+            if not wave.wait_for_progress(share):
+                return
+            wave.system.wait_for("verifier 0")
+            wave.system.kill("verifier 0")
+            strike(1)
+            wave.system.start_verifier(0)
+
+
+class SecondVerifier(Disturbance):
+    """Two verifiers; one is killed or stopped while turns run on it, and they go on at the other."""
+
+    name = "sessions moved to a second verifier"
+    unit = "turns moved"
+    scope = Scope.CELL
+    group = "verifiers"
+    proxied = True
+
+    def setup(self, setup: Setup) -> Setup:
+        return replace(setup, verifier_count=2)
+
+    def during(self, wave: Wave, strike: Strike) -> None:
+        rng = random.Random(wave.rng.random())
+        for share in _moments(wave):
+            if not wave.wait_for_progress(share):
+                return
+            for index in range(2):  # one of them must be there
+                wave.system.wait_for(f"verifier {index}")
+            seats = list(wave.seats.values())
+            victim = max(range(2), key=seats.count)
+            wave.system.kill(f"verifier {victim}", rng.choice((signal.SIGKILL, signal.SIGTERM)))
+            wave.system.start_verifier(victim)
+
+    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
+        class Watch(Fault):
+            def items(self, items: list[Any]) -> list[Any]:
+                for item in items:
+                    if item.base_length == 0:  # a turn states everything only where it is new
+                        self._take_seat(item.tail)
+                return items
+
+            def _take_seat(self, tokens: Sequence[int]) -> None:
+                for turn, prompt in list(wave.in_flight.items()):
+                    if len(tokens) >= len(prompt) and list(tokens[: len(prompt)]) == list(prompt):
+                        moved = len(tokens) > len(prompt) and wave.seats.get(turn, index) != index
+                        wave.seats[turn] = index
+                        strike(moved)
+
+        return Watch()
+
+
+def _moments(wave: Wave) -> list[float]:
+    """When to strike a service down, as shares of the wave's tokens: about once for each set of sessions."""
+    count = max(1, round(wave.token_count / (16 * 128)))
+    return [(index + wave.rng.uniform(0.2, 0.6)) / count for index in range(count)]
+
+
+def _reason(result: Any) -> str:
+    """The reason of a result's error; empty without one."""
+    info = error_details_pb2.ErrorInfo()
+    return next((info.reason for detail in result.error.details if detail.Unpack(info)), "")
+
+
+def _untimed(result: Any) -> bytes:
+    copy = type(result)()
+    copy.CopyFrom(result)
+    copy.ClearField("timing")
+    data: bytes = copy.SerializeToString(deterministic=True)
+    return data
+
+
+ALL: tuple[Disturbance, ...] = (
+    # After its answer the embedded target talks nonsense, which no draft guesses: long proposals are the dear ones.
+    DraftLength(1, weight=5),
+    DraftLength(3, weight=5),
+    DraftLength(5, weight=2),
+    DraftLength(8, weight=2),
+    DraftLength(0, weight=3),
+    DraftLengthDrawn(),
+    OneSession(),
+    ManySessions(),
+    OthersCancelled(),
+    Prefill(8, 64),
+    Prefill(16, 64),
+    Prefill(64, 128),
+    Prefill(256, 512),
+    *(PageSize(size) for size in (8, 16, 32)),
+    WarmCache(),
+    ColdCache(),
+    TooFewPages(),
+    RoundsTwice(),
+    StreamsDropped("verifier"),
+    StreamsDropped("draft"),
+    DraftAway(),
+    DraftKilled(),
+    OtherDraft(),
+    DraftRandom(),
+    VerifierKilled(),
+    SecondVerifier(),
+)

@@ -1,0 +1,191 @@
+"""Stands between the orchestrator and a service, and does to the traffic what the disturbances of the moment ask for.
+
+Messages go on as they came, coalesced as they were. Only the two item streams are understood; every other call (handles,
+health, the tokenizer) passes as bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+
+from slipstream.rpc.channel import SERVER_OPTIONS, open_channel
+from slipstream.v1 import draft_pb2, verifier_pb2
+
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[Any, Any]
+Ask = Callable[[list[Any]], Awaitable[None]]
+
+ITEM_STREAMS: dict[str, tuple[Any, Any]] = {
+    "/slipstream.v1.VerifierService/Verify": (verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse),
+    "/slipstream.v1.DraftService/Propose": (draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
+}
+_SERVER_STREAMS = ("/slipstream.v1.ModelService/GetTokenizer",)
+
+
+class Fault:
+    """What a disturbance does to one proxy's traffic; this one does nothing. Called on the proxies' event loop."""
+
+    def refuses(self) -> bool:
+        """Whether calls are answered UNAVAILABLE just now, running streams included."""
+        return False
+
+    def breaks(self) -> bool:
+        """Asked at each message: whether the stream ends instead of carrying it."""
+        return False
+
+    def items(self, items: list[Any]) -> list[Any]:
+        """The items to send on instead of these."""
+        return items
+
+    def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The results to hand back instead of these, and items to send once more."""
+        return results, []
+
+
+class Proxy(grpc.GenericRpcHandler):
+    """One address to listen on, one service behind it. ``faults`` may be replaced at any time from any thread."""
+
+    def __init__(self, address: str, upstream: str) -> None:
+        self.address = address
+        self.faults: Sequence[Fault] = ()
+        self._channel = open_channel(upstream)
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((self,))
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server.add_insecure_port(self.address)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Cut every call."""
+        await self._server.stop(None)
+        await self._channel.close()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        """grpc asks here who handles a method."""
+        path: str = handler_call_details.method
+
+        async def call(request: bytes, context: Context) -> bytes:
+            return await self._call(path, request, context)
+
+        async def stream(request: bytes, context: Context) -> AsyncIterator[bytes]:
+            call = self._channel.unary_stream(path, _as_it_is, _as_it_is)(request)
+            async for response in call:
+                yield response
+
+        async def converse(requests: AsyncIterator[bytes], context: Context) -> None:
+            await self._converse(path, requests, context)
+
+        if path in ITEM_STREAMS:
+            return grpc.stream_stream_rpc_method_handler(converse)
+        if path in _SERVER_STREAMS:
+            return grpc.unary_stream_rpc_method_handler(stream)
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    async def _call(self, path: str, request: bytes, context: Context) -> bytes:
+        if any(fault.refuses() for fault in self.faults):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy plays dead")
+        try:
+            call = self._channel.unary_unary(path, _as_it_is, _as_it_is)
+            return await call(request, timeout=context.time_remaining())
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
+            raise AssertionError("abort always raises") from error
+
+    async def _converse(self, path: str, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Carry an item stream until either side or a fault ends it."""
+        request_type, response_type = ITEM_STREAMS[path]
+        call = self._channel.stream_stream(
+            path, request_serializer=request_type.SerializeToString, response_deserializer=response_type.FromString
+        )()
+        writing = asyncio.Lock()
+
+        async def ask(items: list[Any]) -> None:
+            async with writing:
+                await call.write(request_type(items=items))
+
+        ends = (
+            asyncio.create_task(self._carry_items(request_type, requests, ask)),
+            asyncio.create_task(self._carry_results(response_type, call, ask, context)),
+        )
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+            call.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+        # Whoever ended it, the orchestrator sees a stream that is gone; it may be writing, so the status may not arrive.
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy ended the stream")
+
+    async def _carry_items(self, request_type: Any, requests: AsyncIterator[bytes], ask: Ask) -> None:
+        async for data in requests:
+            if self._cuts():
+                return
+            items = list(request_type.FromString(data).items)
+            for fault in self.faults:
+                items = fault.items(items)
+            await ask(items)
+
+    async def _carry_results(self, response_type: Any, call: Any, ask: Ask, context: Context) -> None:
+        async for response in call:
+            if self._cuts():
+                return
+            results = list(response.results)
+            for fault in self.faults:
+                results, again = fault.results(results)
+                if again:
+                    await ask(again)
+            if results:
+                await context.write(response_type(results=results).SerializeToString())
+
+    def _cuts(self) -> bool:
+        return any(fault.refuses() or fault.breaks() for fault in self.faults)
+
+
+def _as_it_is(message: bytes) -> bytes:
+    return message
+
+
+class ProxyThread:
+    """Runs proxies on an event loop in a thread of its own. Use as a context."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+        self._proxies: list[Proxy] = []
+
+    def open(self, address: str, upstream: str) -> Proxy:
+        """A proxy that listens."""
+
+        async def start() -> Proxy:
+            proxy = Proxy(address, upstream)
+            await proxy.start()
+            return proxy
+
+        proxy = self._run(start())
+        self._proxies.append(proxy)
+        return proxy
+
+    def __enter__(self) -> ProxyThread:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for proxy in self._proxies:
+            self._run(proxy.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,0 +1,130 @@
+"""Plain decoding of every prompt in one fresh process: one token a forward, no wire, no draft, no speculation.
+
+Run by the proof as ``python -m proving.reference``; prints how many tokens it has added, a line a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from proving.disturbances import ALL
+from proving.prompts import PromptSource
+from proving.results import Reference, ResultStore
+from proving.schedule import DTYPES, Cell, Turn, plan
+from slipstream.engine.engine import MIB, Engine
+from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
+from slipstream.engine.sequence import Sequence as CachedSequence
+from slipstream.engine.transformers_model import TransformersModel
+from slipstream.hosting.tokenizer_files import embedded_directory
+from slipstream.sampling.choose import choose
+from slipstream.sampling.row import Row
+from slipstream.sampling.rule import SamplingRule
+
+BATCH_SIZE = 32
+_PAGE_SIZE = 16
+
+
+class PlainDecoder:
+    """The embedded target on the engine's parts, driven by a loop that knows no rounds and no scheduling."""
+
+    def __init__(self, dtype: str, longest: int) -> None:
+        """``longest`` sequence in tokens, prompt included."""
+        self._model = TransformersModel.load(str(embedded_directory("target")), device="cpu", dtype=dtype)
+        pages = BATCH_SIZE * (-(-longest // _PAGE_SIZE) + 1)
+        memory = pages * _PAGE_SIZE * self._model.bytes_per_token / MIB
+        self._cache = Engine(self._model, kv_memory_mib=memory, page_size=_PAGE_SIZE).cache
+
+    def decode(self, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], token_count: int) -> Reference:
+        """A batch of turns, each after its prompt."""
+        sequences = [CachedSequence(str(index)) for index in range(len(prompts))]
+        rules = [_rule(turn) for turn in turns]
+        shape = (len(prompts), token_count)
+        reference = Reference(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+        logits = torch.cat(
+            [self._forward([sequence], [prompt]) for sequence, prompt in zip(sequences, prompts, strict=True)]
+        )
+        for position in range(token_count):
+            chosen, margins = _choose(logits, rules, [len(sequence) for sequence in sequences])
+            reference.tokens[:, position] = chosen
+            reference.margins[:, position] = margins
+            logprobs = logits.float().log_softmax(-1)
+            reference.logprobs[:, position] = logprobs[torch.arange(len(chosen)), torch.tensor(chosen)].numpy()
+            if position + 1 < token_count:
+                logits = self._forward(sequences, [[token] for token in chosen])
+        for sequence in sequences:
+            self._cache.release(sequence)
+        return reference
+
+    def _forward(self, sequences: Sequence[CachedSequence], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Append each sequence's tokens; the logits after each one's last."""
+        segments = []
+        for sequence, added in zip(sequences, tokens, strict=True):
+            start = len(sequence)
+            self._cache.extend(sequence, added)
+            segments.append(Segment(added, start, sequence.pages, wanted=1))
+        plan = build_plan(segments, _PAGE_SIZE, self._model.device, BATCH_INVARIANT)
+        return self._model.forward(plan)
+
+
+def _rule(turn: Turn) -> SamplingRule:
+    # A temperature crosses the wire as a float32.
+    return SamplingRule(temperature=float(np.float32(turn.temperature)), seed=turn.seed)
+
+
+def _choose(
+    logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]
+) -> tuple[list[int], list[float]]:
+    """Each row's token and its margin. ``positions`` are those of the tokens being chosen."""
+    choices = choose(logits, [Row(rule, position) for rule, position in zip(rules, positions, strict=True)])
+    return [choice.token for choice in choices], [choice.margin for choice in choices]
+
+
+def decode_cell(
+    decoder: PlainDecoder,
+    cell: Cell,
+    prompts: Sequence[Sequence[int]],
+    token_count: int,
+    report: Callable[[int], None],
+) -> Reference:
+    """A cell's turns in order. Prompts of like length go through together; ``report`` is told tokens as they come."""
+    turns = cell.turns
+    shape = (len(turns), token_count)
+    whole = Reference(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+    order = sorted(range(len(turns)), key=lambda index: len(prompts[turns[index].prompt]))
+    for start in range(0, len(order), BATCH_SIZE):
+        batch = order[start : start + BATCH_SIZE]
+        part = decoder.decode([prompts[turns[i].prompt] for i in batch], [turns[i] for i in batch], token_count)
+        whole.tokens[batch], whole.logprobs[batch], whole.margins[batch] = part.tokens, part.logprobs, part.margins
+        report(len(batch) * token_count)
+    return whole
+
+
+def main() -> None:
+    """Entry point of the child process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--prompts", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--tokens", type=int, required=True)
+    parser.add_argument("--dtype", choices=DTYPES, required=True)
+    options = parser.parse_args()
+    os.nice(10)  # it fills what the served system leaves idle
+    torch.set_num_threads(1)
+    store = ResultStore(options.directory)
+    prompts = PromptSource(options.seed).draw(options.prompts)
+    cells = plan([len(prompt) for prompt in prompts], options.seed, ALL)
+    decoder = PlainDecoder(options.dtype, max(map(len, prompts)) + options.tokens)
+    for cell in cells:
+        if cell.dtype == options.dtype and store.reference(cell.index) is None:
+            reference = decode_cell(decoder, cell, prompts, options.tokens, lambda count: print(count, flush=True))
+            store.save_reference(cell.index, reference)
+
+
+if __name__ == "__main__":
+    main()

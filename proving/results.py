@@ -1,0 +1,109 @@
+"""What a run has found so far, in a directory: kill it at any time, and the next run goes on after the last finished cell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+NO_TOKEN = -1
+"""Stands where no token came."""
+
+
+def commit_of_tree() -> str:
+    """The commit, and if tracked files differ from it a hash of how; "unknown" outside a repository."""
+    root = Path(__file__).parent
+
+    def git(*arguments: str) -> bytes:
+        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=True).stdout
+
+    try:
+        commit = git("rev-parse", "--short", "HEAD").decode().strip()
+        changes = git("diff", "HEAD")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{commit}+{hashlib.sha256(changes).hexdigest()[:8]}" if changes else commit
+
+
+@dataclass(slots=True)
+class Generated:
+    """A cell's turns in order: token ids int32 and their log-probabilities float32, both ``[turns, tokens]``."""
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+
+    @classmethod
+    def empty(cls, turn_count: int, token_count: int) -> Generated:
+        """Nothing generated yet."""
+        shape = (turn_count, token_count)
+        return cls(np.full(shape, NO_TOKEN, np.int32), np.full(shape, np.nan, np.float32))
+
+
+@dataclass(slots=True)
+class Reference(Generated):
+    """Plain decoding's, with each token's lead in perturbed logits over the next best, float32."""
+
+    margins: np.ndarray
+
+
+@dataclass(slots=True)
+class Account:
+    """What happened in a cell besides its tokens."""
+
+    strikes: dict[str, int] = field(default_factory=dict)
+    """By disturbance name."""
+    complaints: list[str] = field(default_factory=list)
+    """What must not happen, whatever the tokens say."""
+    seconds: float = 0.0
+
+
+class ResultStore:
+    """One run's files. Each is written whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def reference(self, cell: int) -> Reference | None:
+        """A cell's reference, if it is there."""
+        path = self._path("reference", cell)
+        return Reference(**_arrays(path)) if path.exists() else None
+
+    def save_reference(self, cell: int, reference: Reference) -> None:
+        """Keep a cell's reference."""
+        self._write(self._path("reference", cell), lambda file: np.savez(file, **asdict(reference)))
+
+    def served(self, cell: int) -> tuple[Generated, Account] | None:
+        """What the served system gave in a cell, if it has run."""
+        path = self._path("served", cell)
+        if not path.exists():
+            return None
+        arrays = _arrays(path)
+        account = Account(**json.loads(bytes(arrays.pop("account"))))
+        return Generated(**arrays), account
+
+    def save_served(self, cell: int, generated: Generated, account: Account) -> None:
+        """Keep what the served system gave in a cell."""
+        noted = np.frombuffer(json.dumps(asdict(account)).encode(), np.uint8)
+        self._write(self._path("served", cell), lambda file: np.savez(file, account=noted, **asdict(generated)))
+
+    def _path(self, kind: str, cell: int) -> Path:
+        return self.directory / f"{kind}-{cell:04d}.npz"
+
+    def _write(self, path: Path, write: Any) -> None:
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        file: IO[bytes]
+        with partial.open("wb") as file:
+            write(file)
+        partial.replace(path)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as archive:
+        return dict(archive)

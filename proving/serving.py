@@ -1,0 +1,175 @@
+"""Runs cells: the system is started, its waves of prompts are sent through it, and what comes back is kept."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+
+from proving import schedule
+from proving.disturbances import Disturbance, Wave
+from proving.results import Account, Generated
+from proving.schedule import Cell, Turn
+from proving.system import Setup, System
+from slipstream.client import Client, PeerError, Result, Settings
+from slipstream.errors import SlipstreamError
+
+_LONGEST_PAUSE = 0.2
+"""Seconds that a session may wait before it joins again."""
+
+
+class CellRun:
+    """One cell, from start-up to its last token."""
+
+    def __init__(
+        self, cell: Cell, prompts: Sequence[Sequence[int]], token_count: int, seed: int, report: Callable[[int], None]
+    ) -> None:
+        """``report`` is told how many tokens have come since it was last told."""
+        self.generated = Generated.empty(len(cell.turns), token_count)
+        self.account = Account()
+        self._cell = cell
+        self._prompts = prompts
+        self._token_count = token_count
+        self._rng = random.Random(f"cell {cell.index} {seed}")
+        self._report = report
+        self._row_of = {turn.prompt: row for row, turn in enumerate(cell.turns)}
+        self._strikes = Counter[str]()
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Everything. SlipstreamError if the services cannot be started."""
+        started = time.monotonic()
+        with System(self._setup()) as system, Client(system.orchestrator_address) as client:
+            for wave in self._cell.waves:
+                self._run_wave(wave, system, client)
+        self.account.strikes = dict(self._strikes)
+        self.account.seconds = time.monotonic() - started
+
+    def _setup(self) -> Setup:
+        lengths = [len(self._prompts[turn.prompt]) + self._token_count for turn in self._cell.turns]
+        setup = Setup(
+            dtype=self._cell.dtype,
+            session_count=max(wave.session_count for wave in self._cell.waves),
+            common_length=sum(lengths) // len(lengths),
+            longest_length=max(lengths),
+            proxied=self._cell.rough,
+        )
+        for disturbance in self._cell.disturbances:
+            setup = disturbance.setup(setup)
+        return setup
+
+    def _run_wave(self, planned: schedule.Wave, system: System, client: Client) -> None:
+        met = [*self._cell.disturbances, *planned.disturbances]
+        token_count = len(planned.turns) * self._token_count
+        wave = Wave(system, client, random.Random(self._rng.random()), token_count, self._complain)
+        with self._disturbed(wave, met):
+            waiting = deque(planned.turns)
+            sessions = [
+                threading.Thread(target=self._run_session, args=(wave, waiting, met, random.Random(self._rng.random())))
+                for _ in range(planned.session_count)
+            ]
+            try:
+                for session in sessions:
+                    session.start()
+                for session in sessions:
+                    session.join()
+            finally:
+                waiting.clear()  # an interrupted run starts no more turns
+
+    @contextmanager
+    def _disturbed(self, wave: Wave, met: Sequence[Disturbance]) -> Iterator[None]:
+        """Inside, the disturbances are at work."""
+        system = wave.system
+        for index, proxy in enumerate(system.verifier_proxies):
+            faults = (d.verifier_fault(wave, index, self._strike(d)) for d in met)
+            proxy.faults = [fault for fault in faults if fault is not None]
+        if system.draft_proxy is not None:
+            faults = (d.draft_fault(wave, self._strike(d)) for d in met)
+            system.draft_proxy.faults = [fault for fault in faults if fault is not None]
+        threads = [threading.Thread(target=self._disturb, args=(wave, d)) for d in met]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            wave.over.set()
+            for thread in threads:
+                thread.join()
+
+    def _disturb(self, wave: Wave, disturbance: Disturbance) -> None:
+        try:
+            disturbance.during(wave, self._strike(disturbance))
+        except SlipstreamError as error:
+            self._complain(f"{disturbance.name}: {error}")
+
+    def _run_session(self, wave: Wave, waiting: deque[Turn], met: Sequence[Disturbance], rng: random.Random) -> None:
+        """One session of many: takes turns until none is left."""
+        while True:
+            time.sleep(rng.random() * _LONGEST_PAUSE)
+            try:
+                turn = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                result = self._run_turn(wave, turn, [*met, *turn.disturbances])
+            except PeerError as error:
+                self._complain(f"prompt {turn.prompt} got no answer: {error.reason}: {error}")
+                continue
+            self._keep(turn, result)
+
+    def _run_turn(self, wave: Wave, turn: Turn, met: Sequence[Disturbance]) -> Result:
+        prompt = self._prompts[turn.prompt]
+        settings = Settings(
+            temperature=turn.temperature,
+            seed=turn.seed,
+            max_token_count=self._token_count,
+            ignore_end_tokens=True,
+            top_logprob_count=0,
+        )
+        for disturbance in met:
+            settings = disturbance.settings(settings)
+            disturbance.before(wave.client, prompt)
+        wave.in_flight[turn.prompt] = prompt
+        try:
+            reply = wave.client.generate(prompt, settings)
+            told = 0
+            for _ in reply:
+                wave.generated[turn.prompt] = len(reply.result.token_ids)
+                self._report(wave.generated[turn.prompt] - told)
+                told = wave.generated[turn.prompt]
+            self._report(len(reply.result.token_ids) - told)
+        finally:
+            wave.generated[turn.prompt] = self._token_count
+            del wave.in_flight[turn.prompt]
+        for disturbance in met:
+            self._strike(disturbance)(disturbance.strikes_in(reply.result))
+        return reply.result
+
+    def _keep(self, turn: Turn, result: Result) -> None:
+        row = self._row_of[turn.prompt]
+        tokens = result.token_ids[: self._token_count]
+        self.generated.tokens[row, : len(tokens)] = tokens
+        logprobs = [entry.logprob for entry in result.logprobs[: self._token_count]]
+        self.generated.logprobs[row, : len(logprobs)] = np.array(logprobs, np.float32)
+        if len(result.token_ids) != self._token_count or len(result.logprobs) != self._token_count:
+            self._complain(
+                f"prompt {turn.prompt} got {len(result.token_ids)} tokens and {len(result.logprobs)} "
+                f"log-probabilities, not {self._token_count}: {result.finish_reason}"
+            )
+
+    def _strike(self, disturbance: Disturbance) -> Callable[[int], None]:
+        return partial(self._count, disturbance.name)
+
+    def _count(self, name: str, count: int) -> None:
+        with self._lock:
+            self._strikes[name] += count
+
+    def _complain(self, complaint: str) -> None:
+        with self._lock:
+            self.account.complaints.append(f"cell {self._cell.index}: {complaint}")

@@ -1,0 +1,193 @@
+"""The proof in its smallest form, and that it sees a difference: in the reference, and in a token changed on its way."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from proving.disturbances import ALL, Disturbance, OneSession, Scope, Strike, Wave
+from proving.prompts import PromptSource
+from proving.proxy import Fault
+from proving.reference import PlainDecoder
+from proving.results import ResultStore
+from proving.schedule import Cell, plan
+from proving.schedule import Wave as PlannedWave
+from proving.serving import CellRun
+
+PROMPT_COUNT = 40
+TOKEN_COUNT = 48
+SEED = 3
+RUN = f"test-seed{SEED}-prompts{PROMPT_COUNT}-tokens{TOKEN_COUNT}"
+PROMPTS = PromptSource(SEED).draw(PROMPT_COUNT)
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def planned() -> list[Cell]:
+    return plan([len(prompt) for prompt in PROMPTS], SEED, ALL)
+
+
+def start(directory: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "proving", "--prompts", str(PROMPT_COUNT), "--tokens", str(TOKEN_COUNT)]
+    command += ["--seed", str(SEED), "--commit", "test", "--directory", str(directory)]
+    command += ["--report", str(directory / "report.md")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate()
+    return process.returncode, output
+
+
+@pytest.fixture(scope="module")
+def proven(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run killed after its first cell and run again: its directory and what it printed."""
+    directory = tmp_path_factory.mktemp("prove")
+    first_cell = directory / RUN / "served-0000.npz"
+    process = start(directory)
+    while not first_cell.exists():
+        assert process.poll() is None, finish(process)[1]
+        time.sleep(0.1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    finish(process)
+    written = first_cell.stat().st_mtime_ns
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive, f"left behind by a killed proof: {alive}"
+    code, output = finish(start(directory))
+    assert code == 0, output
+    assert first_cell.stat().st_mtime_ns == written, "the finished cell was run again"
+    return directory, output
+
+
+def row_of(output: str, name: str) -> str:
+    return next(line for line in output.splitlines() if line.startswith(f"| {name} |"))
+
+
+def test_not_one_bit_differs_under_any_disturbance(proven: tuple[Path, str]) -> None:
+    directory, output = proven
+    assert f"{PROMPT_COUNT} prompts, {PROMPT_COUNT * TOKEN_COUNT:,} tokens: not one bit differs." in output
+    report = (directory / "report.md").read_text()
+    for disturbance in ALL:
+        cells = [cell.strip() for cell in row_of(report, disturbance.name).split("|")[1:-1]]
+        unit, _, strikes = cells[3].rpartition(": ")
+        assert int(cells[1]) >= PROMPT_COUNT / 20 and int(strikes.replace(",", "")) > 0 and unit == disturbance.unit
+        assert cells[4:] == ["0", ""]
+
+
+def compare_changed(proven: Path, copy: Path, change: Any) -> tuple[int, str]:
+    """The verdict on a copy of a finished run that ``change`` had its hands on: nothing is run again."""
+    shutil.copytree(proven, copy)
+    change(ResultStore(copy / RUN))
+    code, _ = finish(start(copy))
+    return code, (copy / "report.md").read_text()
+
+
+def test_other_noise_in_the_reference_and_one_flipped_bit_are_seen(proven: tuple[Path, str], tmp_path: Path) -> None:
+    cell = planned()[2]
+    noisy = next(index for index, turn in enumerate(cell.turns) if turn.temperature > 0)
+    flipped = next(index for index, turn in enumerate(cell.turns) if turn.temperature == 0)
+    expected = {}
+
+    def change(store: ResultStore) -> None:
+        reference = store.reference(cell.index)
+        assert reference is not None
+        turn = cell.turns[noisy]
+        prompt = PROMPTS[turn.prompt]
+        other = PlainDecoder(cell.dtype, len(prompt) + TOKEN_COUNT).decode(
+            [prompt], [dataclasses.replace(turn, seed=turn.seed ^ 1)], TOKEN_COUNT
+        )
+        position = int((other.tokens[0] != reference.tokens[noisy]).nonzero()[0][0])
+        expected["noisy"] = f"prompt {turn.prompt}, position {position}, token, margin {other.margins[0, position]:.4g}"
+        for array, changed in zip(dataclasses.astuple(reference), dataclasses.astuple(other), strict=True):
+            array[noisy] = changed[0]
+        reference.logprobs.view(np.int32)[flipped, 31] ^= 1
+        margin = reference.margins[flipped, 31]
+        turn = cell.turns[flipped]
+        expected["flipped"] = f"prompt {turn.prompt}, position 31, log-probability, margin {margin:.4g}"
+        store.save_reference(cell.index, reference)
+
+    code, report = compare_changed(proven[0], tmp_path / "changed", change)
+    assert code == 1
+    assert f"2 of {PROMPT_COUNT} prompts differ" in report
+    assert row_of(report, f"{cell.dtype}, temperature 0.8").endswith(f"| 1 | {expected['noisy']} |")
+    assert row_of(report, f"{cell.dtype}, temperature 0").endswith(f"| 1 | {expected['flipped']} |")
+    met = list(cell.met())
+    touched = {disturbance.name for index in (noisy, flipped) for disturbance in met[index][1]}
+    for disturbance in ALL:
+        assert row_of(report, disturbance.name).endswith("| 0 |  |") != (disturbance.name in touched)
+
+
+class Tampering(Disturbance):
+    """Changes the verifier's token once, well inside a turn."""
+
+    name = "tampering"
+    unit = "tokens changed"
+    scope = Scope.WAVE
+    proxied = True
+    place: tuple[int, int] | None = None
+    """Prompt and position of the changed token."""
+
+    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
+        tampering = self
+
+        class Tamper(Fault):
+            length = 0
+
+            def items(self, items: list[Any]) -> list[Any]:
+                self.length = items[0].base_length + len(items[0].tail)
+                return items
+
+            def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
+                ((turn, prompt),) = wave.in_flight.items()  # one session
+                position = self.length + results[0].accepted_count - len(prompt)
+                if tampering.place is None and position > TOKEN_COUNT // 2:
+                    results[0].next_token ^= 1
+                    tampering.place = (turn, position)
+                    strike(1)
+                return results, []
+
+        return Tamper()
+
+
+def test_a_token_changed_between_verifier_and_orchestrator_is_seen(proven: tuple[Path, str], tmp_path: Path) -> None:
+    cell = planned()[1]
+    tampering = Tampering()
+    waves = [PlannedWave(cell.turns, 1, [OneSession(), tampering])]
+    run = CellRun(Cell(cell.index, cell.dtype, True, waves), PROMPTS, TOKEN_COUNT, SEED, lambda _: None)
+    run.run()
+    assert tampering.place is not None and run.account.strikes.pop(tampering.name) == 1
+    prompt, position = tampering.place
+    row = next(row for row, turn in enumerate(cell.turns) if turn.prompt == prompt)
+
+    def change(store: ResultStore) -> None:
+        kept = store.served(cell.index)
+        assert kept is not None
+        store.save_served(cell.index, run.generated, kept[1])
+
+    code, report = compare_changed(proven[0], tmp_path / "tampered", change)
+    reference = ResultStore(proven[0] / RUN).reference(cell.index)
+    assert code == 1 and reference is not None
+    where = f"prompt {prompt}, position {position}, token, margin {reference.margins[row, position]:.4g}"
+    assert row_of(report, "all").endswith(f"| 1 | {where} |")
+
+
+def test_the_list_names_every_disturbance_and_too_few_prompts_are_refused() -> None:
+    def run(*flags: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "proving", *flags]
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
+
+    listed = run("--list").stdout
+    assert all(disturbance.name in listed for disturbance in ALL)
+    refused = run("--prompts", "39")
+    assert refused.returncode == 1 and "at least 40" in refused.stderr
