@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the finished cells say. ``by_condition`` has a row for each dtype and temperature."""
+    """What the finished cells say. ``by_condition`` has a row for each dtype and temperature, and for each pair."""
 
     total: Row
     by_condition: list[Row]
@@ -82,8 +82,8 @@ def compare(cells: Sequence[Cell], disturbances: Sequence[Disturbance], store: R
         for name, count in account.strikes.items():
             rows[name].strike_count = (rows[name].strike_count or 0) + count
         for index, (turn, met) in enumerate(cell.met()):
-            condition = f"{cell.dtype}, temperature {turn.temperature:g}"
-            touched = [total, conditions.setdefault(condition, Row(condition)), *(rows[d.name] for d in met)]
+            names = (f"{cell.dtype}, temperature {turn.temperature:g}", cell.pair)
+            touched = [total, *(conditions.setdefault(name, Row(name)) for name in names), *(rows[d.name] for d in met)]
             difference = first_difference(turn.prompt, index, reference, served)
             for row in touched:
                 row.prompt_count += 1

@@ -492,14 +492,14 @@ class DraftKilled(Disturbance):
 
 
 class OtherDraft(Disturbance):
-    """Another model drafts: the target itself in another dtype, which agrees with nearly everything."""
+    """Another model drafts: the target itself, in float32, which agrees with nearly everything."""
 
     name = "draft replaced by another model"
     unit = "rounds it proposed for"
     scope = Scope.CELL
 
     def setup(self, setup: Setup) -> Setup:
-        return replace(setup, draft="target")
+        return replace(setup, draft=setup.pair.target)
 
     def strikes_in(self, result: Result) -> int:
         return result.draft_count

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from proving.comparison import Verdict, compare
 from proving.disturbances import ALL, Disturbance
+from proving.pairs import prepare
 from proving.prompts import PromptSource
 from proving.results import ResultStore
 from proving.schedule import DTYPES, Cell, plan
@@ -49,6 +50,7 @@ class Proof:
 
     def __init__(self, run: Run, console: Console, disturbances: Sequence[Disturbance] = ALL) -> None:
         self.store = ResultStore(run.directory)
+        prepare(run.directory)
         self._run = run
         self._console = console
         self._disturbances = disturbances
@@ -78,16 +80,15 @@ class Proof:
         return compare(self.cells, self._disturbances, self.store)
 
     def _serve(self, cell: Cell, meter: _Meter) -> None:
-        run = CellRun(cell, self._prompts, self._run.token_count, self._run.seed, meter.add)
+        run = CellRun(cell, self._prompts, self._run.token_count, self._run.seed, self._run.directory, meter.add)
         run.run()
         self.store.save_served(cell.index, run.generated, run.account)
         rate = self._tokens_in(cell) / run.account.seconds
         names = dict.fromkeys(
             d.name for d in (*cell.disturbances, *(d for wave in cell.waves for d in wave.disturbances))
         )
-        self._console.log(
-            f"cell {cell.index + 1} of {len(self.cells)}, {cell.dtype}: {rate:.0f} tokens/s with {'; '.join(names)}"
-        )
+        which = f"cell {cell.index + 1} of {len(self.cells)}, {cell.pair}, {cell.dtype}"
+        self._console.log(f"{which}: {rate:.0f} tokens/s with {'; '.join(names)}")
         for complaint in run.account.complaints:
             self._console.log(complaint, style="red")
 

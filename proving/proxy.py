@@ -7,6 +7,7 @@ health, the tokenizer) passes as bytes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
@@ -17,6 +18,8 @@ import grpc
 from slipstream.rpc.channel import SERVER_OPTIONS, open_channel
 from slipstream.v1 import draft_pb2, verifier_pb2
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 Ask = Callable[[list[Any]], Awaitable[None]]
@@ -25,6 +28,9 @@ ITEM_STREAMS: dict[str, tuple[Any, Any]] = {
     "/slipstream.v1.VerifierService/Verify": (verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse),
     "/slipstream.v1.DraftService/Propose": (draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
 }
+_ENDINGS = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
+"""What reading and writing raise when a stream has ended."""
+
 _SERVER_STREAMS = ("/slipstream.v1.ModelService/GetTokenizer",)
 
 
@@ -121,7 +127,9 @@ class Proxy(grpc.GenericRpcHandler):
             for end in ends:
                 end.cancel()
             call.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+            for error in await asyncio.gather(*ends, return_exceptions=True):
+                if isinstance(error, Exception) and not isinstance(error, _ENDINGS):
+                    log.error("a proxy failed", exc_info=error)
         # Whoever ended it, the orchestrator sees a stream that is gone; it may be writing, so the status may not arrive.
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy ended the stream")
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from proving.disturbances import ALL
+from proving.pairs import pair_named
 from proving.prompts import PromptSource
 from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
@@ -21,7 +22,6 @@ from slipstream.engine.engine import MIB, Engine
 from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.engine.transformers_model import TransformersModel
-from slipstream.hosting.tokenizer_files import embedded_directory
 from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
@@ -31,11 +31,11 @@ _PAGE_SIZE = 16
 
 
 class PlainDecoder:
-    """The embedded target on the engine's parts, driven by a loop that knows no rounds and no scheduling."""
+    """A target on the engine's parts, driven by a loop that knows no rounds and no scheduling."""
 
-    def __init__(self, dtype: str, longest: int) -> None:
+    def __init__(self, target: Path, dtype: str, longest: int) -> None:
         """``longest`` sequence in tokens, prompt included."""
-        self._model = TransformersModel.load(str(embedded_directory("target")), device="cpu", dtype=dtype)
+        self._model = TransformersModel.load(str(target), device="cpu", dtype=dtype)
         pages = BATCH_SIZE * (-(-longest // _PAGE_SIZE) + 1)
         memory = pages * _PAGE_SIZE * self._model.bytes_per_token / MIB
         self._cache = Engine(self._model, kv_memory_mib=memory, page_size=_PAGE_SIZE).cache
@@ -119,10 +119,15 @@ def main() -> None:
     store = ResultStore(options.directory)
     prompts = PromptSource(options.seed).draw(options.prompts)
     cells = plan([len(prompt) for prompt in prompts], options.seed, ALL)
-    decoder = PlainDecoder(options.dtype, max(map(len, prompts)) + options.tokens)
+    decoders: dict[str, PlainDecoder] = {}
     for cell in cells:
         if cell.dtype == options.dtype and store.reference(cell.index) is None:
-            reference = decode_cell(decoder, cell, prompts, options.tokens, lambda count: print(count, flush=True))
+            if cell.pair not in decoders:
+                target = pair_named(cell.pair, options.directory).target
+                decoders[cell.pair] = PlainDecoder(target, cell.dtype, max(map(len, prompts)) + options.tokens)
+            reference = decode_cell(
+                decoders[cell.pair], cell, prompts, options.tokens, lambda count: print(count, flush=True)
+            )
             store.save_reference(cell.index, reference)
 
 

@@ -15,17 +15,19 @@ import numpy as np
 NO_TOKEN = -1
 """Stands where no token came."""
 
+_CODE = ("slipstream", "orchestrator", "verifier_service", "draft_service", "proving")
+
 
 def commit_of_tree() -> str:
-    """The commit, and if tracked files differ from it a hash of how; "unknown" outside a repository."""
-    root = Path(__file__).parent
+    """The commit, and if the code that runs differs from it a hash of how; "unknown" outside a repository."""
+    root = Path(__file__).parent.parent
 
     def git(*arguments: str) -> bytes:
         return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=True).stdout
 
     try:
         commit = git("rev-parse", "--short", "HEAD").decode().strip()
-        changes = git("diff", "HEAD")
+        changes = git("diff", "HEAD", "--", *_CODE)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit}+{hashlib.sha256(changes).hexdigest()[:8]}" if changes else commit

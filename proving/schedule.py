@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from proving.disturbances import Disturbance, Scope
+from proving.pairs import EMBEDDED, RANDOM_WEIGHTS
 
 DTYPES = ("float32", "bfloat16")
 TEMPERATURES = (0.0, 0.8)
@@ -20,6 +21,8 @@ LEAST_PROMPTS = 40
 MOST_SESSIONS = 16
 _CELL_SIZE = 250
 _WAVE_SIZE = 50
+_PAIR_PERIOD = 10
+"""Cells of which the first of each dtype serve the embedded pair; the smallest runs have four cells and serve it in two."""
 EXHAUSTIVE_GROUPS = ("prefill", "pages", "draft length")
 """Every cell or turn has one of these."""
 
@@ -48,6 +51,7 @@ class Cell:
     """Prompts that share one set of service processes. ``rough`` cells have proxies."""
 
     index: int
+    pair: str
     dtype: str
     rough: bool
     waves: list[Wave]
@@ -117,7 +121,8 @@ class _Planner:
             wave_count = max(2, round(len(turns) / _WAVE_SIZE))
             bounds = [len(turns) * w // wave_count for w in range(wave_count + 1)]
             waves = [Wave(turns[start:end]) for start, end in itertools.pairwise(bounds)]
-            self.cells.append(Cell(index, DTYPES[dtype], index % 4 in (1, 2), waves))
+            pair = EMBEDDED if index % (_PAIR_PERIOD if cell_count > 4 else 4) < len(DTYPES) else RANDOM_WEIGHTS
+            self.cells.append(Cell(index, pair, DTYPES[dtype], index % 4 in (1, 2), waves))
 
     def disturb_cells(self) -> None:
         """One of each set-up group to every cell; the others where they are due."""

@@ -9,11 +9,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from proving import schedule
 from proving.disturbances import Disturbance, Wave
+from proving.pairs import pair_named
 from proving.results import Account, Generated
 from proving.schedule import Cell, Turn
 from proving.system import Setup, System
@@ -28,7 +30,13 @@ class CellRun:
     """One cell, from start-up to its last token."""
 
     def __init__(
-        self, cell: Cell, prompts: Sequence[Sequence[int]], token_count: int, seed: int, report: Callable[[int], None]
+        self,
+        cell: Cell,
+        prompts: Sequence[Sequence[int]],
+        token_count: int,
+        seed: int,
+        directory: Path,
+        report: Callable[[int], None],
     ) -> None:
         """``report`` is told how many tokens have come since it was last told."""
         self.generated = Generated.empty(len(cell.turns), token_count)
@@ -38,6 +46,7 @@ class CellRun:
         self._token_count = token_count
         self._rng = random.Random(f"cell {cell.index} {seed}")
         self._report = report
+        self._directory = directory
         self._row_of = {turn.prompt: row for row, turn in enumerate(cell.turns)}
         self._strikes = Counter[str]()
         self._lock = threading.Lock()
@@ -54,6 +63,7 @@ class CellRun:
     def _setup(self) -> Setup:
         lengths = [len(self._prompts[turn.prompt]) + self._token_count for turn in self._cell.turns]
         setup = Setup(
+            pair=pair_named(self._cell.pair, self._directory),
             dtype=self._cell.dtype,
             session_count=max(wave.session_count for wave in self._cell.waves),
             common_length=sum(lengths) // len(lengths),

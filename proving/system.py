@@ -8,11 +8,12 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
+from proving.pairs import Pair
 from proving.proxy import Proxy, ProxyThread
 from slipstream.cli.local import Service
-from slipstream.hosting.tokenizer_files import embedded_directory
 
 START_SECONDS = 300.0
 _PORTS = range(18000, 30000)
@@ -27,6 +28,7 @@ class Setup:
     tokens at a turn's end.
     """
 
+    pair: Pair
     dtype: str
     session_count: int
     common_length: int
@@ -36,7 +38,8 @@ class Setup:
     max_step_tokens: int = 512
     kv_token_count: int | None = None
     verifier_count: int = 1
-    draft: str = "embedded"
+    draft: Path | None = None
+    """Instead of the pair's own."""
     proxied: bool = False
 
 
@@ -92,15 +95,15 @@ class System:
     def start_verifier(self, index: int) -> None:
         """Start, or after `kill` start again, a verifier; does not wait for it."""
         setup = self.setup
-        flags = ["--model", "embedded", "--dtype", setup.dtype, "--page-size", str(setup.page_size)]
+        flags = ["--model", str(setup.pair.target), "--dtype", setup.dtype, "--page-size", str(setup.page_size)]
         flags += ["--prefill-chunk", str(setup.prefill_chunk), "--max-step-tokens", str(setup.max_step_tokens)]
         flags += ["--kv-memory-mib", str(_kv_memory_mib(setup)), "--threads", "1", "--drain-seconds", "0"]
         self._start(f"verifier {index}", "verifier_service", self._verifier_addresses[index], flags)
 
     def start_draft(self) -> None:
         """Start, or after `kill` start again, the draft; does not wait for it."""
-        model = str(embedded_directory("target")) if self.setup.draft == "target" else self.setup.draft
-        flags = ["--model", model, "--dtype", "float32", "--threads", "1", "--drain-seconds", "0"]
+        model = self.setup.draft or self.setup.pair.draft
+        flags = ["--model", str(model), "--dtype", "float32", "--threads", "1", "--drain-seconds", "0"]
         self._start("draft", "draft_service", self._draft_address, flags)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
@@ -127,11 +130,7 @@ class System:
 def _kv_memory_mib(setup: Setup) -> float:
     if setup.kv_token_count is None:
         return 256.0
-    return setup.kv_token_count * KV_BYTES_PER_TOKEN[setup.dtype] / 2**20
-
-
-KV_BYTES_PER_TOKEN = {"float32": 24576, "bfloat16": 12288}
-"""Of the embedded target."""
+    return setup.kv_token_count * setup.pair.kv_bytes_per_token(setup.dtype) / 2**20
 
 
 def _free_address() -> str:

@@ -54,7 +54,8 @@ def free_address() -> str:
 
 
 class Service:
-    """One child process. It gets SIGTERM if we die without stopping it."""
+    """One child process. It gets SIGTERM if we die without stopping it, and, in Linux's view of a parent, already when the
+    thread that started it ends."""
 
     def __init__(self, name: str, module: str, address: str, flags: Sequence[str], environment: dict[str, str]) -> None:
         self.name = name

@@ -97,10 +97,15 @@ def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
     assert [key for key, tokens in got.items() if tokens != reference] == []
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
-def test_a_random_weight_pair_equals_transformers(family: str, tmp_path: Path) -> None:
-    target = tiny_models.save(tiny_models.build(family), tmp_path / "target")
-    draft = tiny_models.save(tiny_models.perturbed(tiny_models.build(family), 0.1), tmp_path / "draft")
+@pytest.mark.parametrize(
+    ("family", "padded"), [("llama", ()), ("qwen2", ("draft",)), ("gpt2", ("target",))], ids=lambda value: str(value)
+)
+def test_a_random_weight_pair_equals_transformers(family: str, padded: tuple[str, ...], tmp_path: Path) -> None:
+    """Vocabularies padded beyond the same tokenizer's pair up, whichever of the two is the wider."""
+    models = {"target": tiny_models.build(family), "draft": tiny_models.perturbed(tiny_models.build(family), 0.1)}
+    for role in padded:
+        models[role].resize_token_embeddings(tiny_models.VOCABULARY_SIZE + 64, mean_resizing=False)
+    target, draft = (tiny_models.save(model, tmp_path / role) for role, model in models.items())
     rng = random.Random(1)
     prompts = [[rng.randrange(3, 4000) for _ in range(rng.randint(1, 60))] for _ in range(8)]
     expected = oracle(target, prompts, 32)

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from proving.disturbances import ALL, Disturbance, OneSession, Scope, Strike, Wave
+from proving.pairs import pair_named
 from proving.prompts import PromptSource
 from proving.proxy import Fault
 from proving.reference import PlainDecoder
@@ -104,13 +105,13 @@ def test_other_noise_in_the_reference_and_one_flipped_bit_are_seen(proven: tuple
         assert reference is not None
         turn = cell.turns[noisy]
         prompt = PROMPTS[turn.prompt]
-        other = PlainDecoder(cell.dtype, len(prompt) + TOKEN_COUNT).decode(
-            [prompt], [dataclasses.replace(turn, seed=turn.seed ^ 1)], TOKEN_COUNT
-        )
+        other = PlainDecoder(
+            pair_named(cell.pair, store.directory).target, cell.dtype, len(prompt) + TOKEN_COUNT
+        ).decode([prompt], [dataclasses.replace(turn, seed=turn.seed ^ 1)], TOKEN_COUNT)
         position = int((other.tokens[0] != reference.tokens[noisy]).nonzero()[0][0])
         expected["noisy"] = f"prompt {turn.prompt}, position {position}, token, margin {other.margins[0, position]:.4g}"
-        for array, changed in zip(dataclasses.astuple(reference), dataclasses.astuple(other), strict=True):
-            array[noisy] = changed[0]
+        for name in ("tokens", "logprobs", "margins"):
+            getattr(reference, name)[noisy] = getattr(other, name)[0]
         reference.logprobs.view(np.int32)[flipped, 31] ^= 1
         margin = reference.margins[flipped, 31]
         turn = cell.turns[flipped]
@@ -149,12 +150,12 @@ class Tampering(Disturbance):
                 return items
 
             def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
-                ((turn, prompt),) = wave.in_flight.items()  # one session
-                position = self.length + results[0].accepted_count - len(prompt)
-                if tampering.place is None and position > TOKEN_COUNT // 2:
-                    results[0].next_token ^= 1
-                    tampering.place = (turn, position)
-                    strike(1)
+                for turn, prompt in wave.in_flight.items():  # one session
+                    position = self.length + results[0].accepted_count - len(prompt)
+                    if tampering.place is None and position > TOKEN_COUNT // 2:
+                        results[0].next_token ^= 1
+                        tampering.place = (turn, position)
+                        strike(1)
                 return results, []
 
         return Tamper()
@@ -164,9 +165,17 @@ def test_a_token_changed_between_verifier_and_orchestrator_is_seen(proven: tuple
     cell = planned()[1]
     tampering = Tampering()
     waves = [PlannedWave(cell.turns, 1, [OneSession(), tampering])]
-    run = CellRun(Cell(cell.index, cell.dtype, True, waves), PROMPTS, TOKEN_COUNT, SEED, lambda _: None)
+    run = CellRun(
+        Cell(cell.index, cell.pair, cell.dtype, True, waves),
+        PROMPTS,
+        TOKEN_COUNT,
+        SEED,
+        proven[0] / RUN,
+        lambda _: None,
+    )
     run.run()
-    assert tampering.place is not None and run.account.strikes.pop(tampering.name) == 1
+    assert tampering.place is not None and run.account.strikes[tampering.name] == 1
+    assert run.account.complaints == []
     prompt, position = tampering.place
     row = next(row for row, turn in enumerate(cell.turns) if turn.prompt == prompt)
 
