@@ -10,9 +10,10 @@ import pytest
 
 from proving.comparison import Verdict, compare
 from proving.disturbances import ALL, RoundsTwice, Wave
+from proving.pairs import PAIRS
 from proving.report import Circumstances, markdown, sentence
 from proving.results import Account, Generated, Reference, ResultStore
-from proving.schedule import LEAST_PROMPTS, Cell, plan
+from proving.schedule import DTYPES, LEAST_PROMPTS, TEMPERATURES, Cell, plan
 from slipstream.v1 import verifier_pb2
 
 TOKEN_COUNT = 16
@@ -46,7 +47,10 @@ def test_equal_bits_everywhere_are_a_proof(cells: list[Cell], store: ResultStore
     verdict = verdict_of(cells, store)
     assert verdict.proven
     assert (verdict.total.prompt_count, verdict.total.token_count) == (LEAST_PROMPTS, LEAST_PROMPTS * TOKEN_COUNT)
-    assert [row.prompt_count for row in verdict.by_condition] == [LEAST_PROMPTS // 4] * 4
+    assert {row.name: row.prompt_count for row in verdict.by_condition} == {
+        **{f"{dtype}, temperature {t:g}": LEAST_PROMPTS // 4 for dtype in DTYPES for t in TEMPERATURES},
+        **dict.fromkeys(PAIRS, LEAST_PROMPTS // 2),
+    }
     assert sentence(verdict) == f"{LEAST_PROMPTS} prompts, {LEAST_PROMPTS * TOKEN_COUNT} tokens: not one bit differs."
 
 

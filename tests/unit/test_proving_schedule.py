@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from proving.disturbances import ALL, Disturbance, Scope
+from proving.pairs import EMBEDDED, PAIRS
 from proving.prompts import PromptSource
 from proving.schedule import DTYPES, LEAST_PROMPTS, MOST_SESSIONS, TEMPERATURES, Cell, least_share, plan
 
@@ -49,6 +50,14 @@ def test_prompts_are_split_evenly_over_dtype_and_temperature(count: int) -> None
     split = Counter((cell.dtype, turn.temperature) for cell in cells for turn in cell.turns)
     assert len(split) == len(DTYPES) * len(TEMPERATURES)
     assert max(split.values()) - min(split.values()) <= 1
+
+
+def test_each_pair_has_both_dtypes_and_rough_and_smooth_cells_and_a_fifth_is_the_embedded_pair() -> None:
+    cells = schedule(10_000)
+    kinds = {(cell.pair, cell.dtype, cell.rough) for cell in cells}
+    assert len(kinds) == len(PAIRS) * len(DTYPES) * 2
+    assert sum(len(cell.turns) for cell in cells if cell.pair == EMBEDDED) == 2_000
+    assert {cell.pair for cell in schedule(LEAST_PROMPTS)} == set(PAIRS)
 
 
 def test_at_ten_thousand_each_disturbance_meets_both_dtypes_and_both_temperatures() -> None:
