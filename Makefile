@@ -31,7 +31,7 @@ check: $(VENV)/dev ## ruff, mypy --strict, import-linter, buf lint, stub diff
 bench: $(VENV)/dev ## measure against transformers on the embedded pair
 	$(BIN)/python -m benchmarks.embedded_pair
 
-prove: $(VENV)/dev ## served under disturbances against plain decoding, bit by bit: PROMPTS=40 takes minutes, 10000 hours
+prove: $(VENV)/dev ## served under disturbances against plain decoding, bit by bit: PROMPTS=40 takes two minutes, 10000 an hour
 	$(BIN)/python -m proving --prompts $(PROMPTS)
 
 protos: $(VENV)/dev ## generate the Python stubs anew

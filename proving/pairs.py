@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from slipstream.hosting.tokenizer_files import embedded_directory
 
@@ -20,7 +20,6 @@ EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
 PAIRS = (EMBEDDED, RANDOM_WEIGHTS)
 
 _DISAGREEMENT = 0.1
-"""Noise on the draft's weights, in standard deviations of each: it agrees often, not always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,25 @@ def prepare(directory: Path) -> None:
     if not (pair.draft / "config.json").exists():
         torch.manual_seed(0)
         model = LlamaForCausalLM(_CONFIG).eval()
-        _save(model, pair.target)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight += torch.randn_like(weight) * weight.std(correction=0) * _DISAGREEMENT
-        _save(model, pair.draft)
+        save(model, pair.target)
+        save(perturbed(model, _DISAGREEMENT), pair.draft)
+
+
+def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrainedModel:
+    """The same model with noise on its weights, in standard deviations of each: a draft that agrees often, not always."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += torch.randn(weight.shape, generator=generator) * weight.std(correction=0) * scale
+    return model
+
+
+def save(model: PreTrainedModel, directory: Path) -> Path:
+    """A model directory with the embedded pair's tokenizer."""
+    model.save_pretrained(directory)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(embedded_directory("target") / name, directory / name)
+    return directory
 
 
 def pair_named(name: str, directory: Path) -> Pair:
@@ -71,9 +84,3 @@ _CONFIG = LlamaConfig(
     pad_token_id=0,
     initializer_range=0.2,  # else every context says nearly the same
 )
-
-
-def _save(model: LlamaForCausalLM, directory: Path) -> None:
-    model.save_pretrained(directory)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(embedded_directory("target") / name, directory / name)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import signal
-import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,11 +11,9 @@ from types import TracebackType
 
 from proving.pairs import Pair
 from proving.proxy import Proxy, ProxyThread
-from slipstream.cli.local import Service
+from slipstream.cli.local import Service, free_address
 
 START_SECONDS = 300.0
-_PORTS = range(18000, 30000)
-"""Below what the kernel gives to outgoing connections: a killed service must find its port again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +46,9 @@ class System:
         self.setup = setup
         self.verifier_proxies: list[Proxy] = []
         self.draft_proxy: Proxy | None = None
-        self._verifier_addresses = [_free_address() for _ in range(setup.verifier_count)]
-        self._draft_address = _free_address()
-        self.orchestrator_address = _free_address()
+        self._verifier_addresses = [free_address() for _ in range(setup.verifier_count)]
+        self._draft_address = free_address()
+        self.orchestrator_address = free_address()
         self._proxy_thread = ProxyThread() if setup.proxied else None
         self._services: dict[str, Service] = {}
         # A service ends with the thread that started it (slipstream/cli/child.py): this one lives as long as the system.
@@ -78,8 +74,8 @@ class System:
         verifiers, draft = list(self._verifier_addresses), self._draft_address
         if self._proxy_thread is not None:
             self._proxy_thread.__enter__()
-            self.verifier_proxies = [self._proxy_thread.open(_free_address(), upstream) for upstream in verifiers]
-            self.draft_proxy = self._proxy_thread.open(_free_address(), draft)
+            self.verifier_proxies = [self._proxy_thread.open(free_address(), upstream) for upstream in verifiers]
+            self.draft_proxy = self._proxy_thread.open(free_address(), draft)
             verifiers, draft = [proxy.address for proxy in self.verifier_proxies], self.draft_proxy.address
         flags = ["--verifier", ",".join(verifiers), "--draft", draft]
         # Patience for restarts on a busy machine; it decides when a turn fails, never what it says.
@@ -131,15 +127,3 @@ def _kv_memory_mib(setup: Setup) -> float:
     if setup.kv_token_count is None:
         return 256.0
     return setup.kv_token_count * setup.pair.kv_bytes_per_token(setup.dtype) / 2**20
-
-
-def _free_address() -> str:
-    while True:
-        address = ("127.0.0.1", random.choice(_PORTS))
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-            except OSError:
-                continue
-            return f"127.0.0.1:{address[1]}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from slipstream.hosting.tokenizer_files import embedded_directory
+from proving.pairs import perturbed, save
+
+__all__ = ["FAMILIES", "VOCABULARY_SIZE", "WINDOW", "build", "perturbed", "save"]
 
 VOCABULARY_SIZE = 4096
 _SHAPE = {
@@ -85,20 +85,3 @@ def build(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     return model.eval()
-
-
-def save(model: PreTrainedModel, directory: Path) -> Path:
-    """A model directory, tokenizer included."""
-    model.save_pretrained(directory)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(embedded_directory("target") / name, directory / name)
-    return directory
-
-
-def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrainedModel:
-    """The same model with noise on its weights: a draft that agrees often, not always."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight += torch.randn(weight.shape, generator=generator) * weight.std(correction=0) * scale
-    return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 
 _POLL_SECONDS = 0.05
+_PORTS = range(18000, 30000)
+"""Below what the kernel gives to outgoing connections: a service that is started again must find its port free."""
 
 
 class ServiceFailedError(SlipstreamError):
@@ -48,9 +51,15 @@ class PairSettings:
 
 def free_address() -> str:
     """A loopback address whose port is free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    while True:
+        address = ("127.0.0.1", random.choice(_PORTS))
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError:
+                continue
+            return f"127.0.0.1:{address[1]}"
 
 
 class Service:
