@@ -1,7 +1,7 @@
 """The pairs that are served: the embedded one, and one of random weights.
 
 Random weights spread their probability over many tokens whose logits lie close together, so that a single wrong bit soon
-shows as another token; and they are small, so that four fifths of ten thousand prompts are affordable. The embedded pair is
+shows as another token; and they are small, so that nine tenths of ten thousand prompts are affordable. The embedded pair is
 trained and has real sizes.
 """
 
