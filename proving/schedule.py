@@ -22,8 +22,8 @@ MOST_SESSIONS = 16
 _CELL_SIZE = 250
 _WAVE_SIZE = 50
 _PAIR_PERIOD = 22
-"""Cells of which the first of each dtype serve the embedded pair; no multiple of four, so that it meets rough and smooth ones in
-either dtype. The smallest runs have four cells and serve it in two."""
+"""Cells of which the first of each dtype serve the embedded pair; no multiple of four, so that it meets rough and smooth ones
+in either dtype. The smallest runs have four cells and serve it in two."""
 EXHAUSTIVE_GROUPS = ("prefill", "pages", "draft length")
 """Every cell or turn has one of these."""
 
