@@ -1,4 +1,4 @@
-"""Proposing: the draft's own coupled choices, token after token."""
+"""Proposing: the draft's own choices, or under the ratio test its draws, token after token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.outcome import TokenDistribution
-from slipstream.sampling.row import Choice
+from slipstream.sampling.row import VOID, Choice
 from slipstream.sampling.rule import SamplingRule
 
 
@@ -58,6 +58,8 @@ class ProposeJob(Job):
 
     def advance(self, choices: list[Choice]) -> bool:
         token = choices[-1].token
+        if token == VOID:  # what is in flight breaks the structure: no outcome of it can be continued
+            return True
         self._drawn.append(choices[-1])
         self.pending = [token]
         # Nothing follows an end token: what the draft said after it would be wasted.
@@ -68,6 +70,8 @@ class ProposeJob(Job):
         """The likeliest outcome's continuation; for a plain proposal, the proposal."""
         if self._in_flight_count == 0:
             return [_branch(0, None, self._drawn)]
+        if not self._drawn:
+            return []
         return [_branch(self._in_flight_count, self._drawn[0].token, self._drawn[1:])]
 
 

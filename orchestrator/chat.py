@@ -15,7 +15,7 @@ from orchestrator.generation import GenerationSettings
 from orchestrator.pair import ServedPair
 from orchestrator.store import SessionRecord
 from orchestrator.turns import TurnEvent
-from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,13 @@ class CommandFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class EmptyCommand:
-    """A request that commands nothing."""
+class BadCommand:
+    """A request that cannot be understood."""
+
+    error: SlipstreamError
 
 
-Command = StartChat | UserMessage | CancelTurn | EmptyCommand
+Command = StartChat | UserMessage | CancelTurn | BadCommand
 ChatEvent = SessionOpened | TurnEvent | CommandFailed
 
 
@@ -71,7 +73,7 @@ class ChatStream:
         self._parent = parent
         self._record: SessionRecord | None = None
         self._settings = GenerationSettings()
-        self._queue: asyncio.Queue[StartChat | UserMessage | EmptyCommand | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[StartChat | UserMessage | BadCommand | None] = asyncio.Queue()
         self._cancels: deque[asyncio.Event] = deque()  # one for each message not answered yet, the running one first
 
     async def run(self, commands: AsyncIterator[Command]) -> AsyncGenerator[ChatEvent]:
@@ -83,8 +85,8 @@ class ChatStream:
                     if isinstance(command, StartChat):
                         yield self._start(command)
                         continue
-                    if isinstance(command, EmptyCommand):
-                        raise InvalidFieldsError([FieldViolation("command", "must be set: start, message or cancel")])
+                    if isinstance(command, BadCommand):
+                        raise command.error
                     try:
                         async with aclosing(self._turn(command, self._cancels[0])) as events:
                             async for event in events:
@@ -127,14 +129,15 @@ class ChatStream:
         if self._record is None:
             raise ChatProtocolError("send start before the first message")
         session = self._record.session
+        settings = command.settings.over(self._settings)
+        await self._pair.check_structure(settings)  # the only wait: what is looked at below holds until the turn begins
         if session.turn is not None:
             raise SessionBusyError(f"session {session.id} has a turn running on another stream", session_id=session.id)
         self._pair.store.get(session.id)  # it may have been deleted or have expired meanwhile
         if not command.content:
             raise InvalidFieldsError([FieldViolation("message.content", "must not be empty")])
         prompt = session.prompt_for(command.content)
-        settings = command.settings.over(self._settings)
-        resolved = await self._pair.resolve(settings, len(prompt), acceptance=session.acceptance)
+        resolved = self._pair.resolve(settings, len(prompt), acceptance=session.acceptance)
         turn = self._pair.run_turn(
             self._record, prompt, resolved, content=command.content, cancelled=cancelled, parent=self._parent
         )

@@ -28,6 +28,15 @@ def choice_seed(seed: int, index: int) -> int:
     return int.from_bytes(digest, "little") & MAX_SEED
 
 
+def _choice(resolved: ResolvedTurn, index: int) -> ResolvedTurn:
+    """The turn of one answer. The prompt's log-probabilities come with the first and are the same for all."""
+    rule = replace(resolved.rule, seed=choice_seed(resolved.rule.seed, index))
+    logprobs = resolved.logprobs
+    if index and logprobs is not None:
+        logprobs = replace(logprobs, prompt=False)
+    return replace(resolved, rule=rule, logprobs=logprobs)
+
+
 async def run_choices(
     pair: ServedPair, prompt: Sequence[int], resolved: ResolvedTurn, count: int, parent: Context
 ) -> AsyncGenerator[tuple[int, TurnEvent]]:
@@ -39,9 +48,8 @@ async def run_choices(
         if index:
             await prefilled.wait()  # the others find the prompt's pages in the prefix cache
         record = pair.store.detached(pair.codec)
-        rule = replace(resolved.rule, seed=choice_seed(resolved.rule.seed, index))
         turn = pair.run_turn(
-            record, prompt, replace(resolved, rule=rule), content=None, cancelled=asyncio.Event(), parent=parent
+            record, prompt, _choice(resolved, index), content=None, cancelled=asyncio.Event(), parent=parent
         )
         try:
             async with aclosing(turn) as turn_events:

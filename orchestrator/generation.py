@@ -23,6 +23,11 @@ from slipstream.sampling.structure import Structure
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 64
+MAX_LISTED_TOKENS = 8192
+"""In a field of a rule that lists tokens: every item of every round carries them."""
+
+MAX_PROMPT_LOGPROBS = 200_000
+"""Prompt tokens times log-probabilities of each: they come in one message, and clients take 4 MiB."""
 
 T = TypeVar("T")
 
@@ -133,8 +138,8 @@ def _rule(
         presence_penalty=settings.presence_penalty or 0.0,
         frequency_penalty=settings.frequency_penalty or 0.0,
         logit_bias=settings.logit_bias or (),
-        allowed_token_ids=settings.allowed_token_ids or (),
-        banned_token_ids=settings.banned_token_ids or (),
+        allowed_token_ids=tuple(dict.fromkeys(settings.allowed_token_ids or ())),
+        banned_token_ids=tuple(dict.fromkeys(settings.banned_token_ids or ())),
         first_generated_position=prompt_length,
         structure=settings.structure,
         acceptance=settings.acceptance or acceptance or Acceptance.COUPLED,
@@ -149,6 +154,11 @@ def _or(value: T | None, default: T) -> T:
 def _rule_violations(rule: SamplingRule, model: ModelLimits) -> list[FieldViolation]:
     """What is wrong with a rule, by the fields' paths in the settings."""
     violations = [*sampling_violations(rule), *token_id_violations(rule, model.vocabulary_size)]
+    violations += [
+        FieldViolation(name, f"may name at most {MAX_LISTED_TOKENS} tokens, but names {len(tokens)}")
+        for name, tokens in rule.token_ids
+        if len(tokens) > MAX_LISTED_TOKENS
+    ]
     if not violations and not _leaves_a_token(rule, model.vocabulary_size):
         what = "must leave at least one token that is neither banned nor an end token held back"
         violations = [FieldViolation("allowed_token_ids" if rule.allowed_token_ids else "banned_token_ids", what)]
@@ -189,6 +199,11 @@ def _violations(
             f"must be from 0 to {MAX_TOP_LOGPROB_COUNT}, but is {top_count}",
         ),
         (
+            "logprobs.prompt",
+            not _wants_prompt(resolved) or prompt_length * (1 + top_count) <= MAX_PROMPT_LOGPROBS,
+            f"may ask for at most {MAX_PROMPT_LOGPROBS} log-probabilities: take a shorter prompt or a lower top_count",
+        ),
+        (
             "speculation.draft_length",
             0 <= draft_length <= model.max_draft_length,
             f"must be from 1 to {model.max_draft_length}, but is {draft_length}",
@@ -198,6 +213,10 @@ def _violations(
     if settings.structure is not None:
         violations += _structure_conflicts(settings)
     return violations
+
+
+def _wants_prompt(resolved: ResolvedTurn) -> bool:
+    return resolved.logprobs is not None and resolved.logprobs.prompt
 
 
 def _structure_conflicts(settings: GenerationSettings) -> list[FieldViolation]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from opentelemetry.context import Context
 
 from orchestrator.config import OrchestratorSettings
-from orchestrator.errors import NotReadyError
+from orchestrator.errors import NotReadyError, SessionBusyError
 from orchestrator.generation import GenerationSettings, ModelLimits, ResolvedTurn, resolve
 from orchestrator.peers import DraftPeer, ModelInfo, VerifierPeer
 from orchestrator.rounds import Rounds
@@ -117,20 +117,22 @@ class ServedPair:
         """The target's tokenizer. NotReadyError before the verifier has been reached."""
         return self._require_ready().codec
 
-    async def resolve(
+    async def check_structure(self, settings: GenerationSettings) -> None:
+        """InvalidStructureError with the reason. On another thread: a large schema takes a while."""
+        if settings.structure is not None:
+            await asyncio.to_thread(self._require_ready().compiler.validate, settings.structure)
+
+    def resolve(
         self, settings: GenerationSettings, prompt_length: int, *, acceptance: Acceptance | None = None
     ) -> ResolvedTurn:
         """What a turn needs, checked. ``acceptance`` is what the session has.
 
-        InvalidFieldsError, InvalidStructureError, PromptTooLongError or, for a wrong pair, TokenizerMismatchError.
+        InvalidFieldsError, PromptTooLongError or, for a wrong pair, TokenizerMismatchError.
         """
         resolved = resolve(settings, prompt_length, self.limits, acceptance=acceptance)
         mismatch = self._mismatch()
         if resolved.draft_length and mismatch is not None:
             raise mismatch
-        if resolved.rule.structure is not None:
-            # On another thread: a large schema takes a while.
-            await asyncio.to_thread(self._require_ready().compiler.validate, resolved.rule.structure)
         return resolved
 
     def create_session(self, system: str | None) -> SessionRecord:
@@ -148,6 +150,8 @@ class ServedPair:
         parent: Context,
     ) -> AsyncGenerator[TurnEvent]:
         """See TurnRunner.run. Turns that run when the process drains for too long are cancelled."""
+        if record in self._running:
+            raise SessionBusyError(f"session {record.session.id} has a turn running", session_id=record.session.id)
         runner = self._require_ready().runner
         turn = runner.run(record, prompt, resolved, content=content, cancelled=cancelled, parent=parent)
         self._running[record] = cancelled
@@ -199,6 +203,7 @@ class ServedPair:
         done, _ = await asyncio.wait(reached, return_when=asyncio.FIRST_COMPLETED)
         first = done.pop()
         target, codec = first.result()
+        self.verifiers.admit(reached[first])
         for task, peer in reached.items():
             if task is not first:
                 self._background.append(asyncio.create_task(self._compare(task, peer, target)))
@@ -216,8 +221,9 @@ class ServedPair:
         self, reached: asyncio.Task[tuple[ModelInfo, Codec]], peer: VerifierPeer, target: ModelInfo
     ) -> None:
         await reached
-        if not self.verifiers.fits(peer, target):
-            self.verifiers.exclude(peer)
+        if self.verifiers.fits(peer, target):
+            self.verifiers.admit(peer)
+        else:
             log.error("the verifier at %s hosts something else than %s and is not used", peer.address, target.name)
 
     async def _connect_draft(self, draft: DraftPeer) -> None:

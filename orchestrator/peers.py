@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from dataclasses import dataclass
+from itertools import takewhile
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -26,7 +27,7 @@ from slipstream.rpc.sampling_wire import (
 )
 from slipstream.rpc.status import error_of, error_of_call
 from slipstream.rpc.wire import duration, seconds
-from slipstream.sampling.outcome import LogprobRequest, TokenDistribution, TokenLogprobs
+from slipstream.sampling.outcome import LogprobRequest, TokenDistribution, TokenLogprobs, distribution_fault
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 from slipstream.v1 import (
     draft_pb2,
@@ -98,9 +99,21 @@ class Proposal:
     tokens: tuple[int, ...]
     distributions: tuple[TokenDistribution, ...] = ()
 
-    def cut(self, length: int) -> Proposal:
-        """Its first tokens."""
-        return Proposal(self.tokens[:length], self.distributions[:length])
+    def usable(self, draft_length: int, vocabulary_size: int) -> Proposal:
+        """The part that a target of that vocabulary can check: it ends at a token the target does not have.
+
+        Distributions lose the tokens that the target does not have: the tokens kept were drawn from what is left.
+        """
+        known = takewhile(lambda token: 0 <= token < vocabulary_size, self.tokens[:draft_length])
+        length = len(list(known))
+        return Proposal(self.tokens[:length], tuple(d.within(vocabulary_size) for d in self.distributions[:length]))
+
+    def fault(self, vocabulary_size: int) -> str | None:
+        """What is wrong with the distributions, if anything is."""
+        if len(self.distributions) != len(self.tokens):
+            return "there must be one for each token"
+        drawn = zip(self.tokens, self.distributions, strict=True)
+        return next((fault for pair in drawn if (fault := distribution_fault(*pair, vocabulary_size))), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import time
 from collections.abc import Awaitable, Iterator, Sequence
@@ -41,6 +40,9 @@ from slipstream.telemetry.tracing import traceparent_of, tracer
 log = logging.getLogger(__name__)
 
 _REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT")
+_STRANGER_REASONS = ("WEIGHTS_MISMATCH", "TOKENIZER_MISMATCH")
+"""A verifier that came back with another model is as good as away."""
+
 _MAX_RESTATEMENTS = 3
 _NOTHING_PROPOSED = Proposal(())
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -98,7 +100,12 @@ class Rounds:
         if draft_length:
             await self._open_both(record)
         proposed, draft_failed = await self._propose(record.draft, tokens, draft_length, rule, span)
-        proposal = self._usable(proposed.proposal, draft_length) if proposed else _NOTHING_PROPOSED
+        proposal = _NOTHING_PROPOSED
+        if proposed is not None:
+            proposal = proposed.proposal.usable(draft_length, self._target.vocabulary_size)
+            if rule.draws_ratios and (fault := proposal.fault(self._target.vocabulary_size)) is not None:
+                log.warning("the draft service's distributions are wrong (%s): a round goes on without them", fault)
+                proposal, draft_failed = _NOTHING_PROPOSED, True
         answer = await self._verify(record.verifier, tokens, proposal, rule, logprobs, span)
         record.verifier.learn(length + answer.accepted_count)
         if proposed is not None:
@@ -122,12 +129,6 @@ class Rounds:
         if self.draft is not None:
             self.draft.close_sequence(record.draft.handle)
             record.draft.forget()
-
-    def _usable(self, proposal: Proposal, draft_length: int) -> Proposal:
-        """The part of a proposal that the target can check: its vocabulary may be the smaller one."""
-        size = self._target.vocabulary_size
-        known = itertools.takewhile(lambda token: 0 <= token < size, proposal.tokens[:draft_length])
-        return proposal.cut(len(list(known)))
 
     async def _propose(
         self, sequence: PeerSequence, tokens: Sequence[int], draft_length: int, rule: SamplingRule, parent: Span
@@ -202,14 +203,14 @@ class Rounds:
                         _restate(sequence, error)
                         continue
                     span.set_attribute(names.ERROR_REASON, error.reason)
-                    absent = error.code is Code.UNAVAILABLE or error.reason == "WEIGHTS_MISMATCH"
+                    absent = error.code is Code.UNAVAILABLE or error.reason in _STRANGER_REASONS
                     if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
                         raise
                     if time.monotonic() + pause > give_up:
                         raise self._lost(error) if absent else error from error
                     if absent and self.verifiers.leave(sequence):
                         continue
-                    if error.reason == "WEIGHTS_MISMATCH":
+                    if error.reason in _STRANGER_REASONS and self.verifiers.is_alone:
                         raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)

@@ -11,12 +11,12 @@ from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from orchestrator.chat import (
+    BadCommand,
     CancelTurn,
     ChatEvent,
     ChatStream,
     Command,
     CommandFailed,
-    EmptyCommand,
     SessionOpened,
     StartChat,
     UserMessage,
@@ -85,7 +85,9 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             what = f"must be from 0 to {MAX_CHOICES}, but is {count}"
             raise InvalidFieldsError([FieldViolation("choice_count", what)])
         prompt = self._prompt(request)
-        resolved = await self._pair.resolve(_settings(request.settings), len(prompt))
+        settings = _settings(request.settings)
+        await self._pair.check_structure(settings)
+        resolved = self._pair.resolve(settings, len(prompt))
         parent = context_of_metadata(context.invocation_metadata())
         async with aclosing(run_choices(self._pair, prompt, resolved, count, parent)) as events:
             async for event in events:
@@ -199,20 +201,22 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
 
 async def _commands(requests: AsyncIterator[orchestrator_pb2.ChatRequest]) -> AsyncIterator[Command]:
     async for request in requests:
-        kind = request.WhichOneof("command")
-        if kind == "start":
-            start = request.start
-            yield StartChat(
-                start.session_id if start.HasField("session_id") else None,
-                start.system if start.HasField("system") else None,
-                _settings(start.settings),
-            )
-        elif kind == "message":
-            yield UserMessage(request.message.content, _settings(request.message.settings))
-        elif kind == "cancel":
-            yield CancelTurn()
-        else:
-            yield EmptyCommand()
+        try:
+            yield _command(request)
+        except SlipstreamError as error:
+            yield BadCommand(error)
+
+
+def _command(request: orchestrator_pb2.ChatRequest) -> Command:
+    kind = request.WhichOneof("command")
+    if kind == "start":
+        start = request.start
+        return StartChat(_given(start, "session_id"), _given(start, "system"), _settings(start.settings))
+    if kind == "message":
+        return UserMessage(request.message.content, _settings(request.message.settings))
+    if kind == "cancel":
+        return CancelTurn()
+    raise InvalidFieldsError([FieldViolation("command", "must be set: start, message or cancel")])
 
 
 def _settings(message: orchestrator_pb2.GenerationSettings) -> GenerationSettings:

@@ -128,7 +128,7 @@ class Session:
         self.turn: Turn | None = None
         self.acceptance: Acceptance | None = None
         """That of the first turn, and so of all: the two kinds are never mixed within a session."""
-        self._before_turn: tuple[list[int], list[Message]] | None = None
+        self._before_turn: tuple[list[int], list[Message], Acceptance | None] | None = None
         self._ended_with_end_token = False
 
     def prompt_for(self, content: str) -> list[int]:
@@ -159,8 +159,8 @@ class Session:
             raise AcceptanceFixedError(
                 f"session {self.id} began with acceptance {self.acceptance.name} and keeps it", session_id=self.id
             )
+        self._before_turn = (self.tokens, list(self.messages), self.acceptance)
         self.acceptance = rule.acceptance
-        self._before_turn = (self.tokens, list(self.messages))
         self.tokens = list(prompt)
         if content is not None:
             self.messages.append(Message("user", content))
@@ -173,10 +173,10 @@ class Session:
         assert self.turn is not None and self._before_turn is not None, "no turn is running"
         turn, self.turn = self.turn, None
         if turn.generated_count == 0:
-            self.tokens, self.messages = self._before_turn
+            self.tokens, self.messages, self.acceptance = self._before_turn
             self.turn_count -= 1
         else:
-            self._ended_with_end_token = turn.finish_reason is FinishReason.END_TOKEN
+            self._ended_with_end_token = turn.finish_reason in (FinishReason.END_TOKEN, FinishReason.STOP_TOKEN)
             self.messages.append(Message("assistant", turn.text))
         self._before_turn = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from orchestrator.peer_sequence import PeerSequence
 from orchestrator.peers import ModelInfo, VerifierPeer
@@ -21,7 +22,7 @@ class Verifiers:
         self._by_address = {peer.address: peer for peer in self.peers}
         self._breakers = {peer.address: Breaker() for peer in self.peers}
         self._session_counts: Counter[str] = Counter()
-        self._strangers: set[str] = set()
+        self._admitted: set[str] = set()
 
     def __str__(self) -> str:
         return ", ".join(self._by_address)
@@ -31,14 +32,19 @@ class Verifiers:
         """Whether one of them is connected just now."""
         return any(peer.reachable for peer in self.peers)
 
-    def exclude(self, peer: VerifierPeer) -> None:
-        """Never use a verifier: it hosts something else."""
-        self._strangers.add(peer.address)
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other verifier to wait for."""
+        return len(self._admitted) == 1
+
+    def admit(self, peer: VerifierPeer) -> None:
+        """Use a verifier from now on: it has been reached, and hosts the target."""
+        self._admitted.add(peer.address)
 
     def home(self, sequence: PeerSequence) -> VerifierPeer:
         """The verifier that a session's sequence lives on; a new sequence is given to the one with the fewest."""
         if sequence.address is None:
-            peers = self._usable() or [peer for peer in self.peers if self._is_known(peer)]
+            peers = self._usable() or [peer for peer in self.peers if peer.address in self._admitted]
             peer = min(peers, key=lambda peer: self._session_counts[peer.address])
             sequence.address = peer.address
             self._session_counts[peer.address] += 1
@@ -56,6 +62,7 @@ class Verifiers:
         self._breakers[away].failed()
         if not any(peer.address != away for peer in self._usable()):
             return False
+        self._by_address[away].close_sequence(sequence.handle)  # it may be well, and only its stream was lost
         self.forget(sequence)
         log.warning("the verifier at %s is away: a session moves to %s", away, self.home(sequence).address)
         return True
@@ -74,13 +81,9 @@ class Verifiers:
         sequence.forget()
 
     def fits(self, peer: VerifierPeer, target: ModelInfo) -> bool:
-        """Whether a verifier that has been reached may share the target's sessions."""
+        """Whether a verifier that has been reached may share the target's sessions: all but names must be equal."""
         assert peer.info is not None
-        return (peer.info.weights_fingerprint, peer.info.tokenizer_fingerprint, peer.info.context_length) == (
-            target.weights_fingerprint,
-            target.tokenizer_fingerprint,
-            target.context_length,
-        )
+        return replace(peer.info, name=target.name, device=target.device) == target
 
     async def close(self) -> None:
         """Close them all."""
@@ -88,7 +91,4 @@ class Verifiers:
             await peer.close()
 
     def _usable(self) -> list[VerifierPeer]:
-        return [peer for peer in self.peers if self._is_known(peer) and self._breakers[peer.address].allows]
-
-    def _is_known(self, peer: VerifierPeer) -> bool:
-        return peer.info is not None and peer.address not in self._strangers
+        return [peer for peer in self.peers if peer.address in self._admitted and self._breakers[peer.address].allows]

@@ -44,6 +44,7 @@ class Structure:
             if value is not None:
                 setattr(message, name, value)
         if self.choices is not None:
+            message.choices.SetInParent()  # no choices are a mistake to tell, not nothing said
             message.choices.choices.extend(self.choices)
         return message
 

@@ -18,7 +18,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.sampling.choose import choose
 from slipstream.sampling.logprobs import logprobs_of
 from slipstream.sampling.outcome import TokenLogprobs
-from slipstream.sampling.row import Choice, Proposed, Row
+from slipstream.sampling.row import Choice, Mask, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
 
 MIB = 2**20
@@ -28,7 +28,8 @@ MIB = 2**20
 class Append:
     """One sequence's part of a step. Its pages are there already (`SequenceCache.extend`).
 
-    ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last ``wanted`` ones.
+    ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last ``wanted`` ones. The tokens
+    from ``committed_length`` on are guesses.
     ``proposed`` are the draws that the first of these choices test, under the ratio test; ``drafting`` says that they are
     a draft's own. ``top_logprob_count`` asks for the choices' log-probabilities and that many likeliest tokens'.
     ``scored`` are the tokens that follow the rows just before the wanted ones: their log-probabilities are asked for too.
@@ -38,6 +39,7 @@ class Append:
     token_count: int
     wanted: int
     rule: SamplingRule
+    committed_length: int = 0
     drafting: bool = False
     proposed: TokenSequence[Proposed] = ()
     top_logprob_count: int | None = None
@@ -133,9 +135,12 @@ class Engine:
         for row, proposed in zip(rows, append.proposed, strict=False):
             row.proposed = proposed
         if rule.structure is not None and wanted:
-            for row, allowed in zip(rows, self.structures.masks(sequence, rule, wanted), strict=True):
+            for row, allowed in zip(rows, self._masks(append), strict=True):
                 row.allowed = allowed
         return rows
+
+    def _masks(self, append: Append) -> list[Mask | None]:
+        return self.structures.masks(append.sequence, append.rule, append.wanted, append.committed_length)
 
     def _score(self, appends: TokenSequence[Append], answers: list[Appended], logits: torch.Tensor) -> None:
         """Fill in the log-probabilities that were asked for, all in one go."""

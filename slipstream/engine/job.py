@@ -129,6 +129,7 @@ class Job:
             count,
             wanted=max(0, self.wanted - len(self.choices) - len(self.pending)),
             rule=self.rule,
+            committed_length=self.statement.committed_length,
             drafting=self.drafting,
             proposed=self._proposed[len(self.choices) :],
             top_logprob_count=None if self._logprobs is None else self._logprobs.top_count,

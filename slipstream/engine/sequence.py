@@ -13,7 +13,7 @@ from slipstream.engine.pages import PagePool
 _ROOT_KEY = b"slipstream"
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
+@dataclass(eq=False, slots=True)
 class Sequence:
     """One session's cache on this service: position i's KV is in ``pages[i // page_size]``."""
 

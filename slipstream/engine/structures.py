@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
+from collections import OrderedDict
 
 from slipstream.engine.errors import InvalidItemError
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.matcher import Matcher, StructureCompiler
+from slipstream.sampling.matcher import Matcher, StructureCompiler, StructureFailedError
 from slipstream.sampling.row import Mask
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure
+
+_MAX_MATCHERS = 64
+"""A matcher and what it has found on its way may take megabytes."""
 
 
 class Structures:
     """One matcher for each sequence: it follows the sequence's tokens forth and, when a round is rolled back, back.
 
-    A matcher is cache like KV is: one that is lost is made anew from the tokens.
+    A matcher is cache like KV is: one that is lost, or gives way to others, is made anew from the tokens.
     """
 
     def __init__(self) -> None:
         self.compiler: StructureCompiler | None = None
         """Set once, before the first step; without it no rule may have a structure."""
-        self._matchers: WeakKeyDictionary[Sequence, tuple[Structure, Matcher]] = WeakKeyDictionary()
+        self._matchers: OrderedDict[Sequence, tuple[Structure, Matcher]] = OrderedDict()  # least recently used first
 
-    def masks(self, sequence: Sequence, rule: SamplingRule, wanted: int) -> list[Mask | None]:
-        """What may be chosen after each of the last ``wanted`` tokens; None after a token that breaks the structure.
+    def masks(self, sequence: Sequence, rule: SamplingRule, wanted: int, committed_length: int) -> list[Mask | None]:
+        """What may be chosen after each of the last ``wanted`` tokens; None after a guess that breaks the structure.
 
-        StructureFailedError if the structure cannot be followed any further; InvalidItemError if the tokens before break it.
+        StructureFailedError if the structure cannot be followed any further; InvalidItemError if committed tokens, those
+        before ``committed_length``, break it.
         """
         assert rule.structure is not None
         matcher = self._matcher(sequence, rule.structure)
         first = len(sequence) - wanted + 1
-        if not matcher.sync(sequence.tokens[rule.first_generated_position : first]):
+        try:
+            fits = matcher.sync(sequence.tokens[rule.first_generated_position : first])
+        except StructureFailedError:
+            if first <= committed_length:
+                raise
+            fits = False
+        if fits:
+            return matcher.masks(sequence.tokens[first:])
+        if first <= committed_length:
             raise InvalidItemError("the tokens generated so far do not fit the structure", field="rule.structure")
-        return matcher.masks(sequence.tokens[first:])
+        return [None] * wanted  # a guess of an earlier step breaks it
 
     def _matcher(self, sequence: Sequence, structure: Structure) -> Matcher:
-        known = self._matchers.get(sequence)
-        if known is not None and known[0] == structure:
-            return known[1]
-        if self.compiler is None:
-            raise InvalidItemError("this service was started without structured output", field="rule.structure")
-        matcher = self.compiler.matcher(structure)
-        self._matchers[sequence] = (structure, matcher)
-        return matcher
+        known = self._matchers.pop(sequence, None)
+        if known is None or known[0] != structure:
+            if self.compiler is None:
+                raise InvalidItemError("this service was started without structured output", field="rule.structure")
+            known = (structure, self.compiler.matcher(structure))
+        self._matchers[sequence] = known
+        if len(self._matchers) > _MAX_MATCHERS:
+            self._matchers.popitem(last=False)
+        return known[1]

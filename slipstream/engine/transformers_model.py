@@ -37,7 +37,7 @@ class TransformersModel:
         self.sampling_defaults = _sampling_defaults(generation)
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.device = model.device
-        self.weights_fingerprint = _weights_fingerprint(model)
+        self.weights_fingerprint = _weights_fingerprint(model, self.end_token_ids)
         self._layers = _probe_layers(model)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None
@@ -166,10 +166,10 @@ def _sampling_defaults(generation: GenerationConfig) -> SamplingDefaults:
     )
 
 
-def _weights_fingerprint(model: Any) -> str:
-    """sha256 over dtype, kind of device, and the names, shapes and 64 evenly spaced values of the weights: another
+def _weights_fingerprint(model: Any, end_token_ids: tuple[int, ...]) -> str:
+    """sha256 over dtype, kind of device, end tokens, and the names, shapes and 64 evenly spaced values of the weights: another
     checkpoint has another one, and it takes milliseconds where a hash of all bytes would take minutes."""
-    digest = hashlib.sha256(f"{model.dtype} {model.device.type}".encode())
+    digest = hashlib.sha256(f"{model.dtype} {model.device.type} {end_token_ids}".encode())
     for name, weight in sorted(model.state_dict().items()):
         values = weight.detach().reshape(-1)
         sample = values[:: max(1, values.numel() // _FINGERPRINT_VALUES)].to("cpu", torch.float32)

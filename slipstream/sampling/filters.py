@@ -49,9 +49,15 @@ def _process(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         return logits
     if logits is given:  # a copy only where the conversion made none
         logits = logits.clone()
-    contexts: dict[int, NDArray[np.int64]] = {}  # a step's rows share their sequence's tokens
+    contexts: dict[int, NDArray[np.int64]] = {}  # a step's rows share their sequence's tokens and their rule
+    excluded: dict[int, torch.Tensor] = {}
     for index in processed:
-        _process_row(logits[index], rows[index], contexts)
+        row = rows[index]
+        if _penalises(row.rule) and id(row.context) not in contexts:
+            contexts[id(row.context)] = np.array(row.context, dtype=np.int64)
+        if id(row.rule) not in excluded:
+            excluded[id(row.rule)] = _excluded(row.rule, logits[index])
+        _process_row(logits[index], row, contexts.get(id(row.context)), excluded[id(row.rule)])
     return logits
 
 
@@ -60,31 +66,34 @@ def _is_processed(row: Row) -> bool:
     return (
         row.position < rule.first_end_position
         or row.allowed is not None
-        or rule.repetition_penalty != 1
-        or rule.presence_penalty != 0
-        or rule.frequency_penalty != 0
+        or _penalises(rule)
         or bool(rule.logit_bias or rule.banned_token_ids or rule.allowed_token_ids)
     )
 
 
-def _process_row(logits: torch.Tensor, row: Row, contexts: dict[int, NDArray[np.int64]]) -> None:
+def _penalises(rule: SamplingRule) -> bool:
+    return rule.repetition_penalty != 1 or rule.presence_penalty != 0 or rule.frequency_penalty != 0
+
+
+def _excluded(rule: SamplingRule, like: torch.Tensor) -> torch.Tensor:
+    """Which tokens a rule never lets be chosen, bool ``[vocabulary]``."""
+    excluded = torch.full_like(like, bool(rule.allowed_token_ids), dtype=torch.bool)
+    excluded[list(rule.allowed_token_ids)] = False
+    excluded[list(rule.banned_token_ids)] = True
+    return excluded
+
+
+def _process_row(logits: torch.Tensor, row: Row, context: NDArray[np.int64] | None, excluded: torch.Tensor) -> None:
     """In place, for one row of logits ``[vocabulary]``."""
     rule = row.rule
     if rule.logit_bias:
         tokens, biases = zip(*rule.logit_bias, strict=True)
         logits[list(tokens)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
-    if rule.repetition_penalty != 1 or rule.presence_penalty or rule.frequency_penalty:
-        if id(row.context) not in contexts:
-            contexts[id(row.context)] = np.array(row.context, dtype=np.int64)
-        _penalise(logits, rule, contexts[id(row.context)][: row.position])
-    if rule.banned_token_ids:
-        logits[list(rule.banned_token_ids)] = -torch.inf
+    if context is not None and _penalises(rule):
+        _penalise(logits, rule, context[: row.position])
+    logits.masked_fill_(excluded, -torch.inf)
     if row.position < rule.first_end_position and rule.end_token_ids:
         logits[list(rule.end_token_ids)] = -torch.inf
-    if rule.allowed_token_ids:
-        allowed = torch.zeros_like(logits, dtype=torch.bool)
-        allowed[list(rule.allowed_token_ids)] = True
-        logits.masked_fill_(~allowed, -torch.inf)
     if row.allowed is not None:
         logits.masked_fill_(torch.from_numpy(~row.allowed).to(logits.device), -torch.inf)
 

@@ -26,7 +26,7 @@ from slipstream.sampling.structure import MAX_GRAMMAR_BYTES, MAX_REGEX_BYTES, MA
 
 Mask = NDArray[np.bool_]
 
-CACHED_STRUCTURES = 16  # a hostile one holds some 20 MB
+CACHED_STRUCTURES = 64  # a hostile one holds some 20 MB
 _PROBED_TOKENS = 8
 
 # The library recurses along chains of $ref and of rules: 2,000 links of a schema overflow 16 MiB, and it dies of it.

@@ -14,6 +14,13 @@ class TokenDistribution:
     tokens: tuple[int, ...]
     probabilities: tuple[float, ...]
 
+    def within(self, vocabulary_size: int) -> TokenDistribution:
+        """Without the tokens that a smaller vocabulary does not have."""
+        if all(token < vocabulary_size for token in self.tokens):
+            return self
+        kept = [(t, p) for t, p in zip(self.tokens, self.probabilities, strict=False) if t < vocabulary_size]
+        return TokenDistribution(tuple(t for t, _ in kept), tuple(p for _, p in kept))
+
 
 @dataclass(frozen=True, slots=True)
 class LogprobRequest:

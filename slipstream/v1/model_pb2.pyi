@@ -88,7 +88,7 @@ class ModelInfo(_message.Message):
     max_draft_length: _builtins.int
     """Most proposal tokens an item may carry or ask for."""
     weights_fingerprint: _builtins.str
-    """A fingerprint of weights, dtype and kind of device, in hex. Verifiers that share sessions must agree in it."""
+    """A fingerprint of weights, dtype, kind of device and end tokens, in hex. Verifiers that share sessions must agree in it."""
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by the model's generation config."""

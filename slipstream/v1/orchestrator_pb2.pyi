@@ -101,7 +101,9 @@ class GenerationSettings(_message.Message):
     def speculation(self) -> Global___Speculation: ...
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens that end the turn besides the model's own end tokens. Their text is not shown. At most 64."""
+        """Tokens that end the turn besides the model's own end tokens. Their text is shown only with
+        include_stop_in_text. At most 64.
+        """
 
     @_builtins.property
     def logprobs(self) -> Global___LogprobSettings:

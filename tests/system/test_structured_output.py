@@ -120,6 +120,10 @@ def test_turns_of_a_chat_may_each_have_a_structure_of_their_own(embedded: LocalS
             .text[0]
             .isdigit()
         )
+        for nothing in (Structure(), Structure(choices=[]), Structure(regex="(")):
+            with pytest.raises(PeerError) as caught:
+                chat.send("And?", Settings(structure=nothing)).wait()
+            assert caught.value.code.name == "INVALID_ARGUMENT"  # in band: the chat goes on
         free = chat.send("What does os.path.join do?").wait()
         assert free.finish_reason == "END_TOKEN" and free.text.startswith("Join")
 

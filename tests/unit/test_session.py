@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from orchestrator.errors import SessionBusyError
+from orchestrator.errors import AcceptanceFixedError, SessionBusyError
 from orchestrator.session import FinishReason, Session, TurnLimits, common_prefix_length
 from orchestrator.text import Codec, Message
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import Acceptance, SamplingRule
 
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files
 END = 2
@@ -129,3 +129,31 @@ def test_common_prefix_length() -> None:
     assert common_prefix_length([1, 2, 3], [1, 2, 4, 5]) == 2
     assert common_prefix_length([1, 2], [1, 2, 4]) == 2
     assert common_prefix_length([], [1]) == 0
+
+
+def test_a_stop_token_that_the_template_repeats_is_not_said_twice() -> None:
+    session = Session("s", codec())
+    turn = session.begin_turn(
+        session.prompt_for("What is len?"),
+        SamplingRule(end_token_ids=(END, END)),
+        TurnLimits(100, 1000, stop_token_ids=(END,), include_stop=True),
+        "What is len?",
+    )
+    turn.commit([*session.codec.encode_rendered("Length."), END])
+    assert (turn.finish_reason, turn.text) == (FinishReason.STOP_TOKEN, "Length.<|im_end|>")
+    session.end_turn()
+    text = session.codec.tokenizer.decode(session.prompt_for("And max?"), skip_special_tokens=False)
+    assert text.count("<|im_end|>") == 3, text  # after the question, the answer and the next question
+
+
+def test_a_first_turn_that_never_happened_leaves_the_acceptance_open() -> None:
+    session = Session("s", codec())
+    ratio = SamplingRule(end_token_ids=(END,), acceptance=Acceptance.RATIO)
+    session.begin_turn([5], ratio, limits()).cancel()
+    session.end_turn()
+    turn = session.begin_turn([5], RULE, limits())
+    turn.commit([9])
+    turn.cancel()
+    session.end_turn()
+    with pytest.raises(AcceptanceFixedError):
+        session.begin_turn([5, 9], ratio, limits())

@@ -1,0 +1,72 @@
+"""Matchers beside sequences: what rows may choose, however the tokens came and went."""
+
+import pytest
+from tokenizers import Tokenizer
+
+from slipstream.engine.errors import InvalidItemError
+from slipstream.engine.sequence import Sequence
+from slipstream.engine.structures import Structures
+from slipstream.hosting.tokenizer_files import embedded_directory
+from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.structure import Structure, StructureKind
+
+TOKENIZER_JSON = (embedded_directory("target") / "tokenizer.json").read_bytes()
+TOKENIZER = Tokenizer.from_buffer(TOKENIZER_JSON)
+PROMPT = [5, 6, 7]
+RULE = SamplingRule(
+    structure=Structure(StructureKind.REGEX, "[0-9]{6}"), first_generated_position=len(PROMPT), end_token_ids=(2,)
+)
+
+
+def digit(text: str) -> int:
+    (token,) = TOKENIZER.encode(text, add_special_tokens=False).ids
+    return int(token)
+
+
+@pytest.fixture
+def structures() -> Structures:
+    made = Structures()
+    made.compiler = StructureCompiler(TOKENIZER_JSON, 4096, [2])
+    return made
+
+
+ONE, TWO, LETTER = digit("1"), digit("2"), digit("x")
+
+
+def test_rows_after_a_guess_that_breaks_the_structure_are_void_and_those_before_are_not(structures: Structures) -> None:
+    sequence = Sequence("a", [*PROMPT, ONE, LETTER, TWO])
+    first, second, third = structures.masks(sequence, RULE, 3, committed_length=4)
+    assert first is not None and first[TWO] and not first[LETTER]
+    assert second is None and third is None
+
+
+def test_a_window_split_over_two_steps_is_void_where_the_first_ones_guess_broke_it(structures: Structures) -> None:
+    """The split depends on the batch; whether a turn goes on must not."""
+    sequence = Sequence("a", [*PROMPT, ONE, LETTER])
+    assert structures.masks(sequence, RULE, 2, committed_length=4)[1] is None
+    sequence.tokens.append(TWO)
+    assert structures.masks(sequence, RULE, 1, committed_length=4) == [None]
+    with pytest.raises(InvalidItemError, match="do not fit"):
+        structures.masks(sequence, RULE, 1, committed_length=6)
+
+
+def test_a_rolled_back_sequence_is_as_one_that_never_went_there(structures: Structures) -> None:
+    sequence = Sequence("a", [*PROMPT, ONE, TWO, TWO])
+    structures.masks(sequence, RULE, 3, committed_length=4)
+    sequence.tokens[4:] = [ONE]
+    fresh = Structures()
+    fresh.compiler = structures.compiler
+    (rolled,), (made,) = (
+        s.masks(t, RULE, 1, committed_length=5)
+        for s, t in ((structures, sequence), (fresh, Sequence("b", sequence.tokens)))
+    )
+    assert rolled is not None and made is not None and (rolled == made).all()
+
+
+def test_matchers_give_way_to_others_and_are_made_anew(structures: Structures) -> None:
+    sequences = [Sequence(str(index), [*PROMPT, ONE]) for index in range(100)]
+    for _ in range(2):
+        for sequence in sequences:
+            (mask,) = structures.masks(sequence, RULE, 1, committed_length=4)
+            assert mask is not None and mask[TWO] and not mask[LETTER]
