@@ -76,14 +76,14 @@ def test_greedy_tokens_equal_transformers_on_the_embedded_pair(
     with Client(embedded.orchestrator_address) as client:
         for draft_length in (0, 5):
             settings = Settings(temperature=0, max_token_count=48, draft_length=draft_length)
-            assert answers(client, prompts, [settings] * len(prompts), streams=8) == greedy
+            assert answers(client, prompts, [settings] * len(prompts), streams=16) == greedy
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
     embedded: LocalServices, prompts: list[list[int]], temperature: float
 ) -> None:
-    some = prompts[:16]
+    some = prompts[:10]
     got = {}
     with Client(embedded.orchestrator_address) as client:
         for draft_length, streams in [*zip(DRAFT_LENGTHS, itertools.repeat(1)), (0, 8), (5, 3), (8, 8), (3, 5), (1, 2)]:
@@ -93,7 +93,7 @@ def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
             ]
             got[draft_length, streams] = answers(client, some, settings, streams)
     reference = got[0, 1]
-    assert sum(map(len, reference)) > 150
+    assert sum(map(len, reference)) > 90
     assert [key for key, tokens in got.items() if tokens != reference] == []
 
 

@@ -26,7 +26,7 @@ from proving.schedule import Wave as PlannedWave
 from proving.serving import CellRun
 
 PROMPT_COUNT = 40
-TOKEN_COUNT = 48
+TOKEN_COUNT = 32
 SEED = 3
 RUN = f"test-seed{SEED}-prompts{PROMPT_COUNT}-tokens{TOKEN_COUNT}"
 PROMPTS = PromptSource(SEED).draw(PROMPT_COUNT)
