@@ -25,7 +25,7 @@ from tests.statistical.chi_square import FALSE_ALARM, p_value
 
 VOCABULARY = 12
 DRAWS = 40_000
-TEXTS = 4_000
+TEXTS = 3_000
 DRAFT_LENGTHS = (1, 2, 3, 5)
 GENERATOR = torch.Generator().manual_seed(5)
 TARGET = torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR) * 1.5  # next-token logits by previous token

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from proving.__main__ import main
 from proving.disturbances import ALL, Disturbance, OneSession, Scope, Strike, Wave
 from proving.pairs import pair_named
 from proving.prompts import PromptSource
@@ -191,12 +191,9 @@ def test_a_token_changed_between_verifier_and_orchestrator_is_seen(proven: tuple
     assert row_of(report, "all").endswith(f"| 1 | {where} |")
 
 
-def test_the_list_names_every_disturbance_and_too_few_prompts_are_refused() -> None:
-    def run(*flags: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "proving", *flags]
-        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
-
-    listed = run("--list").stdout
+def test_the_list_names_every_disturbance_and_too_few_prompts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    listed = " ".join(capsys.readouterr().out.split())
     assert all(disturbance.name in listed for disturbance in ALL)
-    refused = run("--prompts", "39")
-    assert refused.returncode == 1 and "at least 40" in refused.stderr
+    with pytest.raises(SystemExit, match="at least 40"):
+        main(["--prompts", "39"])
