@@ -73,10 +73,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         rule = rule_of(item.rule)
         statement = Statement(item.base_length, tuple(item.tail))
         in_flight = tuple(item.in_flight)
-        if (
-            rule.structure is not None
-        ):  # on a thread of its own: a schema may take as long to compile as many rounds take
-            await self._host.compile(rule.structure)
+        await self._host.prepare(rule)
         return await self._host.run(
             item.handle,
             item.round,

@@ -207,7 +207,9 @@ class Rounds:
                     if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
                         raise
                     if time.monotonic() + pause > give_up:
-                        raise self._lost(error) if absent else error from error
+                        if absent:
+                            raise self._lost(error) from error
+                        raise
                     if absent and self.verifiers.leave(sequence):
                         continue
                     if error.reason in _STRANGER_REASONS and self.verifiers.is_alone:

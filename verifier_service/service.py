@@ -71,10 +71,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         proposal = tuple(item.proposal)
         distributions = self._distributions(item, rule)
         logprobs = _logprob_request(item)
-        if (
-            rule.structure is not None
-        ):  # on a thread of its own: a schema may take as long to compile as many rounds take
-            await self._host.compile(rule.structure)
+        await self._host.prepare(rule)
         return await self._host.run(
             item.handle,
             item.round,

@@ -15,7 +15,7 @@ from slipstream.engine.job import Job
 from slipstream.engine.leases import Leases
 from slipstream.engine.model_thread import BatchLimits, Load, ModelThread
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.structure import Structure
+from slipstream.sampling.rule import SamplingRule
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +87,14 @@ class EngineHost(Generic[JobT]):
         if sequence is not None:
             self._thread.remove(sequence)
 
-    async def compile(self, structure: Structure) -> None:
-        """Have a structure ready for the rounds that follow. InvalidStructureError with the reason."""
+    async def prepare(self, rule: SamplingRule) -> None:
+        """Have a rule's structure ready for the rounds that follow. InvalidStructureError with the reason.
+
+        On a thread of its own: a schema may take as long to compile as many rounds take.
+        """
         compiler = self.engine.structures.compiler
-        if compiler is not None:
-            await asyncio.to_thread(compiler.validate, structure)
+        if rule.structure is not None and compiler is not None:
+            await asyncio.to_thread(compiler.validate, rule.structure)
 
     async def run(self, handle: str, number: int, make_job: Callable[[Sequence], JobT]) -> JobT:
         """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished older one is dropped.

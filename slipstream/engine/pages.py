@@ -77,11 +77,6 @@ class PagePool:
         """Whether a holder may overwrite the page: it is the only one, and the content is not published."""
         return self._references[page] == 1 and page not in self._key_by_page
 
-    @property
-    def available(self) -> int:
-        """Pages that `allocate` can still give."""
-        return len(self._free) + len(self._cached)
-
     def counts(self) -> PageCounts:
         """Where the pages are."""
         free, cached = len(self._free), len(self._cached)

@@ -74,16 +74,16 @@ def test_greedy_tokens_equal_transformers_on_the_embedded_pair(
 ) -> None:
     """In float32 exactly. In bfloat16 too: the answers are known by heart, so no two logits are near one another."""
     with Client(embedded.orchestrator_address) as client:
-        for draft_length, count in ((5, len(prompts)), (0, 150)):  # plain decoding is the slow one
+        for draft_length in (0, 5):
             settings = Settings(temperature=0, max_token_count=48, draft_length=draft_length)
-            assert answers(client, prompts[:count], [settings] * count, streams=16) == greedy[:count]
+            assert answers(client, prompts, [settings] * len(prompts), streams=16) == greedy
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
     embedded: LocalServices, prompts: list[list[int]], temperature: float
 ) -> None:
-    some = prompts[:10]
+    some = prompts[:16]
     got = {}
     with Client(embedded.orchestrator_address) as client:
         for draft_length, streams in [*zip(DRAFT_LENGTHS, itertools.repeat(1)), (0, 8), (5, 3), (8, 8), (3, 5), (1, 2)]:
@@ -93,7 +93,7 @@ def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
             ]
             got[draft_length, streams] = answers(client, some, settings, streams)
     reference = got[0, 1]
-    assert sum(map(len, reference)) > 90
+    assert sum(map(len, reference)) > 150
     assert [key for key, tokens in got.items() if tokens != reference] == []
 
 
@@ -107,7 +107,7 @@ def test_a_random_weight_pair_equals_transformers(family: str, padded: tuple[str
         models[role].resize_token_embeddings(tiny_models.VOCABULARY_SIZE + 64, mean_resizing=False)
     target, draft = (tiny_models.save(model, tmp_path / role) for role, model in models.items())
     rng = random.Random(1)
-    prompts = [[rng.randrange(3, 4000) for _ in range(rng.randint(1, 60))] for _ in range(6)]
+    prompts = [[rng.randrange(3, 4000) for _ in range(rng.randint(1, 60))] for _ in range(8)]
     expected = oracle(target, prompts, 32)
     pair = PairSettings(target=str(target), draft=str(draft), dtype="float32")
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
@@ -118,7 +118,7 @@ def test_a_random_weight_pair_equals_transformers(family: str, padded: tuple[str
         assert 0 < accepted.acceptance_rate < 1
         # Random weights spread their probability: sampling at 0.8 tells every difference.
         sampled = [
-            answers(client, prompts, [Settings(temperature=0.8, seed=9, draft_length=k, max_token_count=32)] * 6, n)
+            answers(client, prompts, [Settings(temperature=0.8, seed=9, draft_length=k, max_token_count=32)] * 8, n)
             for k, n in ((0, 1), (3, 1), (8, 8), (1, 4))
         ]
         assert all(tokens == sampled[0] for tokens in sampled)
