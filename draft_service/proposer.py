@@ -1,36 +1,37 @@
-"""Proposing: the draft's own choices, or under the ratio test its draws, token after token."""
+"""Proposing: the draft's own choices, or under the ratio test its draws, token after token.
+
+With a proposal in flight one forward over it names the likeliest outcomes of its verification; each is then continued on a fork
+of the sequence, all forks in one batch::
+
+    tail, in_flight  --one forward-->  candidates at every row  --rank-->  outcome 1: fork, next_token, draft_length tokens
+                                                                           outcome 2: fork, next_token, draft_length tokens
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
+from draft_service.outcomes import Outcome, likeliest_outcomes
 from slipstream.engine.job import Job, Statement
-from slipstream.engine.sequence import Sequence
-from slipstream.sampling.outcome import TokenDistribution
+from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.sampling.row import VOID, Choice
 from slipstream.sampling.rule import SamplingRule
+
+CANDIDATE_COUNT = 8
+"""How many next tokens are considered after each count of accepted ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A continuation for one outcome of the in-flight verification; ``next_token`` is None if nothing is in flight.
+    """A continuation for one outcome of the in-flight verification, None if nothing is in flight: the draft's choices."""
 
-    Under the ratio test ``distributions`` are what the tokens were drawn from.
-    """
-
-    accepted_count: int
-    next_token: int | None
-    tokens: tuple[int, ...]
-    distributions: tuple[TokenDistribution, ...]
+    outcome: Outcome | None
+    choices: list[Choice]
 
 
-class ProposeJob(Job):
-    """Chooses ``draft_length`` tokens one after another, fewer if one is an end token.
-
-    With a proposal in flight the draft assumes that all of it is accepted: the first token it then chooses is the
-    outcome's ``next_token``, and ``draft_length`` more follow.
-    """
+class _Drafting(Job):
+    """Chooses ``draft_length`` tokens one after another, fewer if one is an end token. The last is never appended."""
 
     drafting = True
 
@@ -38,47 +39,102 @@ class ProposeJob(Job):
         self,
         sequence: Sequence,
         statement: Statement,
+        uncommitted: TokenSequence[int],
+        rule: SamplingRule,
+        draft_length: int,
+        *,
+        wanted: int = 1,
+        length_limit: int,
+    ) -> None:
+        super().__init__(sequence, statement, uncommitted, rule, wanted=wanted, length_limit=length_limit)
+        self.draft_length = draft_length
+        self.drawn: list[Choice] = []
+
+    def advance(self, choices: list[Choice]) -> bool:
+        choice = choices[-1]
+        if choice.token == VOID:  # what came before breaks the structure: nothing can be said after it
+            return True
+        self.drawn.append(choice)
+        self.pending = [choice.token]
+        # Nothing follows an end token: what the draft said after it would be wasted.
+        return len(self.drawn) == self.draft_length or choice.token in self.rule.end_token_ids
+
+
+class BranchJob(_Drafting):
+    """Continues one outcome on a fork of the sequence that holds all that is in flight."""
+
+    def __init__(self, parent: ProposeJob, outcome: Outcome, cache: SequenceCache) -> None:
+        length = parent.statement.committed_length + outcome.accepted_count
+        fork = cache.fork(parent.sequence, f"{parent.sequence.handle}/{outcome.accepted_count}/{outcome.next_token}")
+        cache.truncate(fork, length)
+        super().__init__(
+            fork,
+            Statement(length, [outcome.next_token]),
+            [],
+            parent.rule,
+            parent.draft_length,
+            length_limit=length + parent.draft_length,
+        )
+        self.outcome = outcome
+
+    @property
+    def branch(self) -> Branch:
+        """What this job has drafted."""
+        return Branch(self.outcome, self.drawn)
+
+
+class ProposeJob(_Drafting):
+    """One item: a plain proposal, or with a proposal in flight up to ``branch_count`` branches.
+
+    Under the ratio test a row's one candidate is the draft's own draw.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        statement: Statement,
         in_flight: TokenSequence[int],
         draft_length: int,
+        branch_count: int,
         rule: SamplingRule,
     ) -> None:
-        token_count = draft_length + bool(in_flight)
+        # Forks hold at most what is in flight, its next token, and all but the last of their own.
+        longest = len(in_flight) + bool(in_flight) + draft_length - 1
         super().__init__(
             sequence,
             statement,
             in_flight,
             rule,
-            wanted=1,
-            # The last token is chosen, never appended.
-            length_limit=statement.committed_length + len(in_flight) + token_count - 1,
+            draft_length,
+            wanted=len(in_flight) + 1,
+            length_limit=statement.committed_length + longest,
         )
-        self._in_flight_count = len(in_flight)
-        self._token_count = token_count
-        self._drawn: list[Choice] = []
+        self.in_flight = in_flight
+        self.branch_count = branch_count
+        self.candidate_count = CANDIDATE_COUNT if in_flight else 0
+        self.parts: list[BranchJob] = []
+        self._outcomes: list[Outcome] = []
 
     def advance(self, choices: list[Choice]) -> bool:
-        token = choices[-1].token
-        if token == VOID:  # what is in flight breaks the structure: no outcome of it can be continued
-            return True
-        self._drawn.append(choices[-1])
-        self.pending = [token]
-        # Nothing follows an end token: what the draft said after it would be wasted.
-        return len(self._drawn) == self._token_count or token in self.rule.end_token_ids
+        if not self.in_flight:
+            return super().advance(choices)
+        fitting = [choice for choice in choices if choice.token != VOID]
+        candidates = [choice.candidates or ((choice.token, 0.0),) for choice in fitting]
+        ends = self.rule.end_token_ids
+        if self.in_flight[-1] in ends:
+            del candidates[len(self.in_flight) :]
+        outcomes = likeliest_outcomes(self.in_flight, candidates, self.branch_count + len(ends))
+        # After an end token comes nothing.
+        self._outcomes = [outcome for outcome in outcomes if outcome.next_token not in ends][: self.branch_count]
+        return True
+
+    def split(self, cache: SequenceCache) -> list[Job]:
+        self.parts = [BranchJob(self, outcome, cache) for outcome in self._outcomes]
+        return [*self.parts]
 
     @property
     def branches(self) -> list[Branch]:
-        """The likeliest outcome's continuation; for a plain proposal, the proposal."""
-        if self._in_flight_count == 0:
-            return [_branch(0, None, self._drawn)]
-        if not self._drawn:
-            return []
-        return [_branch(self._in_flight_count, self._drawn[0].token, self._drawn[1:])]
-
-
-def _branch(accepted_count: int, next_token: int | None, drawn: list[Choice]) -> Branch:
-    return Branch(
-        accepted_count,
-        next_token,
-        tuple(choice.token for choice in drawn),
-        tuple(choice.distribution for choice in drawn if choice.distribution is not None),
-    )
+        """All there is to answer, likeliest outcome first; for a plain proposal, the proposal."""
+        if not self.in_flight:
+            return [Branch(None, self.drawn)]
+        return [part.branch for part in self.parts if part.drawn]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 
-from draft_service.proposer import ProposeJob
+from draft_service.proposer import Branch, BranchJob, ProposeJob
 from slipstream.engine.host import EngineHost
-from slipstream.engine.job import Statement
+from slipstream.engine.job import Job, Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.model_service import timing_of
 from slipstream.rpc.item_stream import answer_items
@@ -18,6 +18,9 @@ from slipstream.rpc.status import status_of
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import record_server_span
 from slipstream.v1 import draft_pb2, draft_pb2_grpc
+
+DEFAULT_BRANCH_COUNT = 8
+MAX_BRANCH_COUNT = 64
 
 
 class DraftService(draft_pb2_grpc.DraftServiceServicer):
@@ -42,42 +45,55 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         ):
             yield response
 
-    async def _answer(self, item: draft_pb2.ProposeItem) -> draft_pb2.ProposeResult:
+    async def _answer(
+        self, item: draft_pb2.ProposeItem, push: Callable[[draft_pb2.ProposeResult], None]
+    ) -> draft_pb2.ProposeResult:
+        pushed: list[Job] = []
+
+        def push_branches(parts: list[Job]) -> None:
+            branches = [_branch_message(part.branch) for part in parts if isinstance(part, BranchJob) and part.drawn]
+            if branches:
+                pushed.extend(parts)
+                push(draft_pb2.ProposeResult(handle=item.handle, round=item.round, branches=branches))
+
         try:
-            job = await self._propose(item)
+            job = await self._propose(item, push_branches)
         except Exception as error:
             return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=status_of(error), final=True)
         self._record(item, job)
-        branches = [
-            draft_pb2.Branch(
-                accepted_count=branch.accepted_count,
-                next_token=branch.next_token,
-                tokens=branch.tokens,
-                distributions=map(distribution_message, branch.distributions),
-            )
-            for branch in job.branches
-        ]
+        known = [part.outcome for part in pushed if isinstance(part, BranchJob)]
         return draft_pb2.ProposeResult(
-            handle=item.handle, round=item.round, branches=branches, final=True, timing=timing_of(job.timing)
+            handle=item.handle,
+            round=item.round,
+            branches=[_branch_message(branch) for branch in job.branches if branch.outcome not in known],
+            final=True,
+            timing=timing_of(job.timing),
         )
 
-    async def _propose(self, item: draft_pb2.ProposeItem) -> ProposeJob:
-        limits = (("draft_length", item.draft_length, 1), ("in_flight", len(item.in_flight), 0))
+    async def _propose(self, item: draft_pb2.ProposeItem, on_parts: Callable[[list[Job]], None]) -> ProposeJob:
+        most = self._max_draft_length
+        limits = (
+            ("draft_length", item.draft_length, 1, most),
+            ("in_flight", len(item.in_flight), 0, most),
+            ("max_branch_count", item.max_branch_count, 0, MAX_BRANCH_COUNT),
+        )
         violations = [
-            FieldViolation(name, f"must be from {low} to {self._max_draft_length}, but is {value}")
-            for name, value, low in limits
-            if not low <= value <= self._max_draft_length
+            FieldViolation(name, f"must be from {low} to {high}, but is {value}")
+            for name, value, low, high in limits
+            if not low <= value <= high
         ]
         if violations:
             raise InvalidFieldsError(violations)
         rule = rule_of(item.rule)
         statement = Statement(item.base_length, tuple(item.tail))
         in_flight = tuple(item.in_flight)
+        branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
         await self._host.prepare(rule)
         return await self._host.run(
             item.handle,
             item.round,
-            lambda sequence: ProposeJob(sequence, statement, in_flight, item.draft_length, rule),
+            lambda sequence: ProposeJob(sequence, statement, in_flight, item.draft_length, branch_count, rule),
+            on_parts,
         )
 
     def _record(self, item: draft_pb2.ProposeItem, job: ProposeJob) -> None:
@@ -97,3 +113,15 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
                 names.FORWARD_MS: timing.forward * 1e3,
             },
         )
+
+
+def _branch_message(branch: Branch) -> draft_pb2.Branch:
+    outcome, choices = branch.outcome, branch.choices
+    return draft_pb2.Branch(
+        accepted_count=0 if outcome is None else outcome.accepted_count,
+        next_token=None if outcome is None else outcome.next_token,
+        tokens=[choice.token for choice in choices],
+        distributions=[distribution_message(c.distribution) for c in choices if c.distribution is not None],
+        logprobs=[choice.logprob for choice in choices],
+        margins=[choice.margin for choice in choices],
+    )

@@ -29,7 +29,14 @@ class OrchestratorSettings(BaseSettings):
     draft: str = Field(
         "127.0.0.1:50053", description="host:port of the draft service; empty: none, plain decoding only"
     )
-    draft_length: int = Field(8, ge=0, description="draft tokens a round unless a request says otherwise; 0: off")
+    draft_length: int | None = Field(
+        None,
+        ge=0,
+        description="draft tokens a round unless a request says otherwise; 0: off; left out: chosen round by round",
+    )
+    draft_sharpening: float | None = Field(
+        None, gt=0, le=1, description="factor on the draft's temperature; left out: learnt for each temperature"
+    )
     default_max_token_count: int = Field(512, ge=1, description="tokens a turn may generate unless a request says so")
     max_session_count: int = Field(4096, ge=1, description="sessions kept; one more is refused")
     session_ttl_seconds: float = Field(3600, gt=0, description="idle time after which a session expires")
@@ -45,6 +52,10 @@ class OrchestratorSettings(BaseSettings):
     def verifier_addresses(self) -> list[str]:
         """The verifiers' addresses, each once."""
         return list(dict.fromkeys(address.strip() for address in self.verifier.split(",") if address.strip()))
+
+    def default_draft_length(self, longest: int) -> int | None:
+        """What holds where a request says nothing, at most ``longest``."""
+        return None if self.draft_length is None else min(self.draft_length, longest)
 
     @field_validator("verifier")
     @classmethod

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Final, Literal, TypeVar
 
 from orchestrator.errors import PromptTooLongError
 from orchestrator.session import TurnLimits
+from orchestrator.speculation.planner import Overlap
+from orchestrator.speculation.proposal import Source
+from orchestrator.speculation.session import SpeculationSettings
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest
 from slipstream.sampling.rule import (
@@ -29,12 +32,16 @@ MAX_LISTED_TOKENS = 8192
 MAX_PROMPT_LOGPROBS = 200_000
 """Prompt tokens times log-probabilities of each: they come in one message, and clients take 4 MiB."""
 
+ADAPTIVE: Final = "adaptive"
+"""A draft length that is chosen round by round."""
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
-    """Settings as a client sent them; None where it said nothing. ``draft_length`` 0 is off."""
+    """Settings as a client sent them; None where it said nothing. ``draft_length`` 0 is off, ADAPTIVE leaves it to what
+    is measured."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -58,7 +65,9 @@ class GenerationSettings:
     structure: Structure | None = None
     acceptance: Acceptance | None = None
     proposal_top_k: int | None = None
-    draft_length: int | None = None
+    draft_length: int | Literal["adaptive"] | None = None
+    overlap: Overlap | None = None
+    proposer: Source | None = None
 
     def over(self, other: GenerationSettings) -> GenerationSettings:
         """These settings, and where they say nothing the other's."""
@@ -74,7 +83,8 @@ class ModelLimits:
     context_length: int
     end_token_ids: tuple[int, ...]
     sampling_defaults: SamplingDefaults
-    default_draft_length: int
+    default_draft_length: int | None
+    """None: adaptive."""
     max_draft_length: int
     default_max_token_count: int
 
@@ -85,7 +95,7 @@ class ResolvedTurn:
 
     rule: SamplingRule
     limits: TurnLimits
-    draft_length: int
+    speculation: SpeculationSettings
     logprobs: LogprobRequest | None = None
 
 
@@ -113,7 +123,7 @@ def resolve(
         stop_token_ids=settings.stop_token_ids or (),
         include_stop=bool(settings.include_stop_in_text),
     )
-    resolved = ResolvedTurn(rule, limits, _or(settings.draft_length, model.default_draft_length), settings.logprobs)
+    resolved = ResolvedTurn(rule, limits, _speculation(settings, model), settings.logprobs)
     violations = [*_rule_violations(rule, model), *_violations(settings, resolved, prompt_length, model)]
     if violations:
         raise InvalidFieldsError([FieldViolation(f"settings.{v.field}", v.description) for v in violations])
@@ -147,6 +157,14 @@ def _rule(
     )
 
 
+def _speculation(settings: GenerationSettings, model: ModelLimits) -> SpeculationSettings:
+    if settings.draft_length == ADAPTIVE:
+        draft_length = None
+    else:
+        draft_length = model.default_draft_length if settings.draft_length is None else settings.draft_length
+    return SpeculationSettings(draft_length, settings.overlap, settings.proposer)
+
+
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
 
@@ -178,7 +196,8 @@ def _violations(
     settings: GenerationSettings, resolved: ResolvedTurn, prompt_length: int, model: ModelLimits
 ) -> list[FieldViolation]:
     """What is wrong besides the rule."""
-    limits, draft_length = resolved.limits, resolved.draft_length
+    limits, draft_length = resolved.limits, resolved.speculation.draft_length or 0
+    overlaps = resolved.speculation.overlap not in (None, Overlap.NONE)
     most = min(limits.max_token_count, model.context_length - prompt_length)
     min_token_count = settings.min_token_count or 0
     top_count = resolved.logprobs.top_count if resolved.logprobs is not None else 0
@@ -207,6 +226,11 @@ def _violations(
             "speculation.draft_length",
             0 <= draft_length <= model.max_draft_length,
             f"must be from 1 to {model.max_draft_length}, but is {draft_length}",
+        ),
+        (
+            "speculation.overlap",
+            not (overlaps and resolved.rule.acceptance is Acceptance.RATIO),
+            "must be OVERLAP_NONE under acceptance RATIO: a proposal that depends on its content would bias the text",
         ),
     )
     violations = [FieldViolation(name, description) for name, right, description in checks if not right]

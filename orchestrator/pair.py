@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from opentelemetry.context import Context
 
 from orchestrator.config import OrchestratorSettings
+from orchestrator.drafting import DraftSession, DraftSide
 from orchestrator.errors import NotReadyError, SessionBusyError
 from orchestrator.generation import GenerationSettings, ModelLimits, ResolvedTurn, resolve
 from orchestrator.peers import DraftPeer, ModelInfo, VerifierPeer
 from orchestrator.rounds import Rounds
+from orchestrator.speculation.planner import PairKnowledge
+from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.store import SessionRecord, SessionStore
 from orchestrator.text import Codec
 from orchestrator.turns import TurnEvent, TurnRunner
 from orchestrator.verifiers import Verifiers
+from orchestrator.verifying import VerifierSide
 from slipstream.errors import SlipstreamError, TokenizerMismatchError
 from slipstream.sampling.matcher import StructureCompiler
 from slipstream.sampling.rule import Acceptance
@@ -44,7 +48,12 @@ class ServedPair:
     """Three phases: `connect` waits for the services, turns run, `close` gives everything back."""
 
     def __init__(self, settings: OrchestratorSettings) -> None:
-        self.store = SessionStore(max_count=settings.max_session_count, ttl_seconds=settings.session_ttl_seconds)
+        self.knowledge = PairKnowledge()
+        self.store = SessionStore(
+            lambda: DraftSession(SessionSpeculation(self.knowledge)),
+            max_count=settings.max_session_count,
+            ttl_seconds=settings.session_ttl_seconds,
+        )
         self.verifiers = Verifiers(settings.verifier_addresses)
         self.draft = DraftPeer(settings.draft) if settings.draft else None
         self._settings = settings
@@ -59,14 +68,21 @@ class ServedPair:
             self._background.append(draft)
         target, codec = await self._reach_a_verifier()
         settings = self._settings
-        rounds = Rounds(
+        verifying = VerifierSide(
             self.verifiers,
-            self.draft,
             target,
             lease_seconds=settings.lease_seconds,
-            draft_deadline_seconds=settings.draft_deadline_seconds,
-            verifier_patience_seconds=settings.verifier_patience_seconds,
+            patience_seconds=settings.verifier_patience_seconds,
         )
+        drafting = DraftSide(
+            self.draft,
+            target,
+            self.knowledge,
+            lease_seconds=settings.lease_seconds,
+            deadline_seconds=settings.draft_deadline_seconds,
+            sharpening=settings.draft_sharpening,
+        )
+        rounds = Rounds(verifying, drafting, target, self.knowledge)
         compiler = StructureCompiler(codec.tokenizer.to_str(), target.vocabulary_size, target.end_token_ids)
         self._ready = _Ready(target, codec, TurnRunner(rounds, target.name), compiler)
         self._background.append(asyncio.create_task(self._expire_sessions()))
@@ -107,7 +123,7 @@ class ServedPair:
             context_length=target.context_length,
             end_token_ids=target.end_token_ids,
             sampling_defaults=target.sampling_defaults,
-            default_draft_length=min(settings.draft_length, max_draft_length) if self.draft is not None else 0,
+            default_draft_length=settings.default_draft_length(max_draft_length),
             max_draft_length=max_draft_length,
             default_max_token_count=settings.default_max_token_count,
         )
@@ -131,7 +147,7 @@ class ServedPair:
         """
         resolved = resolve(settings, prompt_length, self.limits, acceptance=acceptance)
         mismatch = self._mismatch()
-        if resolved.draft_length and mismatch is not None:
+        if resolved.speculation.uses_draft and mismatch is not None:
             raise mismatch
         return resolved
 

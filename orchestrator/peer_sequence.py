@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT")
+"""What a peer says of a position that it cannot take up: nothing is wrong, it only has to be stated from further back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +34,30 @@ class PeerSequence:
         self.round += 1
         return self.round
 
-    def position(self, tokens: Sequence[int]) -> Position:
-        """The position to state for the committed ``tokens``. At least the last one is sent: logits are wanted there."""
-        base_length = min(self.known_length, len(tokens) - 1)
-        self.known_length = base_length  # until an answer says more: the request itself cuts the peer's cache to it
-        return Position(base_length, tokens[base_length:])
+    def position(self, tokens: Sequence[int], length: int | None = None) -> Position:
+        """The position to state for the first ``length`` committed ``tokens``, or all. At least the last one is sent:
+        logits are wanted there.
+
+        A peer keeps what it holds of the tail beyond ``base_length``, so stating too little costs a few bytes and no forward.
+        """
+        length = len(tokens) if length is None else length
+        base_length = min(self.known_length, length - 1)
+        return Position(base_length, tokens[base_length:length])
 
     def learn(self, length: int) -> None:
-        """The peer's cache holds this many committed tokens."""
-        self.known_length = length
+        """The peer's cache holds at least this many committed tokens."""
+        self.known_length = max(self.known_length, length)
 
     def limit(self, length: int) -> None:
         """The peer's cache, or the committed tokens it agrees with, is at most this long."""
         self.known_length = min(self.known_length, length)
+
+    def correct(self, reason: str, metadata: Mapping[str, str]) -> None:
+        """The peer refused a position, for one of REASONS_TO_RESTATE: the next one will be right."""
+        if reason == "UNKNOWN_HANDLE":
+            self.forget()
+        else:
+            self.limit(int(metadata.get("cached_length", 0)))
 
     def forget(self) -> None:
         """The peer does not know the handle any more."""

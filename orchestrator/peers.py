@@ -7,13 +7,15 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from orchestrator.peer_sequence import Position
+from orchestrator.speculation.proposal import Branch, Confidence, Proposal
 from orchestrator.text import Codec
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import open_channel
@@ -25,9 +27,9 @@ from slipstream.rpc.sampling_wire import (
     logprobs_of,
     rule_message,
 )
-from slipstream.rpc.status import error_of, error_of_call
+from slipstream.rpc.status import PeerError, error_of, error_of_call
 from slipstream.rpc.wire import duration, seconds
-from slipstream.sampling.outcome import LogprobRequest, TokenDistribution, TokenLogprobs, distribution_fault
+from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 from slipstream.v1 import (
     draft_pb2,
@@ -78,6 +80,8 @@ class PeerTiming:
     forward: float
     total: float
     round_trip: float
+    forward_count: int = 1
+    step_token_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,36 +96,17 @@ class Verification:
     tail_logprobs: tuple[TokenLogprobs, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """Draft tokens to check; for the ratio test with the distributions they were drawn from."""
+class ProposeSink(Protocol):
+    """Takes what the draft answers to one request."""
 
-    tokens: tuple[int, ...]
-    distributions: tuple[TokenDistribution, ...] = ()
+    def take(self, branches: list[Branch]) -> None:
+        """Branches, likeliest first; more may follow."""
 
-    def usable(self, draft_length: int, vocabulary_size: int) -> Proposal:
-        """The part that a target of that vocabulary can check: it ends at a token the target does not have.
+    def finish(self, timing: PeerTiming) -> None:
+        """No more follow."""
 
-        Distributions lose the tokens that the target does not have: the tokens kept were drawn from what is left.
-        """
-        known = takewhile(lambda token: 0 <= token < vocabulary_size, self.tokens[:draft_length])
-        length = len(list(known))
-        return Proposal(self.tokens[:length], tuple(d.within(vocabulary_size) for d in self.distributions[:length]))
-
-    def fault(self, vocabulary_size: int) -> str | None:
-        """What is wrong with the distributions, if anything is."""
-        if len(self.distributions) != len(self.tokens):
-            return "there must be one for each token"
-        drawn = zip(self.tokens, self.distributions, strict=True)
-        return next((fault for pair in drawn if (fault := distribution_fault(*pair, vocabulary_size))), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Proposed:
-    """The draft's answer to one round."""
-
-    proposal: Proposal
-    timing: PeerTiming
+    def fail(self, error: PeerError) -> None:
+        """The item failed or the stream was lost; nothing more follows."""
 
 
 class ModelPeer:
@@ -280,27 +265,31 @@ class DraftPeer(ModelPeer):
             stub.Propose, lambda items: draft_pb2.ProposeRequest(items=items), lambda response: response.results
         )
 
-    async def propose(
-        self, handle: str, number: int, position: Position, draft_length: int, rule: SamplingRule, traceparent: str
-    ) -> Proposed:
-        """One plain proposal. PeerError if the item failed or the stream was lost."""
-        started = time.monotonic()
-        result = await self._stream.ask(
-            draft_pb2.ProposeItem(
-                handle=handle,
-                round=number,
-                base_length=position.base_length,
-                tail=position.tail,
-                draft_length=draft_length,
-                rule=self._rule_message(rule),
-                traceparent=traceparent,
-            )
+    def propose(
+        self,
+        handle: str,
+        number: int,
+        position: Position,
+        in_flight: Sequence[int],
+        draft_length: int,
+        branch_count: int,
+        rule: SamplingRule,
+        traceparent: str,
+        sink: ProposeSink,
+    ) -> None:
+        """Ask without waiting: for a plain proposal, or with something in flight for up to ``branch_count`` branches."""
+        item = draft_pb2.ProposeItem(
+            handle=handle,
+            round=number,
+            base_length=position.base_length,
+            tail=position.tail,
+            in_flight=in_flight,
+            draft_length=draft_length,
+            max_branch_count=branch_count,
+            rule=self._rule_message(rule),
+            traceparent=traceparent,
         )
-        if result.HasField("error"):
-            raise error_of(result.error)
-        timing = _timing_of(result.timing, time.monotonic() - started)
-        branch = result.branches[0]
-        return Proposed(Proposal(tuple(branch.tokens), tuple(map(distribution_of, branch.distributions))), timing)
+        self._stream.send(item, _ProposeResults(sink))
 
     async def close(self) -> None:
         """End the stream, then the channel."""
@@ -308,8 +297,46 @@ class DraftPeer(ModelPeer):
         await super().close()
 
 
+class _ProposeResults:
+    """A request's results on the wire, for its sink."""
+
+    def __init__(self, sink: ProposeSink) -> None:
+        self._sink = sink
+        self._sent = time.monotonic()
+
+    def take(self, result: draft_pb2.ProposeResult) -> bool:
+        if result.HasField("error"):
+            self._sink.fail(error_of(result.error))
+            return True
+        if result.branches:
+            self._sink.take([_branch_of(branch) for branch in result.branches])
+        if result.final:
+            self._sink.finish(_timing_of(result.timing, time.monotonic() - self._sent))
+        return result.final
+
+    def lose(self, error: PeerError) -> None:
+        self._sink.fail(error)
+
+
+def _branch_of(message: draft_pb2.Branch) -> Branch:
+    proposal = Proposal(
+        tuple(message.tokens),
+        tuple(map(distribution_of, message.distributions)),
+        tuple(map(Confidence, message.logprobs, message.margins)),
+    )
+    next_token = message.next_token if message.HasField("next_token") else None
+    return Branch(message.accepted_count, next_token, proposal)
+
+
 def _timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
-    return PeerTiming(seconds(message.queue), seconds(message.forward), seconds(message.total), round_trip)
+    return PeerTiming(
+        seconds(message.queue),
+        seconds(message.forward),
+        seconds(message.total),
+        round_trip,
+        message.forward_count,
+        message.step_token_count,
+    )
 
 
 def _info_of(message: model_pb2.ModelInfo) -> ModelInfo:

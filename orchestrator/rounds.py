@@ -1,63 +1,58 @@
-"""One round: a proposal from the draft if it can be had, the verifier's answer to it, and what both peers hold now.
+"""One round: a proposal from whoever has the best, the verifier's answer to it, and meanwhile the draft's work on the next.
 
-Every request states its position, so a lost handle, a cut cache, a lost stream and a restarted service are all mended
-the same way: state the position again.
+::
+
+    committed tokens --> proposal: a branch that came true, an n-gram, or one that is waited for
+                     --> the draft prepares for what may be answered        (if the plan overlaps)
+                     --> verification: the accepted tokens and the next one
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-import time
-from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import Span
 
-from orchestrator.errors import VerifierLostError
-from orchestrator.peer_sequence import PeerSequence
-from orchestrator.peers import (
-    DraftPeer,
-    ModelInfo,
-    PeerTiming,
-    Proposal,
-    Proposed,
-    Verification,
-)
-from orchestrator.policy import Breaker
+from orchestrator.drafting import DraftRequest, DraftSession, DraftSide
+from orchestrator.generation import ResolvedTurn
+from orchestrator.peers import ModelInfo, PeerTiming, Verification
+from orchestrator.speculation.budget import VerifyBudget
+from orchestrator.speculation.continuations import Continuations
+from orchestrator.speculation.planner import PLAIN, Overlap, PairKnowledge, RoundPlan
+from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
+from orchestrator.speculation.session import Candidate
 from orchestrator.store import SessionRecord
-from orchestrator.verifiers import Verifiers
-from slipstream.errors import Code
-from slipstream.rpc.status import PeerError
+from orchestrator.verifying import VerifierSide
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
-from slipstream.sampling.rule import SamplingRule
-from slipstream.telemetry import names
-from slipstream.telemetry.tracing import traceparent_of, tracer
 
 log = logging.getLogger(__name__)
 
-_REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT")
-_STRANGER_REASONS = ("WEIGHTS_MISMATCH", "TOKENIZER_MISMATCH")
-"""A verifier that came back with another model is as good as away."""
-
-_MAX_RESTATEMENTS = 3
-_NOTHING_PROPOSED = Proposal(())
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_ROUND_TAIL = 8
+"""Tail tokens that a round may have: a prompt has more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round brought. ``tokens`` are ready to commit: the accepted ones and the next one."""
+    """What one round brought. ``tokens`` are ready to commit: the accepted ones and the next one.
+
+    ``asked`` says whether the draft had a part in it. ``waited`` is how long it waited for its proposal, in seconds,
+    and ``awaited`` the timing of the request it waited for. ``drafted`` are the timings of all requests to the draft
+    that were answered since the last round. ``hit`` says whether the draft had prepared for what the last verification
+    answered; None if it was not asked to.
+    """
 
     tokens: tuple[int, ...]
-    draft_length: int
+    proposal: Proposal
     accepted_count: int
+    overlap: Overlap
+    asked: bool
     prefilled_count: int
     verify: PeerTiming
-    propose: PeerTiming | None
+    waited: float
+    awaited: PeerTiming | None
+    drafted: list[PeerTiming]
+    hit: bool | None
     draft_failed: bool
     logprobs: tuple[TokenLogprobs, ...]
     """One for each of ``tokens``, if asked for."""
@@ -65,211 +60,207 @@ class Round:
     """Of the prompt's tokens from the second on, if asked for."""
 
 
+@dataclass(slots=True)
+class _Choice:
+    """The proposal of a round, and how it came about."""
+
+    candidate: Candidate | None = None
+    length: int = 0
+    waited: float = 0.0
+    awaited: PeerTiming | None = None
+    hit: bool | None = None
+
+    @property
+    def proposal(self) -> Proposal:
+        """What to verify."""
+        return NOTHING_PROPOSED if self.candidate is None else self.candidate.proposal.cut(self.length)
+
+
 class Rounds:
     """Runs rounds for all sessions over the verifiers of one target and at most one draft."""
 
-    def __init__(
-        self,
-        verifiers: Verifiers,
-        draft: DraftPeer | None,
-        target: ModelInfo,
-        *,
-        lease_seconds: float,
-        draft_deadline_seconds: float,
-        verifier_patience_seconds: float,
-    ) -> None:
-        self.verifiers = verifiers
-        self.draft = draft
+    def __init__(self, verifying: VerifierSide, drafting: DraftSide, target: ModelInfo, pair: PairKnowledge) -> None:
+        self.pair = pair
+        self._verifying = verifying
+        self._drafting = drafting
         self._target = target
-        self._lease_seconds = lease_seconds
-        self._draft_deadline = draft_deadline_seconds
-        self._patience = verifier_patience_seconds
-        self._breaker = Breaker()
+        self._budget = VerifyBudget(pair.verify)
 
     async def run(
-        self,
-        record: SessionRecord,
-        rule: SamplingRule,
-        draft_length: int,
-        logprobs: LogprobRequest | None,
-        span: Span,
+        self, record: SessionRecord, turn: ResolvedTurn, room: int, logprobs: LogprobRequest | None, span: Span
     ) -> Round:
-        """Propose and verify after the session's committed tokens. VerifierLostError, or a PeerError no retry mends."""
-        tokens = record.session.tokens
-        length = len(tokens)
-        if draft_length:
-            await self._open_both(record)
-        proposed, draft_failed = await self._propose(record.draft, tokens, draft_length, rule, span)
-        proposal = _NOTHING_PROPOSED
-        if proposed is not None:
-            proposal = proposed.proposal.usable(draft_length, self._target.vocabulary_size)
-            if rule.draws_ratios and (fault := proposal.fault(self._target.vocabulary_size)) is not None:
-                log.warning("the draft service's distributions are wrong (%s): a round goes on without them", fault)
-                proposal, draft_failed = _NOTHING_PROPOSED, True
-        answer = await self._verify(record.verifier, tokens, proposal, rule, logprobs, span)
-        record.verifier.learn(length + answer.accepted_count)
-        if proposed is not None:
-            # The draft chose its last token but never appended it.
-            record.draft.learn(length + min(answer.accepted_count, len(proposed.proposal.tokens) - 1))
+        """Propose and verify after the session's committed tokens, of which there may be ``room`` more.
+
+        VerifierLostError, or a PeerError no retry mends.
+        """
+        tokens, session = record.session.tokens, record.draft
+        longest = max(0, min(room - 1, self._target.max_draft_length))  # a round commits one more than it proposes
+        plan = self._plan(session, turn, longest)
+        choice = await self._choose(session, tokens, turn, plan, longest, span)
+        proposal = self._checked(choice.proposal, turn, session)
+        ahead = None
+        if plan.overlap is not Overlap.NONE and plan.draft_length:
+            ahead = self._ask_ahead(session, tokens, turn, plan, proposal, room, span)
+        answer = await self._verifying.verify(record.verifier, tokens, proposal, turn.rule, logprobs, span)
+        self._learn(session, choice, proposal, answer, turn, beside=ahead is not None)
         return Round(
             tokens=(*proposal.tokens[: answer.accepted_count], answer.next_token),
-            draft_length=len(proposal.tokens),
+            proposal=proposal,
             accepted_count=answer.accepted_count,
+            overlap=plan.overlap,
+            asked=plan.draft_length > 0,
             prefilled_count=answer.prefilled_count,
             verify=answer.timing,
-            propose=proposed.timing if proposed else None,
-            draft_failed=draft_failed,
+            waited=choice.waited,
+            awaited=choice.awaited,
+            drafted=session.take_finished(),
+            hit=choice.hit,
+            draft_failed=session.take_failed(),
             logprobs=answer.logprobs,
             prompt_logprobs=answer.tail_logprobs,
         )
 
+    def end_turn(self, record: SessionRecord) -> None:
+        """A session's turn has ended: it has no claim on the verifiers' time any more."""
+        self._budget.leave(record.draft)
+
     def release(self, record: SessionRecord) -> None:
         """Give a session's pages back on both peers."""
-        self.verifiers.release(record.verifier)
-        if self.draft is not None:
-            self.draft.close_sequence(record.draft.handle)
-            record.draft.forget()
+        self._verifying.release(record.verifier)
+        self._drafting.release(record.draft)
 
-    async def _propose(
-        self, sequence: PeerSequence, tokens: Sequence[int], draft_length: int, rule: SamplingRule, parent: Span
-    ) -> tuple[Proposed | None, bool]:
-        """A proposal and False; None and whether that was the draft's failure."""
-        draft = self.draft
-        if draft is None or draft.info is None or draft_length == 0 or not self._breaker.allows:
-            return None, False
-        with _client_span(names.PROPOSE, parent) as span:
-            span.set_attribute(names.DRAFT_LENGTH, draft_length)
-            try:
-                async with asyncio.timeout(self._draft_deadline):
-                    proposed = await self._propose_once(draft, sequence, tokens, draft_length, rule, span)
-            except (PeerError, TimeoutError) as error:
-                reason = error.reason if isinstance(error, PeerError) else "DRAFT_LATE"
-                span.set_attribute(names.ERROR_REASON, reason)
-                if _is_the_drafts_fault(error):
-                    self._breaker.failed()
-                    log.warning("the draft service failed a round (%s): going on without it", reason)
-                return None, True
-        self._breaker.succeeded()
-        return proposed, False
+    def _plan(self, session: DraftSession, turn: ResolvedTurn, longest: int) -> RoundPlan:
+        asked, planner = turn.speculation, session.speculation.planner
+        if longest <= 0 or not asked.uses_draft or not self._drafting.available:
+            return PLAIN
+        longest = min(longest, self._drafting.max_draft_length)
+        if asked.draft_length is not None:
+            return planner.fixed(min(asked.draft_length, longest), asked.overlap or Overlap.NONE)
+        # Under the ratio test a proposal that comes or does not come by what it says would bias the text.
+        return planner.plan(longest, Overlap.NONE if turn.rule.draws_ratios else asked.overlap)
 
-    async def _propose_once(
+    async def _choose(
         self,
-        draft: DraftPeer,
-        sequence: PeerSequence,
-        tokens: Sequence[int],
-        draft_length: int,
-        rule: SamplingRule,
+        session: DraftSession,
+        tokens: list[int],
+        turn: ResolvedTurn,
+        plan: RoundPlan,
+        longest: int,
         span: Span,
-    ) -> Proposed:
-        for attempt in range(_MAX_RESTATEMENTS):
-            try:
-                handle = await self._draft_handle(draft, sequence)
-                position = sequence.position(tokens)
-                return await draft.propose(
-                    handle, sequence.next_round(), position, draft_length, rule, traceparent_of(span)
-                )
-            except PeerError as error:
-                if error.reason not in _REASONS_TO_RESTATE or attempt == _MAX_RESTATEMENTS - 1:
-                    raise
-                _restate(sequence, error)
-        raise AssertionError("unreachable")
+    ) -> _Choice:
+        speculation, ratios = session.speculation, turn.rule.draws_ratios
+        if ratios:
+            speculation.continuations = Continuations()
+        choice = _Choice(candidate=speculation.from_draft(tokens) if plan.draft_length else None)
+        previous = session.request
+        if plan.overlap is not Overlap.NONE and previous is not None and previous.ask.branch_count:
+            choice.hit = choice.candidate is not None
+        ngram = None
+        if turn.speculation.takes_ngrams and not ratios:
+            ngram = speculation.from_ngrams(tokens, longest)
+        beside = plan.overlap is not Overlap.NONE
+        if choice.candidate is None and self._worth_waiting(session, plan, ngram):
+            await self._wait(session, tokens, turn, plan, choice, span)
+        if ngram is not None and (choice.candidate is None or ngram.expected > choice.candidate.expected):
+            choice.candidate = ngram
+        if choice.candidate is None:
+            return choice
+        survivals = choice.candidate.survivals[:longest]
+        choice.length = len(survivals)
+        if turn.speculation.is_adaptive and not ratios:
+            choice.length = speculation.best_length(survivals, beside=beside)
+            choice.length = self._budget.allowed(session, survivals[: choice.length])
+        elif turn.speculation.draft_length is not None:
+            choice.length = min(choice.length, turn.speculation.draft_length)
+        return choice
 
-    async def _verify(
+    def _worth_waiting(self, session: DraftSession, plan: RoundPlan, ngram: Candidate | None) -> bool:
+        """Whether to wait for the draft now that nothing of its is there."""
+        if plan.draft_length == 0 or plan.overlap is Overlap.RUN_AHEAD:
+            return False
+        if plan.overlap is Overlap.ENUMERATE and session.request is None:  # the prompt: both prefill at once
+            return False
+        if ngram is None:
+            return True
+        speculation, pair = session.speculation, self.pair
+        expected = sum(speculation.planner.acceptance.survivals(plan.draft_length))
+        waited = pair.draft_seconds(plan.draft_length, branching=False)
+        at_once = speculation.rate(ngram.expected, len(ngram.proposal), 0.0, beside=False)
+        return speculation.rate(expected, plan.draft_length, waited, beside=False) > at_once
+
+    async def _wait(
         self,
-        sequence: PeerSequence,
-        tokens: Sequence[int],
+        session: DraftSession,
+        tokens: list[int],
+        turn: ResolvedTurn,
+        plan: RoundPlan,
+        choice: _Choice,
+        span: Span,
+    ) -> None:
+        """For the branches that are still on their way, and if none of them came true for a plain proposal."""
+        request = session.request
+        if plan.overlap is Overlap.ENUMERATE and request is not None and not request.done.is_set():
+            choice.waited += await self._drafting.wait(request)
+            choice.awaited = request.timing
+            choice.candidate = session.speculation.from_draft(tokens)
+            choice.hit = choice.candidate is not None
+        if choice.candidate is None:
+            plain = RoundPlan(plan.draft_length)
+            request = self._drafting.ask(session, tokens, turn.rule, plain, NOTHING_PROPOSED, span)
+            if request is not None:
+                choice.waited += await self._drafting.wait(request)
+                choice.awaited = request.timing
+                choice.candidate = session.speculation.from_draft(tokens)
+
+    def _ask_ahead(
+        self,
+        session: DraftSession,
+        tokens: list[int],
+        turn: ResolvedTurn,
+        plan: RoundPlan,
         proposal: Proposal,
-        rule: SamplingRule,
-        logprobs: LogprobRequest | None,
-        parent: Span,
-    ) -> Verification:
-        """The answer of the session's verifier, or of another one, asked for again as long as patience lasts."""
-        give_up = time.monotonic() + self._patience
-        pause = _FIRST_PAUSE
-        restatements = 0
-        with _client_span(names.VERIFY, parent) as span:
-            while True:
-                try:
-                    handle = await self._verifier_handle(sequence)
-                    position = sequence.position(tokens)
-                    answer = await self.verifiers.home(sequence).verify(
-                        handle, sequence.next_round(), position, proposal, rule, logprobs, traceparent_of(span)
-                    )
-                    self.verifiers.answered(sequence)
-                    return answer
-                except PeerError as error:
-                    if error.reason in _REASONS_TO_RESTATE and restatements < _MAX_RESTATEMENTS:
-                        restatements += 1
-                        _restate(sequence, error)
-                        continue
-                    span.set_attribute(names.ERROR_REASON, error.reason)
-                    absent = error.code is Code.UNAVAILABLE or error.reason in _STRANGER_REASONS
-                    if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
-                        raise
-                    if time.monotonic() + pause > give_up:
-                        if absent:
-                            raise self._lost(error) from error
-                        raise
-                    if absent and self.verifiers.leave(sequence):
-                        continue
-                    if error.reason in _STRANGER_REASONS and self.verifiers.is_alone:
-                        raise
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-                restatements = 0
+        room: int,
+        span: Span,
+    ) -> DraftRequest | None:
+        """Have the draft prepare for what verification will answer."""
+        # With nothing in flight the draft's first token stands for the target's.
+        length = min(plan.draft_length + (not proposal.tokens), room - len(proposal), self._drafting.max_draft_length)
+        if length < 1:
+            return None
+        return self._drafting.ask(
+            session, tokens, turn.rule, RoundPlan(length, plan.overlap, plan.branch_count), proposal, span
+        )
 
-    def _lost(self, error: PeerError) -> VerifierLostError:
-        where = f"the verifier at {self.verifiers}"
-        return VerifierLostError(f"{where} has been away for {self._patience:g} s: {error}")
+    def _checked(self, proposal: Proposal, turn: ResolvedTurn, session: DraftSession) -> Proposal:
+        size = self._target.vocabulary_size
+        usable = proposal.usable(len(proposal), size)
+        if turn.rule.draws_ratios and (fault := usable.fault(size)) is not None:
+            log.warning("the draft service's distributions are wrong (%s): a round goes on without them", fault)
+            session.failed = True
+            return NOTHING_PROPOSED
+        return usable
 
-    async def _open_both(self, record: SessionRecord) -> None:
-        """Open what is not open yet in one round trip instead of two. Failures show, and are mended, further on."""
-        if self.draft is None or self.draft.info is None or not self._breaker.allows:
+    def _learn(
+        self,
+        session: DraftSession,
+        choice: _Choice,
+        proposal: Proposal,
+        answer: Verification,
+        turn: ResolvedTurn,
+        *,
+        beside: bool,
+    ) -> None:
+        timing, speculation = answer.timing, session.speculation
+        if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
+            own = 1 + len(proposal)
+            self.pair.verify.observe(own, timing.step_token_count, timing.forward, timing.round_trip, beside=beside)
+        if choice.hit is not None:
+            speculation.planner.hits.observe(choice.hit)
+            self.pair.hits.observe(choice.hit)
+        if choice.candidate is None or not proposal.tokens:
             return
-        missing: list[Awaitable[str]] = []
-        if record.draft.handle is None:
-            missing.append(self._draft_handle(self.draft, record.draft))
-        if record.verifier.handle is None:
-            missing.append(self._verifier_handle(record.verifier))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._draft_deadline):
-                await asyncio.gather(*missing, return_exceptions=True)
-
-    async def _draft_handle(self, draft: DraftPeer, sequence: PeerSequence) -> str:
-        if sequence.handle is None:
-            sequence.handle = await draft.open_sequence(self._target.tokenizer_fingerprint, "", self._lease_seconds)
-            sequence.round = 0
-        return sequence.handle
-
-    async def _verifier_handle(self, sequence: PeerSequence) -> str:
-        if sequence.handle is None:
-            target = self._target
-            sequence.handle = await self.verifiers.home(sequence).open_sequence(
-                target.tokenizer_fingerprint, target.weights_fingerprint, self._lease_seconds
+        speculation.observe(choice.candidate, len(proposal), answer.accepted_count)
+        if proposal.source is Source.DRAFT:
+            self.pair.sharpening.observe(
+                turn.rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count
             )
-            sequence.round = 0
-        return sequence.handle
-
-
-def _is_the_drafts_fault(error: PeerError | TimeoutError) -> bool:
-    """Whether other sessions should leave the draft alone too, or this is one session's trouble."""
-    if isinstance(error, TimeoutError) or error.reason == "QUEUE_FULL":
-        return True
-    return error.code in (Code.UNAVAILABLE, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.DEADLINE_EXCEEDED)
-
-
-def _restate(sequence: PeerSequence, error: PeerError) -> None:
-    if error.reason == "UNKNOWN_HANDLE":
-        sequence.forget()
-    else:
-        sequence.limit(int(error.metadata.get("cached_length", 0)))
-
-
-@contextmanager
-def _client_span(name: str, parent: Span) -> Iterator[Span]:
-    """A client span below ``parent``, ended on leaving; cheaper than making it the current one."""
-    span = tracer.start_span(name, trace.set_span_in_context(parent), kind=SpanKind.CLIENT)
-    try:
-        yield span
-    finally:
-        span.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 from google.protobuf.message import Message as ProtoMessage
@@ -22,10 +22,12 @@ from orchestrator.chat import (
     UserMessage,
 )
 from orchestrator.choices import MAX_CHOICES, run_choices
-from orchestrator.generation import GenerationSettings
+from orchestrator.generation import ADAPTIVE, GenerationSettings
 from orchestrator.pair import ServedPair
 from orchestrator.peers import ModelInfo
 from orchestrator.session import FinishReason
+from orchestrator.speculation.planner import Overlap
+from orchestrator.speculation.proposal import Source
 from orchestrator.store import SessionRecord
 from orchestrator.text import Message
 from orchestrator.turns import TurnDelta, TurnEvent, TurnFinished, TurnStarted, TurnStatistics
@@ -55,6 +57,16 @@ _FINISH_REASONS = {
     FinishReason.MAX_TOKENS: orchestrator_pb2.FINISH_REASON_MAX_TOKENS,
     FinishReason.CONTEXT_LENGTH: orchestrator_pb2.FINISH_REASON_CONTEXT_LENGTH,
     FinishReason.CANCELLED: orchestrator_pb2.FINISH_REASON_CANCELLED,
+}
+
+_OVERLAPS = {
+    orchestrator_pb2.Speculation.OVERLAP_NONE: Overlap.NONE,
+    orchestrator_pb2.Speculation.OVERLAP_ENUMERATE: Overlap.ENUMERATE,
+    orchestrator_pb2.Speculation.OVERLAP_RUN_AHEAD: Overlap.RUN_AHEAD,
+}
+_PROPOSERS = {
+    orchestrator_pb2.Speculation.PROPOSER_DRAFT: Source.DRAFT,
+    orchestrator_pb2.Speculation.PROPOSER_NGRAM: Source.NGRAM,
 }
 
 
@@ -247,6 +259,8 @@ def _settings(message: orchestrator_pb2.GenerationSettings) -> GenerationSetting
         acceptance=acceptance_of(message.acceptance),
         proposal_top_k=_given(message, "proposal_top_k"),
         draft_length=_draft_length(message.speculation),
+        overlap=_OVERLAPS.get(message.speculation.overlap),
+        proposer=_PROPOSERS.get(message.speculation.proposer),
     )
 
 
@@ -255,11 +269,14 @@ def _given(message: ProtoMessage, field: str) -> Any:
     return getattr(message, field) if message.HasField(field) else None
 
 
-def _draft_length(speculation: orchestrator_pb2.Speculation) -> int | None:
+def _draft_length(speculation: orchestrator_pb2.Speculation) -> int | Literal["adaptive"] | None:
     """0 for off, -1 for a fixed length that is not one (refused later, by its field's name), None for the default."""
-    if speculation.mode == orchestrator_pb2.Speculation.MODE_OFF:
+    modes = orchestrator_pb2.Speculation
+    if speculation.mode == modes.MODE_OFF:
         return 0
-    if speculation.mode == orchestrator_pb2.Speculation.MODE_FIXED and speculation.HasField("draft_length"):
+    if speculation.mode == modes.MODE_ADAPTIVE:
+        return ADAPTIVE
+    if speculation.mode == modes.MODE_FIXED and speculation.HasField("draft_length"):
         return speculation.draft_length or -1
     return None
 
@@ -331,6 +348,13 @@ def _speculation(statistics: TurnStatistics) -> orchestrator_pb2.SpeculationStat
         accepted_per_position_counts=statistics.accepted_per_position,
         drafted_per_position_counts=statistics.drafted_per_position,
         draft_failure_count=statistics.draft_failure_count,
+        synchronous_round_count=statistics.round_counts[Overlap.NONE],
+        enumerated_round_count=statistics.round_counts[Overlap.ENUMERATE],
+        run_ahead_round_count=statistics.round_counts[Overlap.RUN_AHEAD],
+        hit_count=statistics.hit_count,
+        miss_count=statistics.miss_count,
+        ngram_token_count=statistics.ngram_token_count,
+        ngram_accepted_token_count=statistics.ngram_accepted_token_count,
     )
 
 
@@ -343,6 +367,7 @@ def _timing(statistics: TurnStatistics) -> orchestrator_pb2.TurnTiming:
         queue=duration(statistics.queue),
         network=duration(statistics.network),
         orchestrator=duration(statistics.orchestrator),
+        draft_hidden=duration(statistics.draft_hidden),
     )
 
 

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from orchestrator.drafting import DraftSession
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.peer_sequence import PeerSequence
 from orchestrator.session import Session
@@ -22,7 +23,7 @@ class SessionRecord:
 
     session: Session
     verifier: PeerSequence
-    draft: PeerSequence
+    draft: DraftSession
     created: float
     last_active: float
     deleted: bool = False
@@ -31,8 +32,16 @@ class SessionRecord:
 class SessionStore:
     """Sessions by id, least recently active first."""
 
-    def __init__(self, *, max_count: int, ttl_seconds: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        new_draft_session: Callable[[], DraftSession],
+        *,
+        max_count: int,
+        ttl_seconds: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.ttl_seconds = ttl_seconds
+        self._new_draft_session = new_draft_session
         self._max_count = max_count
         self._clock = clock
         self._records: OrderedDict[str, SessionRecord] = OrderedDict()
@@ -53,7 +62,7 @@ class SessionStore:
         """A session nobody can find: for a single Generate."""
         now = self._clock()
         session = Session(secrets.token_hex(8), codec, system)
-        return SessionRecord(session, PeerSequence(), PeerSequence(), created=now, last_active=now)
+        return SessionRecord(session, PeerSequence(), self._new_draft_session(), created=now, last_active=now)
 
     def get(self, session_id: str) -> SessionRecord:
         """A session by id. SessionExpiredError or SessionNotFoundError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,9 +13,10 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 
 from orchestrator.generation import ResolvedTurn
-from orchestrator.policy import draft_length_for_round
 from orchestrator.rounds import Round, Rounds
 from orchestrator.session import FinishReason, Turn, common_prefix_length
+from orchestrator.speculation.planner import Overlap
+from orchestrator.speculation.proposal import Source
 from orchestrator.store import SessionRecord
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.telemetry import names
@@ -29,15 +31,22 @@ class TurnStatistics:
     """Counts of a turn, and where its time went, in seconds."""
 
     round_count: int = 0
+    round_counts: Counter[Overlap] = field(default_factory=Counter)
+    """Of the rounds that asked the draft or used what it had said, by what it did meanwhile."""
     draft_count: int = 0
     draft_token_count: int = 0
     accepted_token_count: int = 0
+    ngram_token_count: int = 0
+    ngram_accepted_token_count: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
+    hit_count: int = 0
+    miss_count: int = 0
     draft_failure_count: int = 0
     time_to_first_token: float = 0.0
     total: float = 0.0
     draft: float = 0.0
+    draft_hidden: float = 0.0
     verify: float = 0.0
     queue: float = 0.0
     network: float = 0.0
@@ -54,20 +63,39 @@ class TurnStatistics:
         self.verify += outcome.verify.forward
         self.queue += outcome.verify.total - outcome.verify.forward
         self.network += outcome.verify.round_trip - outcome.verify.total
-        if outcome.propose is None:
+        self._add_drafting(outcome)
+        drafted, accepted = len(outcome.proposal), outcome.accepted_count
+        if not drafted:
             return
-        self.draft += outcome.propose.forward
-        self.queue += outcome.propose.total - outcome.propose.forward
-        self.network += outcome.propose.round_trip - outcome.propose.total
         self.draft_count += 1
-        self.draft_token_count += outcome.draft_length
-        self.accepted_token_count += outcome.accepted_count
-        missing = outcome.draft_length - len(self.drafted_per_position)
-        self.drafted_per_position.extend([0] * missing)
-        self.accepted_per_position.extend([0] * missing)
-        for position in range(outcome.draft_length):
+        self.draft_token_count += drafted
+        self.accepted_token_count += accepted
+        if outcome.proposal.source is Source.NGRAM:
+            self.ngram_token_count += drafted
+            self.ngram_accepted_token_count += accepted
+        missing = [0] * (drafted - len(self.drafted_per_position))
+        self.drafted_per_position.extend(missing)
+        self.accepted_per_position.extend(missing)
+        for position in range(drafted):
             self.drafted_per_position[position] += 1
-            self.accepted_per_position[position] += position < outcome.accepted_count
+            self.accepted_per_position[position] += position < accepted
+
+    def _add_drafting(self, outcome: Round) -> None:
+        """What the round waited for is the draft's forwards first, then its queue, then the network's."""
+        if outcome.asked:
+            self.round_counts[outcome.overlap] += 1
+        if outcome.hit is not None:
+            self.hit_count += outcome.hit
+            self.miss_count += not outcome.hit
+        timing, waited = outcome.awaited, outcome.waited
+        shown = queued = 0.0
+        if timing is not None:
+            shown = min(waited, timing.forward)
+            queued = min(waited - shown, timing.total - timing.forward)
+        self.draft += shown
+        self.queue += queued
+        self.network += waited - shown - queued
+        self.draft_hidden += max(0.0, sum(timing.forward for timing in outcome.drafted) - shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +159,7 @@ class TurnRunner:
         turn = session.begin_turn(list(prompt), resolved.rule, resolved.limits, content)
         wants_prompt = resolved.logprobs is not None and resolved.logprobs.prompt
         record.verifier.limit(0 if wants_prompt else shared)  # only what is computed has log-probabilities
-        record.draft.limit(shared)
+        record.draft.begin_turn(shared)
         span = tracer.start_span(
             names.CHAT.format(model=self._model_name),
             parent,
@@ -171,7 +199,8 @@ class TurnRunner:
             self._finish(span, turn, statistics, prefilled_count)
             if turn.generated_count == 0:  # the turn is undone, and so is what the peers learnt from it
                 record.verifier.limit(shared)
-                record.draft.limit(shared)
+                record.draft.begin_turn(shared)
+            self.rounds.end_turn(record)
             session.end_turn()
 
     async def _round(
@@ -187,18 +216,20 @@ class TurnRunner:
         traced = statistics.round_count < MAX_TRACED_ROUNDS
         span = tracer.start_span(names.ROUND, trace.set_span_in_context(parent)) if traced else INVALID_SPAN
         span.set_attribute(names.ROUND_NUMBER, statistics.round_count + 1)
-        draft_length = draft_length_for_round(resolved.draft_length, turn.room)
         logprobs = resolved.logprobs
         if logprobs is not None and statistics.round_count:
             logprobs = replace(logprobs, prompt=False)  # the first round has brought them
-        work = asyncio.create_task(self.rounds.run(record, resolved.rule, draft_length, logprobs, span))
+        work = asyncio.create_task(self.rounds.run(record, resolved, turn.room, logprobs, span))
         cancel = asyncio.create_task(cancelled.wait())
         try:
             await asyncio.wait((work, cancel), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 return None
             outcome = work.result()
-            span.set_attribute(names.DRAFT_LENGTH, outcome.draft_length)
+            span.set_attribute(names.DRAFT_LENGTH, len(outcome.proposal))
+            span.set_attribute(names.OVERLAP, outcome.overlap.value)
+            if outcome.proposal.tokens:
+                span.set_attribute(names.PROPOSER, outcome.proposal.source.value)
             span.set_attribute(names.ACCEPTED_COUNT, outcome.accepted_count)
             span.set_attribute(names.COMMITTED_COUNT, len(outcome.tokens))
             return outcome

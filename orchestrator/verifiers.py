@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.breaker import Breaker
 from orchestrator.peer_sequence import PeerSequence
 from orchestrator.peers import ModelInfo, VerifierPeer
-from orchestrator.policy import Breaker
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import queue
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 
@@ -51,8 +51,10 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How tokens are chosen and where a turn ends. None takes the server's default; ``draft_length`` 0 is off.
+    """How tokens are chosen, where a turn ends and how it is sped up. None takes the server's default.
 
+    ``draft_length`` 0 is off, a number so many tokens a round, "adaptive" as many as pay. ``overlap`` is what the draft
+    does while the target verifies ("none", "enumerate" or "run_ahead"), ``proposer`` who proposes ("draft" or "ngram").
     ``top_logprob_count`` asks for log-probabilities of the generated tokens and of that many likeliest ones beside each;
     ``prompt_logprobs`` for the prompt's too. ``ratio`` takes the ratio test instead of coupled sampling.
     """
@@ -80,15 +82,27 @@ class Settings:
     structure: Structure | None = None
     ratio: bool | None = None
     proposal_top_k: int | None = None
-    draft_length: int | None = None
+    draft_length: int | Literal["adaptive"] | None = None
+    overlap: Literal["none", "enumerate", "run_ahead"] | None = None
+    proposer: Literal["draft", "ngram"] | None = None
+
+    def _speculation(self) -> orchestrator_pb2.Speculation:
+        speculation = orchestrator_pb2.Speculation()
+        if self.draft_length == "adaptive":
+            speculation.mode = orchestrator_pb2.Speculation.MODE_ADAPTIVE
+        elif self.draft_length is not None:
+            modes = orchestrator_pb2.Speculation
+            speculation.mode = modes.MODE_FIXED if self.draft_length else modes.MODE_OFF
+            if self.draft_length:
+                speculation.draft_length = self.draft_length
+        if self.overlap is not None:
+            speculation.overlap = orchestrator_pb2.Speculation.Overlap.Value(f"OVERLAP_{self.overlap.upper()}")
+        if self.proposer is not None:
+            speculation.proposer = orchestrator_pb2.Speculation.Proposer.Value(f"PROPOSER_{self.proposer.upper()}")
+        return speculation
 
     def message(self) -> orchestrator_pb2.GenerationSettings:
         """These settings for the wire."""
-        speculation = None
-        if self.draft_length is not None:
-            modes = orchestrator_pb2.Speculation
-            mode = modes.MODE_FIXED if self.draft_length else modes.MODE_OFF
-            speculation = modes(mode=mode, draft_length=self.draft_length or None)
         logprobs = None
         if self.top_logprob_count is not None or self.prompt_logprobs:
             logprobs = orchestrator_pb2.LogprobSettings(
@@ -122,7 +136,7 @@ class Settings:
             structure=None if self.structure is None else self.structure.message(),
             acceptance=acceptance,
             proposal_top_k=self.proposal_top_k,
-            speculation=speculation,
+            speculation=self._speculation(),
         )
 
 
@@ -156,6 +170,13 @@ class Result:
     accepted_token_count: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
+    ngram_token_count: int = 0
+    ngram_accepted_token_count: int = 0
+    draft_failure_count: int = 0
+    overlap_counts: dict[str, int] = field(default_factory=dict)
+    """Rounds with the draft, by what it did meanwhile: none, enumerate, run_ahead."""
+    hit_count: int = 0
+    miss_count: int = 0
     total_time: float = 0.0
     time_to_first_token: float = 0.0
     draft_time: float = 0.0
@@ -163,6 +184,8 @@ class Result:
     queue_time: float = 0.0
     network_time: float = 0.0
     orchestrator_time: float = 0.0
+    draft_hidden_time: float = 0.0
+    """The draft's forwards that went on while the target verified: not part of the total."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -197,6 +220,17 @@ class Result:
         self.accepted_token_count = speculation.accepted_token_count
         self.accepted_per_position = list(speculation.accepted_per_position_counts)
         self.drafted_per_position = list(speculation.drafted_per_position_counts)
+        self.ngram_token_count = speculation.ngram_token_count
+        self.ngram_accepted_token_count = speculation.ngram_accepted_token_count
+        self.draft_failure_count = speculation.draft_failure_count
+        self.overlap_counts = {
+            "none": speculation.synchronous_round_count,
+            "enumerate": speculation.enumerated_round_count,
+            "run_ahead": speculation.run_ahead_round_count,
+        }
+        self.hit_count = speculation.hit_count
+        self.miss_count = speculation.miss_count
+        self.draft_hidden_time = seconds(timing.draft_hidden)
         self.total_time = seconds(timing.total)
         self.time_to_first_token = seconds(timing.time_to_first_token)
         self.draft_time = seconds(timing.draft)

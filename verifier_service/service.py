@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 
@@ -44,7 +44,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         ):
             yield response
 
-    async def _answer(self, item: verifier_pb2.VerifyItem) -> verifier_pb2.VerifyResult:
+    async def _answer(
+        self, item: verifier_pb2.VerifyItem, _: Callable[[verifier_pb2.VerifyResult], None]
+    ) -> verifier_pb2.VerifyResult:
         try:
             job = await self._verify(item)
         except Exception as error:

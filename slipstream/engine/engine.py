@@ -31,8 +31,9 @@ class Append:
     ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last ``wanted`` ones. The tokens
     from ``committed_length`` on are guesses.
     ``proposed`` are the draws that the first of these choices test, under the ratio test; ``drafting`` says that they are
-    a draft's own. ``top_logprob_count`` asks for the choices' log-probabilities and that many likeliest tokens'.
-    ``scored`` are the tokens that follow the rows just before the wanted ones: their log-probabilities are asked for too.
+    a draft's own, with ``candidate_count`` candidates each. ``top_logprob_count`` asks for the choices'
+    log-probabilities and that many likeliest tokens'. ``scored`` are the tokens that follow the rows just before the
+    wanted ones: their log-probabilities are asked for too.
     """
 
     sequence: Sequence
@@ -41,6 +42,7 @@ class Append:
     rule: SamplingRule
     committed_length: int = 0
     drafting: bool = False
+    candidate_count: int = 0
     proposed: TokenSequence[Proposed] = ()
     top_logprob_count: int | None = None
     scored: TokenSequence[int] = ()
@@ -130,7 +132,8 @@ class Engine:
         sequence, rule, wanted = append.sequence, append.rule, append.wanted
         first = len(sequence) - wanted + 1
         rows = [
-            Row(rule, position, sequence.tokens, drafting=append.drafting) for position in range(first, first + wanted)
+            Row(rule, position, sequence.tokens, drafting=append.drafting, candidate_count=append.candidate_count)
+            for position in range(first, first + wanted)
         ]
         for row, proposed in zip(rows, append.proposed, strict=False):
             row.proposed = proposed

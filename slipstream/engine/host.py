@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -48,6 +49,7 @@ class EngineHost(Generic[JobT]):
         self._sequences: dict[str, Sequence] = {}
         self._rounds: dict[str, _Round[JobT]] = {}
         self._answers: dict[Job, asyncio.Future[JobT]] = {}
+        self._on_parts: dict[Job, Callable[[list[Job]], None]] = {}
         self._loop = asyncio.get_running_loop()
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished)
         self._sweeper: asyncio.Task[None] | None = None
@@ -96,9 +98,16 @@ class EngineHost(Generic[JobT]):
         if rule.structure is not None and compiler is not None:
             await asyncio.to_thread(compiler.validate, rule.structure)
 
-    async def run(self, handle: str, number: int, make_job: Callable[[Sequence], JobT]) -> JobT:
+    async def run(
+        self,
+        handle: str,
+        number: int,
+        make_job: Callable[[Sequence], JobT],
+        on_parts: Callable[[list[Job]], None] | None = None,
+    ) -> JobT:
         """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished older one is dropped.
 
+        ``on_parts`` is told of parts of a job that has split, as they end, if the job ends later than they.
         UnknownHandleError, StaleRoundError, QueueFullError, or what the job itself fails with.
         """
         self._leases.renew(handle)
@@ -110,9 +119,11 @@ class EngineHost(Generic[JobT]):
         job = make_job(self._sequences[handle])
         answer: asyncio.Future[JobT] = self._loop.create_future()
         if last is not None:
-            last.job.overtaken = True  # before the new job can begin on the sequence they share
+            last.job.overtake()  # before the new job can begin on the sequence they share
         self._thread.submit(job)
         self._answers[job] = answer
+        if on_parts is not None:
+            self._on_parts[job] = on_parts
         self._rounds[handle] = _Round(number, job, answer)
         return await asyncio.shield(answer)
 
@@ -126,7 +137,14 @@ class EngineHost(Generic[JobT]):
         self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop
 
     def _deliver(self, ended: list[tuple[Job, Exception | None]]) -> None:
+        parts: defaultdict[Job, list[Job]] = defaultdict(list)
         for job, error in ended:
+            if job.parent is not None:
+                if error is None:
+                    parts[job.parent].append(job)
+                continue
+            parts.pop(job, None)
+            self._on_parts.pop(job, None)
             answer = self._answers.pop(job)
             self._leases.extend(job.sequence.handle)  # idle time starts with the answer
             if error is None:
@@ -137,6 +155,9 @@ class EngineHost(Generic[JobT]):
             last = self._rounds.get(job.sequence.handle)
             if last is not None and last.job is job:
                 del self._rounds[job.sequence.handle]  # a failed round may be asked again under its number
+        for parent, done in parts.items():
+            if parent in self._on_parts:
+                self._on_parts[parent](done)
 
     async def _sweep(self) -> None:
         while True:

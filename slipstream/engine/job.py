@@ -25,6 +25,9 @@ class JobTiming:
     """Of the first forward."""
     forward: float = 0.0
     """Sum over the forwards this job took part in, choosing included."""
+    forward_count: int = 0
+    step_token_count: int = 0
+    """Tokens in the last forward, other sequences' included."""
     finished: float = 0.0
 
     @property
@@ -54,11 +57,15 @@ class Statement:
 class Job:
     """Append the statement's tail and some uncommitted tokens, choose after the last ``wanted`` of them, maybe go on.
 
-    A subclass says in `advance` what the choices mean. It reads its result from itself once that returned True.
+    A subclass says in `advance` what the choices mean. It reads its result from itself once that returned True. It may then go
+    on as several jobs over forks of its sequence (`split`); it has ended once they all have.
     """
 
     drafting = False
     """Whether the choices are a draft's own."""
+
+    parent: Job | None = None
+    """Of a job that goes on over a fork."""
 
     def __init__(
         self,
@@ -83,24 +90,43 @@ class Job:
         self.tail_logprobs: list[TokenLogprobs] = []
         self.timing = JobTiming()
         self.prefilled_count = 0
-        self.overtaken = False
+        self.candidate_count = 0
+        self._overtaken = False
         self._length_limit = length_limit
         self._proposed = proposed
         self._logprobs = logprobs
         self._unscored_count = len(statement.tail) - 1 if logprobs is not None and logprobs.prompt else 0
 
+    @property
+    def overtaken(self) -> bool:
+        """Whether nobody waits for the answer any more, and the sequence has been restated or closed."""
+        return self._overtaken or (self.parent is not None and self.parent.overtaken)
+
+    def overtake(self) -> None:
+        """Drop this job, and those it has split into, at the next step."""
+        self._overtaken = True
+
     def advance(self, choices: list[Choice]) -> bool:
         """Take the ``wanted`` choices. True if the job is done; else ``pending`` and ``wanted`` are set anew."""
         raise NotImplementedError
 
+    def split(self, cache: SequenceCache) -> list[Job]:
+        """After `advance` returned True: jobs over forks to go on with, this job their ``parent``. Their forks are given
+        back when they end."""
+        return []
+
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
         """Bring the sequence to the stated position. ContextExceededError, InvalidItemError or SequenceTooShortError."""
         self._check(context_length, vocabulary_size)
-        cache.truncate(self.sequence, self.statement.base_length)
-        # Adopted pages bring no logits: where the tail's log-probabilities are wanted it is computed.
-        adopted = 0 if self._unscored_count else cache.adopt_prefix(self.sequence, self.statement.tail)
-        self.prefilled_count = len(self.statement.tail) - adopted
-        del self.pending[:adopted]
+        base_length, tail = self.statement.base_length, self.statement.tail
+        present = 0
+        if self._unscored_count:  # what is there already brings no logits, and the tail's are wanted
+            cache.truncate(self.sequence, base_length)
+        else:
+            present = cache.rewind(self.sequence, base_length, tail[:-1])
+            present += cache.adopt_prefix(self.sequence, tail[present:])
+        self.prefilled_count = len(tail) - present
+        del self.pending[:present]
 
     def _check(self, context_length: int, vocabulary_size: int) -> None:
         if not self.statement.tail:
@@ -131,6 +157,7 @@ class Job:
             rule=self.rule,
             committed_length=self.statement.committed_length,
             drafting=self.drafting,
+            candidate_count=self.candidate_count,
             proposed=self._proposed[len(self.choices) :],
             top_logprob_count=None if self._logprobs is None else self._logprobs.top_count,
             scored=scored,

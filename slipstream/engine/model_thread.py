@@ -64,6 +64,8 @@ class ModelThread:
         self._wake = threading.Condition()
         self._stopping = False
         self._active: list[Job] = []
+        self._split: dict[Job, int] = {}
+        """Of jobs that have split, how many parts have not ended."""
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()  # least recently used first
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
@@ -164,7 +166,7 @@ class ModelThread:
                 ended += self._step()
             if ended:
                 with self._wake:
-                    self._unfinished_count -= len(ended)
+                    self._unfinished_count -= sum(job.parent is None for job, _ in ended)
                 self._on_finished(ended)
 
     def _accept(self, inbox: list[Job | Callable[[], None]]) -> list[tuple[Job, Exception | None]]:
@@ -172,6 +174,9 @@ class ModelThread:
         for entry in inbox:
             if not isinstance(entry, Job):
                 entry()
+                continue
+            if entry.overtaken:  # before it could touch the sequence
+                failed.append(_end(entry, self._why_dropped(entry)))
                 continue
             try:
                 model = self.engine.model
@@ -185,21 +190,55 @@ class ModelThread:
 
     def _step(self) -> list[tuple[Job, Exception | None]]:
         """One forward over what fits; the jobs that ended with it."""
-        ended = [_end(job, self._why_dropped(job)) for job in self._active if job.overtaken]
-        self._active = [job for job in self._active if not job.overtaken]
+        ended: list[tuple[Job, Exception | None]] = []
+        for job in [job for job in self._active if job.overtaken]:
+            ended += self._drop(job, self._why_dropped(job))
         batch, starved = self._schedule()
         if not batch and starved is not None:
-            self._active.remove(starved)
             pages = self.engine.pool.page_count
-            return [*ended, _end(starved, OutOfPagesError("all KV pages are in use", page_count=pages))]
+            ended += self._drop(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
         if batch:
             ended += self._forward(batch)
         return ended
 
     def _why_dropped(self, job: Job) -> Exception:
-        if job.sequence.handle in self._sequences:
+        root = job if job.parent is None else job.parent
+        if root.sequence.handle in self._sequences:
             return StaleRoundError("overtaken by a newer round")
-        return UnknownHandleError(f"handle {job.sequence.handle!r} was closed while its round ran")
+        return UnknownHandleError(f"handle {root.sequence.handle!r} was closed while its round ran")
+
+    def _drop(self, job: Job, error: Exception | None) -> list[tuple[Job, Exception | None]]:
+        """Take a job that ends out of work: it, and with the last of its parts the job that has split."""
+        self._active.remove(job)
+        ended = [_end(job, error)]
+        parent = job.parent
+        if parent is not None:
+            self.engine.cache.release(job.sequence)
+            self.engine.structures.forget(job.sequence)
+            self._split[parent] -= 1
+            if job.timing.forward_count >= parent.timing.forward_count:
+                parent.timing.forward = job.timing.forward
+                parent.timing.forward_count = job.timing.forward_count
+            if not self._split[parent]:
+                del self._split[parent]
+                # A part that failed is a part less; but one that was overtaken says that all were.
+                ended.append(_end(parent, error if parent.overtaken else None))
+        return ended
+
+    def _done(self, job: Job) -> list[tuple[Job, Exception | None]]:
+        """A job took its last choices: it ends, or goes on in parts."""
+        parts = job.split(self.engine.cache)
+        if not parts:
+            return self._drop(job, None)
+        self._active.remove(job)
+        self._split[job] = len(parts)
+        for part in parts:
+            part.parent = job
+            part.timing.started = job.timing.started
+            part.timing.forward = job.timing.forward
+            part.timing.forward_count = job.timing.forward_count
+        self._active.extend(parts)
+        return []
 
     def _schedule(self) -> tuple[list[tuple[Job, Append]], Job | None]:
         """Short appends first, then prefill chunks, while tokens and pages last; and one job that found no page."""
@@ -239,30 +278,34 @@ class ModelThread:
             answers = self.engine.step([append for _, append in batch])
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
-            return [self._fail(job, error) for job, _ in batch]
+            return [end for job, _ in batch for end in self._fail(job, error)]
         duration = time.monotonic() - started
+        token_count = sum(append.token_count for _, append in batch)
         ended: list[tuple[Job, Exception | None]] = []
         for (job, append), answer in zip(batch, answers, strict=True):
             job.timing.started = job.timing.started or started
             job.timing.forward += duration
+            job.timing.forward_count += 1
+            job.timing.step_token_count = token_count
             committed = min(len(append.sequence), job.statement.committed_length)
             self.engine.cache.publish(append.sequence, committed)
-            if answer.error is not None or job.take(answer):
-                self._active.remove(job)
-                ended.append(_end(job, answer.error))
+            if answer.error is not None:
+                ended += self._drop(job, answer.error)
+            elif job.take(answer):
+                ended += self._done(job)
         return ended
 
-    def _fail(self, job: Job, error: Exception) -> tuple[Job, Exception | None]:
+    def _fail(self, job: Job, error: Exception) -> list[tuple[Job, Exception | None]]:
         # What the forward wrote is unknown: the sequence forgets it all and is prefilled anew.
         self.engine.cache.release(job.sequence)
-        self._active.remove(job)
-        return _end(job, error)
+        return self._drop(job, error)
 
     def _remove(self, sequence: Sequence) -> None:
-        for job in self._active:
+        for job in (*self._active, *self._split):
             if job.sequence is sequence:
-                job.overtaken = True
+                job.overtake()
         self._sequences.pop(sequence.handle, None)
+        self.engine.structures.forget(sequence)
         self.engine.cache.release(sequence)
 
 

@@ -63,6 +63,17 @@ class SequenceCache:
             self.pool.release(page)
         del sequence.pages[self.pages_for(length) :]
 
+    def rewind(self, sequence: Sequence, base_length: int, tokens: TokenSequence[int]) -> int:
+        """Keep ``base_length`` tokens, and those after them that equal the coming ``tokens``; drop everything past them.
+
+        Returns how many of ``tokens`` are there already. SequenceTooShortError as in `truncate`.
+        """
+        cached = sequence.tokens[base_length : base_length + len(tokens)]
+        pairs = enumerate(zip(cached, tokens, strict=False))
+        kept = next((index for index, (old, new) in pairs if old != new), min(len(cached), len(tokens)))
+        self.truncate(sequence, base_length + kept)
+        return kept
+
     def adopt_prefix(self, sequence: Sequence, tokens: TokenSequence[int]) -> int:
         """Extend a committed sequence that ends on a page border by published pages whose content equals the coming tokens.
 

@@ -47,6 +47,10 @@ class Structures:
             raise InvalidItemError("the tokens generated so far do not fit the structure", field="rule.structure")
         return [None] * wanted  # a guess of an earlier step breaks it
 
+    def forget(self, sequence: Sequence) -> None:
+        """A sequence is gone."""
+        self._matchers.pop(sequence, None)
+
     def _matcher(self, sequence: Sequence, structure: Structure) -> Matcher:
         known = self._matchers.pop(sequence, None)
         if known is None or known[0] != structure:

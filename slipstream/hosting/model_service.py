@@ -104,5 +104,9 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
 def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
     """A job's timing for the wire."""
     return model_pb2.ItemTiming(
-        queue=duration(timing.queue), forward=duration(timing.forward), total=duration(timing.total)
+        queue=duration(timing.queue),
+        forward=duration(timing.forward),
+        total=duration(timing.total),
+        forward_count=timing.forward_count,
+        step_token_count=timing.step_token_count,
     )

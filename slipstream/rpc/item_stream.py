@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from slipstream.rpc.status import StreamLostError, error_of_call
+from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
 
 
 class Keyed(Protocol):
@@ -29,9 +29,36 @@ class Keyed(Protocol):
 
 ItemT = TypeVar("ItemT", bound=Keyed)
 ResultT = TypeVar("ResultT", bound=Keyed)
+ResultT_contra = TypeVar("ResultT_contra", contravariant=True)
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 Key = tuple[str, int]
+
+
+class Sink(Protocol[ResultT_contra]):
+    """Takes the results of one item."""
+
+    def take(self, result: ResultT_contra) -> bool:
+        """One result. True if no other follows."""
+
+    def lose(self, error: PeerError) -> None:
+        """No other result follows: the stream has ended."""
+
+
+class _OneResult(Generic[ResultT]):
+    """A sink to wait at."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+
+    def take(self, result: ResultT) -> bool:
+        if not self.answer.done():
+            self.answer.set_result(result)
+        return True
+
+    def lose(self, error: PeerError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 class ItemStream(Generic[ItemT, ResultT]):
@@ -47,25 +74,29 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._open_call = open_call
         self._pack = pack
         self._unpack = unpack
-        self._waiting: dict[Key, asyncio.Future[ResultT]] = {}
+        self._waiting: dict[Key, Sink[ResultT]] = {}
         self._outbox: list[ItemT] = []
         self._wake = asyncio.Event()
         self._run: asyncio.Task[None] | None = None
 
-    async def ask(self, item: ItemT) -> ResultT:
-        """Send an item and wait for its result. StreamLostError or PeerError if the stream ends first."""
+    def send(self, item: ItemT, sink: Sink[ResultT]) -> None:
+        """Send an item without waiting. ``sink`` gets its results until it says that one was the last, or is told of
+        the loss of the stream."""
         if self._run is None or self._run.done():
             self._run = asyncio.create_task(self._converse())
-        key = (item.handle, item.round)
-        answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = answer
+        self._waiting[item.handle, item.round] = sink
         self._outbox.append(item)
         self._wake.set()
+
+    async def ask(self, item: ItemT) -> ResultT:
+        """Send an item and wait for its one result. StreamLostError or PeerError if the stream ends first."""
+        sink: _OneResult[ResultT] = _OneResult()
+        self.send(item, sink)
         try:
-            return await answer
+            return await sink.answer
         finally:
-            if self._waiting.get(key) is answer:
-                del self._waiting[key]
+            if self._waiting.get((item.handle, item.round)) is sink:
+                del self._waiting[item.handle, item.round]
 
     async def close(self) -> None:
         """End the stream."""
@@ -76,13 +107,14 @@ class ItemStream(Generic[ItemT, ResultT]):
     async def _converse(self) -> None:
         call = self._open_call()
         writer = asyncio.create_task(self._write(call))
-        error: Exception = StreamLostError("the peer ended the stream")
+        error: PeerError = StreamLostError("the peer ended the stream")
         try:
             async for response in call:
                 for result in self._unpack(response):
-                    answer = self._waiting.pop((result.handle, result.round), None)
-                    if answer is not None and not answer.done():
-                        answer.set_result(result)
+                    key = (result.handle, result.round)
+                    sink = self._waiting.get(key)
+                    if sink is not None and sink.take(result):
+                        self._waiting.pop(key, None)
         except grpc.aio.AioRpcError as failure:
             error = StreamLostError(str(error_of_call(failure)))
         finally:
@@ -101,33 +133,36 @@ class ItemStream(Generic[ItemT, ResultT]):
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             call.cancel()  # the reader learns why
 
-    def _fail_all(self, error: Exception) -> None:
+    def _fail_all(self, error: PeerError) -> None:
         self._outbox.clear()
         waiting, self._waiting = self._waiting, {}
-        for answer in waiting.values():
-            if not answer.done():
-                answer.set_exception(error)
+        for sink in waiting.values():
+            sink.lose(error)
 
 
 async def answer_items(
     requests: AsyncIterator[RequestT],
     items_of: Callable[[RequestT], Iterable[ItemT]],
-    answer: Callable[[ItemT], Awaitable[ResultT]],
+    answer: Callable[[ItemT, Callable[[ResultT], None]], Awaitable[ResultT]],
     pack: Callable[[list[ResultT]], ResponseT],
     draining: asyncio.Event,
 ) -> AsyncIterator[ResponseT]:
     """The answering side: each item in a task of its own, results sent as they come, all that are ready in one message.
 
-    Ends when every item is answered and the caller has half-closed or the server is ``draining``. ``answer`` must not
-    raise.
+    Ends when every item is answered and the caller has half-closed or the server is ``draining``. ``answer`` returns an item's
+    last result, may push others before it, and must not raise.
     """
     results: list[ResultT] = []
     ready = asyncio.Event()
     tasks: set[asyncio.Task[None]] = set()
 
+    def push(result: ResultT) -> None:
+        results.append(result)
+        ready.set()
+
     async def run(item: ItemT) -> None:
         try:
-            results.append(await answer(item))
+            results.append(await answer(item, push))
         finally:
             tasks.discard(asyncio.current_task())
             ready.set()

@@ -54,11 +54,12 @@ def _kind(row: Row) -> _Kind:
 def _choose(kind: _Kind, filtered: torch.Tensor, rows: Sequence[Row]) -> list[Choice]:
     if kind is _Kind.VOID:
         return [Choice(VOID, float("inf")) for _ in rows]
+    candidate_count = max((row.candidate_count for row in rows if row.drafting), default=None)
     if kind is _Kind.GREEDY:
-        return choose_likeliest(filtered)
+        return choose_likeliest(filtered, candidate_count)
     rules, positions = [row.rule for row in rows], [row.position for row in rows]
     if kind is _Kind.COUPLED:
-        return choose_coupled(filtered, [rule.seed for rule in rules], positions)
+        return choose_coupled(filtered, [rule.seed for rule in rules], positions, candidate_count)
     if kind is _Kind.DRAWN:
         return ratio.draw(filtered, rules, positions)
     return ratio.decide(filtered, rules, positions, [row.proposed for row in rows if row.proposed is not None])

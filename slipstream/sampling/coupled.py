@@ -7,26 +7,46 @@ Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant spe
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from slipstream.sampling.noise import GUMBEL_SPAN, gumbel
 from slipstream.sampling.row import Choice
 
+Floats = NDArray[np.float64]
 
-def choose_likeliest(logits: torch.Tensor) -> list[Choice]:
-    """Each row's largest logit, the lower token id among equals; ``logits`` is ``[rows, vocabulary]``."""
-    best = logits.topk(2)
+
+def choose_likeliest(logits: torch.Tensor, candidate_count: int | None = None) -> list[Choice]:
+    """Each row's largest logit, the lower token id among equals; ``logits`` is ``[rows, vocabulary]``.
+
+    With a ``candidate_count``, 0 included, the choices are a draft's: with log-probabilities, and that many candidates.
+    """
+    best = logits.topk(min(max(2, candidate_count or 0), logits.shape[1]))
     tokens, margins = best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()
     if 0.0 in margins:  # topk does not say which of equals it takes, argmax takes the first
         tokens = logits.argmax(dim=-1).tolist()
-    return [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
+    choices = [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
+    if candidate_count is not None:
+        logprobs = (best.values[:, 0] - logits.logsumexp(dim=-1)).tolist()
+        for choice, logprob in zip(choices, logprobs, strict=True):
+            choice.logprob = logprob
+    if candidate_count:
+        for choice, ids, values in zip(choices, best.indices.tolist(), best.values.tolist(), strict=True):
+            choice.candidates = tuple(zip(ids, values, strict=True))
+    return choices
 
 
-def choose_coupled(logits: torch.Tensor, seeds: Sequence[int], positions: Sequence[int]) -> list[Choice]:
-    """``argmax_v(logits[v] + gumbel(seed, position, v))`` for each row of filtered ``logits`` ``[rows, vocabulary]``."""
+def choose_coupled(
+    logits: torch.Tensor, seeds: Sequence[int], positions: Sequence[int], candidate_count: int | None = None
+) -> list[Choice]:
+    """``argmax_v(logits[v] + gumbel(seed, position, v))`` for each row of filtered ``logits`` ``[rows, vocabulary]``.
+
+    ``candidate_count`` as in `choose_likeliest`; candidates go by their perturbed logits.
+    """
     # Exact pruning: noise spans GUMBEL_SPAN, so a token further below the largest logit cannot win.
     contenders = logits >= logits.amax(dim=-1, keepdim=True) - GUMBEL_SPAN - 1e-3
     rows_and_tokens = contenders.nonzero()
@@ -44,8 +64,22 @@ def choose_coupled(logits: torch.Tensor, seeds: Sequence[int], positions: Sequen
         row = perturbed[start:end]
         best = int(row.argmax())
         lead = float(row[best] - np.partition(row, -2)[-2]) if len(row) > 1 else float("inf")
-        choices.append(Choice(int(tokens[start + best]), lead))
+        choice = Choice(int(tokens[start + best]), lead)
+        if candidate_count is not None:
+            _describe(choice, tokens[start:end], values[start:end], row, best, candidate_count)
+        choices.append(choice)
     return choices
+
+
+def _describe(
+    choice: Choice, tokens: NDArray[np.uint64], values: Floats, perturbed: Floats, best: int, candidate_count: int
+) -> None:
+    """Give a draft's choice its log-probability and its candidates."""
+    top = float(values.max())
+    choice.logprob = float(values[best]) - top - math.log(float(np.exp(values - top).sum()))
+    if candidate_count:
+        order = np.argsort(-perturbed)[:candidate_count]
+        choice.candidates = tuple(zip(tokens[order].tolist(), perturbed[order].tolist(), strict=True))
 
 
 def accepted_count(proposal: Sequence[int], choices: Sequence[int]) -> int:

@@ -29,7 +29,8 @@ class Row:
 
     ``allowed`` is what the rule's structure allows here. Under a structure a row without it is void: it comes after a
     speculated token that breaks the structure. ``proposed`` is the token to accept or replace under the ratio test;
-    ``drafting`` says that the draft itself draws, under the ratio test with its distribution.
+    ``drafting`` says that the draft itself draws, under the ratio test with its distribution, and else with its
+    ``candidate_count`` likeliest tokens.
     """
 
     rule: SamplingRule
@@ -38,6 +39,7 @@ class Row:
     allowed: Mask | None = None
     proposed: Proposed | None = None
     drafting: bool = False
+    candidate_count: int = 0
 
     @property
     def is_void(self) -> bool:
@@ -51,9 +53,13 @@ class Choice:
 
     The choice of a void row is `VOID`: it must not be used.
     ``distribution`` is what it was drawn from, where a draft draws for the ratio test; ``logprobs`` come if asked for.
+    A draft's own choice has its ``logprob`` among what the filters left, and ``candidates``, where asked for: the likeliest
+    tokens to be chosen here and their perturbed logits, best first, the choice itself among them.
     """
 
     token: int
     margin: float
+    logprob: float = 0.0
+    candidates: tuple[tuple[int, float], ...] = ()
     distribution: TokenDistribution | None = None
     logprobs: TokenLogprobs | None = None

@@ -64,7 +64,7 @@ class ProposeItem(_message.Message):
     draft_length: _builtins.int
     """Tokens wanted in each branch, from 1 to ModelInfo.max_draft_length. A branch may have fewer: it ends at an end token."""
     max_branch_count: _builtins.int
-    """Most branches wanted; the service may send fewer. 0: as many as it likes."""
+    """Most branches wanted, up to 64; the service may send fewer. 0: as many as it likes."""
     traceparent: _builtins.str
     """W3C trace context of the round's span. Empty: not traced."""
     @_builtins.property
@@ -172,6 +172,8 @@ class Branch(_message.Message):
     NEXT_TOKEN_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    MARGINS_FIELD_NUMBER: _builtins.int
     accepted_count: _builtins.int
     """The outcome: how many in-flight tokens are accepted. 0 for a plain proposal."""
     next_token: _builtins.int
@@ -184,6 +186,14 @@ class Branch(_message.Message):
     def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenDistribution]:
         """For rule.acceptance RATIO at a temperature above 0: the distribution each token was drawn from."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """How sure the draft is of each token: its log-probability among what the draft's filters left."""
+
+    @_builtins.property
+    def margins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """And its lead, in perturbed logits, over the draft's next best token."""
+
     def __init__(
         self,
         *,
@@ -191,10 +201,12 @@ class Branch(_message.Message):
         next_token: _builtins.int | None = ...,
         tokens: _abc.Iterable[_builtins.int] | None = ...,
         distributions: _abc.Iterable[_sampling_pb2.TokenDistribution] | None = ...,
+        logprobs: _abc.Iterable[_builtins.float] | None = ...,
+        margins: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_token", b"_next_token", "next_token", b"next_token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_token", b"_next_token", "accepted_count", b"accepted_count", "distributions", b"distributions", "next_token", b"next_token", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_token", b"_next_token", "accepted_count", b"accepted_count", "distributions", b"distributions", "logprobs", b"logprobs", "margins", b"margins", "next_token", b"next_token", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_token: _TypeAlias = _typing.Literal["next_token"]  # noqa: Y015
     _WhichOneofArgType__next_token: _TypeAlias = _typing.Literal["_next_token", b"_next_token"]  # noqa: Y015

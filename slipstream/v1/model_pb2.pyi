@@ -400,6 +400,12 @@ class ItemTiming(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     FORWARD_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
+    FORWARD_COUNT_FIELD_NUMBER: _builtins.int
+    STEP_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    forward_count: _builtins.int
+    """How many forwards that were, one after another."""
+    step_token_count: _builtins.int
+    """Tokens in the last of them, other sequences' included."""
     @_builtins.property
     def queue(self) -> _duration_pb2.Duration:
         """From the item's arrival to its first forward."""
@@ -418,10 +424,12 @@ class ItemTiming(_message.Message):
         queue: _duration_pb2.Duration | None = ...,
         forward: _duration_pb2.Duration | None = ...,
         total: _duration_pb2.Duration | None = ...,
+        forward_count: _builtins.int = ...,
+        step_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "queue", b"queue", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "queue", b"queue", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "forward_count", b"forward_count", "queue", b"queue", "step_token_count", b"step_token_count", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

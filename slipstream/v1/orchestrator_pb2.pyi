@@ -200,6 +200,8 @@ class Speculation(_message.Message):
         """Plain decoding: one token a round."""
         MODE_FIXED: Speculation._Mode.ValueType  # 2
         """draft_length tokens a round."""
+        MODE_ADAPTIVE: Speculation._Mode.ValueType  # 3
+        """As many as pay, from what rounds have brought and taken so far; none where speculation would cost."""
 
     class Mode(_Mode, metaclass=_ModeEnumTypeWrapper): ...
     MODE_UNSPECIFIED: Speculation.Mode.ValueType  # 0
@@ -208,21 +210,80 @@ class Speculation(_message.Message):
     """Plain decoding: one token a round."""
     MODE_FIXED: Speculation.Mode.ValueType  # 2
     """draft_length tokens a round."""
+    MODE_ADAPTIVE: Speculation.Mode.ValueType  # 3
+    """As many as pay, from what rounds have brought and taken so far; none where speculation would cost."""
+
+    class _Overlap:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OverlapEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Speculation._Overlap.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        OVERLAP_UNSPECIFIED: Speculation._Overlap.ValueType  # 0
+        """MODE_ADAPTIVE: whatever is fastest. MODE_FIXED: OVERLAP_NONE."""
+        OVERLAP_NONE: Speculation._Overlap.ValueType  # 1
+        """Nothing: each round waits for its proposal."""
+        OVERLAP_ENUMERATE: Speculation._Overlap.ValueType  # 2
+        """It prepares for what verification may answer; a round waits where it did not prepare for the answer."""
+        OVERLAP_RUN_AHEAD: Speculation._Overlap.ValueType  # 3
+        """It works rounds ahead, and no round waits for it."""
+
+    class Overlap(_Overlap, metaclass=_OverlapEnumTypeWrapper):
+        """What the draft does while the target verifies."""
+
+    OVERLAP_UNSPECIFIED: Speculation.Overlap.ValueType  # 0
+    """MODE_ADAPTIVE: whatever is fastest. MODE_FIXED: OVERLAP_NONE."""
+    OVERLAP_NONE: Speculation.Overlap.ValueType  # 1
+    """Nothing: each round waits for its proposal."""
+    OVERLAP_ENUMERATE: Speculation.Overlap.ValueType  # 2
+    """It prepares for what verification may answer; a round waits where it did not prepare for the answer."""
+    OVERLAP_RUN_AHEAD: Speculation.Overlap.ValueType  # 3
+    """It works rounds ahead, and no round waits for it."""
+
+    class _Proposer:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ProposerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Speculation._Proposer.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        PROPOSER_UNSPECIFIED: Speculation._Proposer.ValueType  # 0
+        """MODE_ADAPTIVE: whoever is expected to have most tokens accepted. MODE_FIXED: the draft service."""
+        PROPOSER_DRAFT: Speculation._Proposer.ValueType  # 1
+        """The draft service."""
+        PROPOSER_NGRAM: Speculation._Proposer.ValueType  # 2
+        """The session's own tokens, where they repeat themselves; the draft service is not asked."""
+
+    class Proposer(_Proposer, metaclass=_ProposerEnumTypeWrapper):
+        """Who proposes."""
+
+    PROPOSER_UNSPECIFIED: Speculation.Proposer.ValueType  # 0
+    """MODE_ADAPTIVE: whoever is expected to have most tokens accepted. MODE_FIXED: the draft service."""
+    PROPOSER_DRAFT: Speculation.Proposer.ValueType  # 1
+    """The draft service."""
+    PROPOSER_NGRAM: Speculation.Proposer.ValueType  # 2
+    """The session's own tokens, where they repeat themselves; the draft service is not asked."""
 
     MODE_FIELD_NUMBER: _builtins.int
     DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
+    PROPOSER_FIELD_NUMBER: _builtins.int
     mode: Global___Speculation.Mode.ValueType
     draft_length: _builtins.int
     """For MODE_FIXED, from 1 to GetServerInfoResponse.max_draft_length. Unset: the server's default."""
+    overlap: Global___Speculation.Overlap.ValueType
+    """Not together with Acceptance RATIO, which takes OVERLAP_NONE."""
+    proposer: Global___Speculation.Proposer.ValueType
     def __init__(
         self,
         *,
         mode: Global___Speculation.Mode.ValueType = ...,
         draft_length: _builtins.int | None = ...,
+        overlap: Global___Speculation.Overlap.ValueType = ...,
+        proposer: Global___Speculation.Proposer.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length", "draft_length", b"draft_length"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length", "draft_length", b"draft_length", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length", "draft_length", b"draft_length", "mode", b"mode", "overlap", b"overlap", "proposer", b"proposer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__draft_length: _TypeAlias = _typing.Literal["draft_length"]  # noqa: Y015
     _WhichOneofArgType__draft_length: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length"]  # noqa: Y015
@@ -707,6 +768,13 @@ class SpeculationStatistics(_message.Message):
     ACCEPTED_PER_POSITION_COUNTS_FIELD_NUMBER: _builtins.int
     DRAFTED_PER_POSITION_COUNTS_FIELD_NUMBER: _builtins.int
     DRAFT_FAILURE_COUNT_FIELD_NUMBER: _builtins.int
+    SYNCHRONOUS_ROUND_COUNT_FIELD_NUMBER: _builtins.int
+    ENUMERATED_ROUND_COUNT_FIELD_NUMBER: _builtins.int
+    RUN_AHEAD_ROUND_COUNT_FIELD_NUMBER: _builtins.int
+    HIT_COUNT_FIELD_NUMBER: _builtins.int
+    MISS_COUNT_FIELD_NUMBER: _builtins.int
+    NGRAM_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    NGRAM_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     round_count: _builtins.int
     """Rounds in all, prefill's included."""
     draft_count: _builtins.int
@@ -715,6 +783,16 @@ class SpeculationStatistics(_message.Message):
     accepted_token_count: _builtins.int
     draft_failure_count: _builtins.int
     """Rounds that went on without the draft because it failed or was late."""
+    synchronous_round_count: _builtins.int
+    """Rounds by what the draft did meanwhile. The others, round_count less these, did without the draft."""
+    enumerated_round_count: _builtins.int
+    run_ahead_round_count: _builtins.int
+    hit_count: _builtins.int
+    """Verifications whose answer the draft had prepared for, and those it had not."""
+    miss_count: _builtins.int
+    ngram_token_count: _builtins.int
+    """Of draft_token_count and accepted_token_count, those from the session's own tokens."""
+    ngram_accepted_token_count: _builtins.int
     @_builtins.property
     def accepted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Element i: proposals whose token i was accepted."""
@@ -733,10 +811,17 @@ class SpeculationStatistics(_message.Message):
         accepted_per_position_counts: _abc.Iterable[_builtins.int] | None = ...,
         drafted_per_position_counts: _abc.Iterable[_builtins.int] | None = ...,
         draft_failure_count: _builtins.int = ...,
+        synchronous_round_count: _builtins.int = ...,
+        enumerated_round_count: _builtins.int = ...,
+        run_ahead_round_count: _builtins.int = ...,
+        hit_count: _builtins.int = ...,
+        miss_count: _builtins.int = ...,
+        ngram_token_count: _builtins.int = ...,
+        ngram_accepted_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "round_count", b"round_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -755,6 +840,7 @@ class TurnTiming(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     ORCHESTRATOR_FIELD_NUMBER: _builtins.int
+    DRAFT_HIDDEN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def total(self) -> _duration_pb2.Duration: ...
     @_builtins.property
@@ -763,7 +849,7 @@ class TurnTiming(_message.Message):
 
     @_builtins.property
     def draft(self) -> _duration_pb2.Duration:
-        """The draft's forwards."""
+        """The draft's forwards that a round waited for."""
 
     @_builtins.property
     def verify(self) -> _duration_pb2.Duration:
@@ -781,6 +867,10 @@ class TurnTiming(_message.Message):
     def orchestrator(self) -> _duration_pb2.Duration:
         """Everything else: tokenizing, committing, streaming."""
 
+    @_builtins.property
+    def draft_hidden(self) -> _duration_pb2.Duration:
+        """The draft's forwards that went on while the target verified. Not part of the sum."""
+
     def __init__(
         self,
         *,
@@ -791,10 +881,11 @@ class TurnTiming(_message.Message):
         queue: _duration_pb2.Duration | None = ...,
         network: _duration_pb2.Duration | None = ...,
         orchestrator: _duration_pb2.Duration | None = ...,
+        draft_hidden: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "network", b"network", "orchestrator", b"orchestrator", "queue", b"queue", "time_to_first_token", b"time_to_first_token", "total", b"total", "verify", b"verify"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "draft_hidden", b"draft_hidden", "network", b"network", "orchestrator", b"orchestrator", "queue", b"queue", "time_to_first_token", b"time_to_first_token", "total", b"total", "verify", b"verify"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "network", b"network", "orchestrator", b"orchestrator", "queue", b"queue", "time_to_first_token", b"time_to_first_token", "total", b"total", "verify", b"verify"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "draft_hidden", b"draft_hidden", "network", b"network", "orchestrator", b"orchestrator", "queue", b"queue", "time_to_first_token", b"time_to_first_token", "total", b"total", "verify", b"verify"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1020,16 +1111,18 @@ class GetServerInfoResponse(_message.Message):
         version: _builtins.str = ...,
         target: _model_pb2.ModelInfo | None = ...,
         draft: _model_pb2.ModelInfo | None = ...,
-        default_draft_length: _builtins.int = ...,
+        default_draft_length: _builtins.int | None = ...,
         max_draft_length: _builtins.int = ...,
         default_max_token_count: _builtins.int = ...,
         verifier_reachable: _builtins.bool = ...,
         draft_reachable: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_default_draft_length", b"_default_draft_length", "default_draft_length", b"default_draft_length", "draft", b"draft", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_draft_length", b"default_draft_length", "default_max_token_count", b"default_max_token_count", "draft", b"draft", "draft_reachable", b"draft_reachable", "max_draft_length", b"max_draft_length", "target", b"target", "verifier_reachable", b"verifier_reachable", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_draft_length", b"_default_draft_length", "default_draft_length", b"default_draft_length", "default_max_token_count", b"default_max_token_count", "draft", b"draft", "draft_reachable", b"draft_reachable", "max_draft_length", b"max_draft_length", "target", b"target", "verifier_reachable", b"verifier_reachable", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__default_draft_length: _TypeAlias = _typing.Literal["default_draft_length"]  # noqa: Y015
+    _WhichOneofArgType__default_draft_length: _TypeAlias = _typing.Literal["_default_draft_length", b"_default_draft_length"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_draft_length) -> _WhichOneofReturnType__default_draft_length | None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015

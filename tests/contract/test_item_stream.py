@@ -39,7 +39,7 @@ class Echo(verifier_pb2_grpc.VerifierServiceServicer):
         self.message_sizes.append(len(request.items))
         return list(request.items)
 
-    async def _answer(self, item: verifier_pb2.VerifyItem) -> verifier_pb2.VerifyResult:
+    async def _answer(self, item: verifier_pb2.VerifyItem, _: Any) -> verifier_pb2.VerifyResult:
         await asyncio.sleep(item.tail[0] / 1000)
         return verifier_pb2.VerifyResult(handle=item.handle, round=item.round, next_token=item.base_length)
 

@@ -20,14 +20,14 @@ def test_what_is_left_open_takes_the_models_own_defaults() -> None:
     resolved = resolve(GenerationSettings(), 10, LIMITS)
     assert (resolved.rule.temperature, resolved.rule.top_k, resolved.rule.top_p) == (0.6, 20, 0.95)
     assert resolved.rule.end_token_ids == (2,)
-    assert resolved.draft_length == 5
+    assert resolved.speculation.draft_length == 5
     assert resolved.limits.max_token_count == 64
 
 
 def test_zero_is_a_value_and_not_unset() -> None:
     resolved = resolve(GenerationSettings(temperature=0.0, top_k=0, seed=0, draft_length=0), 10, LIMITS)
     assert (resolved.rule.temperature, resolved.rule.top_k, resolved.rule.seed) == (0.0, 0, 0)
-    assert resolved.draft_length == 0
+    assert resolved.speculation.draft_length == 0
 
 
 def test_an_unset_seed_is_drawn_anew() -> None:

@@ -4,9 +4,12 @@ import json
 
 import pytest
 
+from orchestrator.breaker import Breaker
+from orchestrator.drafting import DraftSession
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.peer_sequence import PeerSequence
-from orchestrator.policy import Breaker, draft_length_for_round
+from orchestrator.speculation.planner import PairKnowledge
+from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.store import SessionStore
 from orchestrator.text import Codec
 from slipstream.engine.errors import UnknownHandleError
@@ -20,6 +23,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def new_draft_session() -> DraftSession:
+    return DraftSession(SessionSpeculation(PairKnowledge()))
 
 
 def codec() -> Codec:
@@ -49,10 +56,6 @@ def test_a_forgotten_peer_gets_everything_again() -> None:
     assert list(peer.position([1, 2, 3]).tail) == [1, 2, 3]
 
 
-def test_a_round_never_drafts_more_than_the_turn_has_room_for() -> None:
-    assert [draft_length_for_round(5, room) for room in (10, 6, 5, 2, 1, 0)] == [5, 5, 4, 1, 0, 0]
-
-
 def test_the_breaker_pauses_twice_as_long_each_time_and_forgets_on_success() -> None:
     clock = Clock()
     breaker = Breaker(first_pause=1, longest_pause=3, clock=clock)
@@ -79,7 +82,7 @@ def test_many_failures_at_once_open_the_breaker_once() -> None:
 
 def test_an_idle_session_expires_and_is_told_from_one_that_never_was() -> None:
     clock = Clock()
-    store = SessionStore(max_count=10, ttl_seconds=60, clock=clock)
+    store = SessionStore(new_draft_session, max_count=10, ttl_seconds=60, clock=clock)
     idle, busy = store.create(codec()), store.create(codec())
     clock.now += 59
     store.touch(busy)
@@ -94,7 +97,7 @@ def test_an_idle_session_expires_and_is_told_from_one_that_never_was() -> None:
 
 
 def test_the_store_has_a_limit() -> None:
-    store = SessionStore(max_count=1, ttl_seconds=60)
+    store = SessionStore(new_draft_session, max_count=1, ttl_seconds=60)
     record = store.create(codec())
     with pytest.raises(SessionLimitError):
         store.create(codec())

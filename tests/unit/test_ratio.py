@@ -2,7 +2,7 @@
 
 import torch
 
-from orchestrator.peers import Proposal
+from orchestrator.speculation.proposal import Proposal
 from slipstream.sampling.choose import choose
 from slipstream.sampling.outcome import TokenDistribution, distribution_fault
 from slipstream.sampling.row import Proposed, Row

@@ -1,14 +1,9 @@
-"""How much to speculate, and when to leave a peer alone. Pure."""
+"""When to leave a peer alone. Pure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-
-
-def draft_length_for_round(wanted: int, room: int) -> int:
-    """Draft tokens worth asking for: a round commits up to one more, and a turn has ``room`` for only so many."""
-    return max(0, min(wanted, room - 1))
 
 
 class Breaker:

@@ -1,0 +1,290 @@
+"""Asking the draft service: for a proposal to wait for, or for branches while the target verifies.
+
+A request never blocks: it leaves, and what comes back goes to the session's continuations whoever waits by then. Every request
+states its position, so a lost handle and a cut cache are mended by stating it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind
+
+from orchestrator.breaker import Breaker
+from orchestrator.peer_sequence import REASONS_TO_RESTATE, PeerSequence, Position
+from orchestrator.peers import DraftPeer, ModelInfo, PeerTiming
+from orchestrator.speculation.planner import PairKnowledge, RoundPlan
+from orchestrator.speculation.proposal import Branch, Proposal
+from orchestrator.speculation.session import SessionSpeculation
+from slipstream.errors import Code
+from slipstream.rpc.status import PeerError
+from slipstream.sampling.rule import MIN_TEMPERATURE, SamplingRule
+from slipstream.telemetry import names
+from slipstream.telemetry.tracing import traceparent_of, tracer
+
+log = logging.getLogger(__name__)
+
+_STALE = "STALE_ROUND"
+_MAX_RESTATEMENTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request asks for. ``sharpening`` is the factor on the rule's temperature that is in ``rule`` already."""
+
+    rule: SamplingRule
+    in_flight: tuple[int, ...]
+    draft_length: int
+    branch_count: int
+    sharpening: float
+
+
+@dataclass(eq=False, slots=True)
+class DraftSession:
+    """One session's side of drafting: its sequence on the draft, the latest request, and what came of the last ones."""
+
+    speculation: SessionSpeculation
+    sequence: PeerSequence = field(default_factory=PeerSequence)
+    request: DraftRequest | None = None
+    finished: list[PeerTiming] = field(default_factory=list)
+    failed: bool = False
+    released: bool = False
+    """No handle may be opened any more."""
+
+    def begin_turn(self, shared_length: int) -> None:
+        """A new prompt, or a turn undone: only the first ``shared_length`` tokens are what they were."""
+        self.sequence.limit(shared_length)
+        self.speculation.begin_turn(shared_length)
+        self.request = None
+
+    def take_finished(self) -> list[PeerTiming]:
+        """Timings of the requests answered since the last call."""
+        finished, self.finished = self.finished, []
+        return finished
+
+    def take_failed(self) -> bool:
+        """Whether the draft failed since the last call."""
+        failed, self.failed = self.failed, False
+        return failed
+
+
+class DraftRequest:
+    """One request on its way: a sink for what the draft answers."""
+
+    def __init__(self, side: DraftSide, session: DraftSession, tokens: Sequence[int], ask: Ask, span: Span) -> None:
+        self.length = len(tokens)
+        self.sent = time.monotonic()
+        self.done = asyncio.Event()
+        self.ask = ask
+        self.timing: PeerTiming | None = None
+        self._side = side
+        self._session = session
+        self._tokens = tokens
+        self._continuations = (
+            session.speculation.continuations
+        )  # this turn's: a late answer must not reach the next one's
+        self._span = span
+        self._restatements = 0
+        self.start()
+
+    def start(self) -> None:
+        """Send the item once there is a handle."""
+        sequence = self._session.sequence
+        if self._session.released:
+            self._end()
+            return
+        if sequence.handle is None:
+            self._side.in_background(self._open())
+            return
+        self._side.send(self, sequence, sequence.position(self._tokens, self.length), traceparent_of(self._span))
+
+    async def _open(self) -> None:
+        try:
+            await self._side.open(self._session)
+        except PeerError as error:
+            self.fail(error)
+        else:
+            self.start()
+
+    def take(self, branches: list[Branch]) -> None:
+        """Branches for the session's continuations."""
+        for branch in branches:
+            proposal = replace(branch.proposal, sharpening=self.ask.sharpening)
+            self._continuations.add(self.length, self.ask.in_flight, replace(branch, proposal=proposal))
+
+    def finish(self, timing: PeerTiming) -> None:
+        """All has come."""
+        self.timing = timing
+        self._session.sequence.learn(self.length)
+        self._session.finished.append(timing)
+        self._side.answered(self.ask, timing)
+        self._end()
+
+    def fail(self, error: PeerError) -> None:
+        """Mend what stating the position again mends; else the draft has failed this request."""
+        if error.reason in REASONS_TO_RESTATE and self._restatements < _MAX_RESTATEMENTS:
+            self._restatements += 1
+            self._session.sequence.correct(error.reason, error.metadata)
+            self.start()
+            return
+        if error.reason != _STALE:  # a newer request of our own took its place
+            self._span.set_attribute(names.ERROR_REASON, error.reason)
+            self._session.failed = True
+            if _is_the_drafts_fault(error):
+                self._side.failed(error.reason)
+        self._end()
+
+    def give_up(self) -> None:
+        """It is late: nobody waits for it any more."""
+        self._span.set_attribute(names.ERROR_REASON, "DRAFT_LATE")
+        self._session.failed = True
+        self._side.failed("DRAFT_LATE")
+        self._end()
+
+    def _end(self) -> None:
+        if not self.done.is_set():
+            self.done.set()
+            self._span.end()
+
+
+class DraftSide:
+    """The draft service for all sessions, if there is one."""
+
+    def __init__(
+        self,
+        draft: DraftPeer | None,
+        target: ModelInfo,
+        pair: PairKnowledge,
+        *,
+        lease_seconds: float,
+        deadline_seconds: float,
+        sharpening: float | None,
+    ) -> None:
+        """``sharpening`` is a fixed factor; None learns it."""
+        self._draft = draft
+        self._target = target
+        self._pair = pair
+        self._lease_seconds = lease_seconds
+        self._deadline = deadline_seconds
+        self._sharpening = sharpening
+        self._breaker = Breaker()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a draft that may be asked now."""
+        return self._draft is not None and self._draft.info is not None and self._breaker.allows
+
+    @property
+    def max_draft_length(self) -> int:
+        """Most tokens that a request may ask for, and have in flight."""
+        assert self._draft is not None and self._draft.info is not None
+        return self._draft.info.max_draft_length
+
+    def ask(
+        self,
+        session: DraftSession,
+        tokens: Sequence[int],
+        rule: SamplingRule,
+        plan: RoundPlan,
+        in_flight: Proposal,
+        parent: Span,
+    ) -> DraftRequest | None:
+        """Ask for what comes after the committed ``tokens`` and what is ``in_flight``; None if the draft is not available.
+
+        A newer request takes the place of an older one that is not answered yet, both here and at the draft.
+        """
+        last = session.request
+        if last is not None and not last.done.is_set() and time.monotonic() - last.sent > self._deadline:
+            last.give_up()
+        if not self.available:
+            return None
+        span = tracer.start_span(names.PROPOSE, trace.set_span_in_context(parent), kind=SpanKind.CLIENT)
+        span.set_attribute(names.DRAFT_LENGTH, plan.draft_length)
+        span.set_attribute(names.IN_FLIGHT_LENGTH, len(in_flight))
+        sharpening = self._factor(rule)
+        sharp = rule
+        if sharpening != 1:
+            sharp = replace(rule, temperature=max(MIN_TEMPERATURE, rule.temperature * sharpening))
+        ask = Ask(sharp, in_flight.tokens, plan.draft_length, plan.branch_count, sharpening)
+        session.request = DraftRequest(self, session, tokens, ask, span)
+        return session.request
+
+    async def wait(self, request: DraftRequest) -> float:
+        """Wait for a request's last branch, no longer than the deadline; returns the seconds waited."""
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, request.sent + self._deadline - started)):
+                await request.done.wait()
+        except TimeoutError:
+            request.give_up()
+        return time.monotonic() - started
+
+    def release(self, session: DraftSession) -> None:
+        """Give a session's pages back."""
+        session.released = True
+        if self._draft is not None:
+            self._draft.close_sequence(session.sequence.handle)
+            session.sequence.forget()
+
+    async def open(self, session: DraftSession) -> None:
+        """Open a handle. PeerError."""
+        assert self._draft is not None
+        sequence = session.sequence
+        handle = await self._draft.open_sequence(self._target.tokenizer_fingerprint, "", self._lease_seconds)
+        if session.released or sequence.handle is not None:  # or two requests opened at once
+            self._draft.close_sequence(handle)
+            return
+        sequence.handle = handle
+        sequence.round = 0
+
+    def send(self, request: DraftRequest, sequence: PeerSequence, position: Position, traceparent: str) -> None:
+        """Put a request's item on the stream."""
+        assert self._draft is not None and sequence.handle is not None
+        ask = request.ask
+        self._draft.propose(
+            sequence.handle,
+            sequence.next_round(),
+            position,
+            ask.in_flight,
+            ask.draft_length,
+            ask.branch_count,
+            ask.rule,
+            traceparent,
+            request,
+        )
+
+    def answered(self, ask: Ask, timing: PeerTiming) -> None:
+        """The draft is well; learn what it takes."""
+        self._breaker.succeeded()
+        self._pair.drafting[bool(ask.in_flight)].observe(timing.forward_count, timing.forward, timing.round_trip)
+
+    def failed(self, reason: str) -> None:
+        """The draft is not: leave it alone for a while."""
+        if self._breaker.allows:
+            log.warning("the draft service failed a round (%s): going on without it", reason)
+        self._breaker.failed()
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something nobody waits for."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _factor(self, rule: SamplingRule) -> float:
+        if rule.temperature == 0 or rule.draws_ratios:
+            return 1.0
+        return self._pair.sharpening.factor(rule.temperature) if self._sharpening is None else self._sharpening
+
+
+def _is_the_drafts_fault(error: PeerError) -> bool:
+    """Whether other sessions should leave the draft alone too, or this is one session's trouble."""
+    if error.reason == "QUEUE_FULL":
+        return True
+    return error.code in (Code.UNAVAILABLE, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.DEADLINE_EXCEEDED)

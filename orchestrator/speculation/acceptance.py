@@ -1,0 +1,113 @@
+"""What share of a proposal survives, learnt as rounds go by. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from orchestrator.speculation.proposal import Confidence
+
+WINDOW = 200
+"""Drafted tokens after which an observation has lost most of its weight."""
+
+_POSITIONS = (1, 2, 3, 4, 6, 9, 16)
+"""Tokens share an estimate from one of these positions to the next: later ones come up too seldom to have their own."""
+
+_PRIOR_WEIGHT = 6.0
+"""Observations that what is known of others is worth."""
+
+
+class AcceptanceEstimate:
+    """The odds that a draft token is accepted if all before it are, by its position in the proposal.
+
+    A session's estimate leans on the pair's until it has seen enough itself; the pair's on an initial guess.
+    """
+
+    def __init__(self, prior: AcceptanceEstimate | float, window: float = WINDOW) -> None:
+        self._prior = prior
+        self._window = window
+        self._accepted = [0.0] * (len(_POSITIONS) + 1)
+        self._tried = [0.0] * (len(_POSITIONS) + 1)
+        self._all_accepted = 0.0
+        self._all_tried = 0.0
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """A proposal of ``drafted`` tokens had ``accepted`` accepted; what comes after the first rejected one was not tried."""
+        tried = min(accepted + 1, drafted)
+        keep = max(0.0, 1 - tried / self._window)
+        for bucket in range(len(self._tried)):
+            self._tried[bucket] *= keep
+            self._accepted[bucket] *= keep
+        self._all_tried = self._all_tried * keep + tried
+        self._all_accepted = self._all_accepted * keep + accepted
+        for position in range(tried):
+            bucket = bisect_right(_POSITIONS, position)
+            self._tried[bucket] += 1
+            self._accepted[bucket] += position < accepted
+        if isinstance(self._prior, AcceptanceEstimate):
+            self._prior.observe(drafted, accepted)
+
+    @property
+    def mean(self) -> float:
+        """Over all positions."""
+        prior = self._prior.mean if isinstance(self._prior, AcceptanceEstimate) else self._prior
+        return (self._all_accepted + _PRIOR_WEIGHT * prior) / (self._all_tried + _PRIOR_WEIGHT)
+
+    def at(self, position: int) -> float:
+        """The odds at one position, from 0."""
+        bucket = bisect_right(_POSITIONS, position)
+        prior = self._prior.at(position) if isinstance(self._prior, AcceptanceEstimate) else self._prior
+        mean = self.mean  # a position that has not been seen is like the others
+        seen = self._tried[bucket]
+        return (self._accepted[bucket] + _PRIOR_WEIGHT / 2 * (prior + mean)) / (seen + _PRIOR_WEIGHT)
+
+    def survivals(self, length: int) -> list[float]:
+        """The odds that the first 1, 2 .. ``length`` tokens are all accepted."""
+        survival, survivals = 1.0, []
+        odds = [self.at(min(position, _POSITIONS[-1])) for position in range(min(length, _POSITIONS[-1] + 1))]
+        for position in range(length):
+            survival *= odds[min(position, len(odds) - 1)]
+            survivals.append(survival)
+        return survivals
+
+
+_LOGPROBS = (-3.0, -1.5, -0.7, -0.3, -0.1, -0.03, -0.005)
+_MARGINS = (0.1, 0.3, 0.6, 1.0, 1.7, 3.0, 6.0)
+
+
+class Calibration:
+    """The odds that a draft token is accepted, given how sure the draft is of it.
+
+    A draft's own log-probability is not those odds: it may be over- or underconfident, and at a temperature its token
+    depends on noise that the target shares. So tokens are sorted by log-probability and margin, and what came of each
+    sort is counted.
+    """
+
+    def __init__(self, window: float = 20 * WINDOW) -> None:
+        self._keep = 1 - 1 / window
+        size = (len(_LOGPROBS) + 1) * (len(_MARGINS) + 1)
+        self._accepted = [0.0] * size
+        self._tried = [0.0] * size
+
+    def observe(self, confidences: Sequence[Confidence], accepted: int) -> None:
+        """Of a verified proposal's tokens the first ``accepted`` were accepted."""
+        for position, confidence in enumerate(confidences[: accepted + 1]):
+            cell = _cell(confidence)
+            self._tried[cell] = self._tried[cell] * self._keep + 1
+            self._accepted[cell] = self._accepted[cell] * self._keep + (position < accepted)
+
+    def survivals(self, confidences: Sequence[Confidence], fallback: Sequence[float]) -> list[float]:
+        """As `AcceptanceEstimate.survivals`; ``fallback`` is that estimate, for sorts that have hardly been seen."""
+        survival, survivals = 1.0, []
+        before = 1.0
+        for confidence, expected in zip(confidences, fallback, strict=False):
+            cell = _cell(confidence)
+            usual = expected / before if before else 0.0
+            survival *= (self._accepted[cell] + _PRIOR_WEIGHT * usual) / (self._tried[cell] + _PRIOR_WEIGHT)
+            survivals.append(survival)
+            before = expected
+        return survivals
+
+
+def _cell(confidence: Confidence) -> int:
+    return bisect_right(_LOGPROBS, confidence.logprob) * (len(_MARGINS) + 1) + bisect_right(_MARGINS, confidence.margin)

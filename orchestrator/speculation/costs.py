@@ -1,0 +1,137 @@
+"""What a round's parts take, learnt as rounds go by. All times in seconds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_WEIGHT = 0.1
+"""Of a new observation, once there are enough to have a mean."""
+
+
+class Average:
+    """A mean that forgets: of the first observations their plain mean, then an exponential one."""
+
+    def __init__(self, initial: float | None = None, weight: float = _WEIGHT) -> None:
+        self._value = initial
+        self._count = 0
+        self._weight = weight
+
+    @property
+    def known(self) -> bool:
+        """Whether anything has been observed or assumed."""
+        return self._value is not None
+
+    @property
+    def count(self) -> int:
+        """Observations so far."""
+        return self._count
+
+    @property
+    def value(self) -> float:
+        """The mean; 0 if nothing is known."""
+        return 0.0 if self._value is None else self._value
+
+    def observe(self, value: float) -> None:
+        """One observation. One far above the mean counts as four times it: a machine's hiccup is not its speed."""
+        self._count += 1
+        if self._value is None or self._count == 1:
+            self._value = value
+            return
+        weight = max(self._weight, 1 / self._count)
+        self._value += weight * (min(value, 4 * self._value) - self._value)
+
+
+class StepTimeCurve:
+    """A model's step time by the tokens in the step: profiled at start, kept current by what steps really take.
+
+    Between the profiled token counts it is linear; a measured step moves the whole curve near it.
+    """
+
+    def __init__(self) -> None:
+        self._counts: list[int] = []
+        self._times: list[Average] = []
+
+    def profile(self, points: Sequence[tuple[int, float]]) -> None:
+        """What a verifier measured at its start: token counts, rising, and seconds."""
+        if not self._counts:
+            self._counts = [count for count, _ in points]
+            self._times = [Average(time) for _, time in points]
+
+    def observe(self, token_count: int, time: float) -> None:
+        """A step of ``token_count`` tokens took ``time``."""
+        if token_count not in self._counts:
+            rounded = 1 << max(3, (token_count - 1).bit_length())  # 8, 16, 32 ..
+            if rounded not in self._counts:
+                self._insert(rounded)
+            token_count = rounded
+        self._times[self._counts.index(token_count)].observe(time)
+
+    def _insert(self, token_count: int) -> None:
+        index = sum(count < token_count for count in self._counts)
+        self._counts.insert(index, token_count)
+        self._times.insert(index, Average())
+
+    def at(self, token_count: float) -> float:
+        """Expected seconds of a step; 0 if nothing is known. More tokens never take less."""
+        if not self._counts:
+            return 0.0
+        below_count, below = self._counts[0], self._times[0].value
+        if token_count <= below_count:
+            return below
+        for count, time in zip(self._counts[1:], self._times[1:], strict=True):
+            here = max(below, time.value)
+            if token_count <= count:
+                return below + (here - below) * (token_count - below_count) / (count - below_count)
+            below_count, below = count, here
+        if len(self._counts) == 1:
+            return below
+        slope = max(0.0, below - self._times[-2].value) / (below_count - self._counts[-2])
+        return below + slope * (token_count - below_count)
+
+
+class VerifyCosts:
+    """Of verification: the step, and what surrounds it (network, queue). Steps beside a draft at work are kept apart:
+    where the two share processors they take longer."""
+
+    def __init__(self) -> None:
+        self.alone = StepTimeCurve()
+        self.beside = StepTimeCurve()
+        self.around = Average()
+        self.others = Average(0.0)
+        """Tokens of other sessions in the same step."""
+
+    def observe(self, own: int, in_step: int, forward: float, round_trip: float, *, beside: bool) -> None:
+        """A verification of ``own`` tokens in a step of ``in_step``."""
+        curve = self.beside if beside else self.alone
+        curve.observe(max(own, in_step), forward)
+        self.around.observe(max(0.0, round_trip - forward))
+        self.others.observe(max(0, in_step - own))
+
+    def at(self, own: int, *, beside: bool) -> float:
+        """Expected seconds from asking to the answer."""
+        count = own + self.others.value
+        alone = self.alone.at(count)
+        step = (self.beside.at(count) or alone) if beside else alone or self.beside.at(count)
+        return step + self.around.value
+
+
+class DraftCosts:
+    """Of proposals of one kind, plain or in branches: one token more, and what surrounds them."""
+
+    def __init__(self) -> None:
+        self.step = Average()
+        self.around = Average()
+
+    def observe(self, steps: int, forward: float, round_trip: float) -> None:
+        """A request whose answer took ``steps`` forwards."""
+        self.step.observe(forward / max(1, steps))
+        self.around.observe(max(0.0, round_trip - forward))
+
+    @property
+    def known(self) -> bool:
+        """Whether a request has been answered yet."""
+        return self.step.known
+
+    def at(self, steps: int) -> float:
+        """Expected seconds from asking to the answer."""
+        return self.around.value + steps * self.step.value

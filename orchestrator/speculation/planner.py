@@ -1,0 +1,210 @@
+"""How the next round is run: how many draft tokens, and whether the draft works while the target verifies. Pure.
+
+Each way to run a round has a forecast in tokens a second, from what has been measured: acceptance by position, verification by
+the tokens in it, a draft's step, and what surrounds the two (network, queues). The best forecast wins. With S_i the odds that
+the first i draft tokens survive, V(n) a verification of n tokens, D(k) a proposal of k, and h the odds that the draft has
+prepared for what verification answered::
+
+    plain          1                 / V(1)
+    synchronous    (1 + S_1 .. S_k)  / (V(1 + k) + D(k))
+    enumerated     (1 + S_1 .. S_k)  / (max(V(1 + k), D(1 + k)) + (1 - h) D(k))
+    run ahead      (1 + S_m (S_1 .. S_(k-m)))  / V(1 + k - m)      m: tokens that go by until a proposal is there
+
+Maximising over k is the ratio rule: a token more is drafted while its odds by its seconds beat the average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
+from orchestrator.speculation.costs import Average, DraftCosts, VerifyCosts
+from orchestrator.speculation.sharpening import Sharpening
+
+
+class Overlap(Enum):
+    """What the draft does while the target verifies."""
+
+    NONE = "none"
+    """Nothing: a round asks for a proposal and waits for it."""
+    ENUMERATE = "enumerate"
+    """It prepares for what verification may answer; for an answer it did not prepare for, a round waits."""
+    RUN_AHEAD = "run_ahead"
+    """It is rounds ahead, and no round waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """``draft_length`` 0 is plain decoding: the draft is not asked."""
+
+    draft_length: int
+    overlap: Overlap = Overlap.NONE
+    branch_count: int = 0
+
+
+PLAIN = RoundPlan(0)
+
+_GUESSED_LENGTH = 6
+"""Draft tokens to ask for while nothing is known."""
+
+_NGRAM_GUESSES = (0.4, 0.5, 0.6, 0.75, 0.9)
+"""The longer the agreement, the better."""
+
+_BRANCHES = 8
+_LOYALTY = 1.03
+"""Another way must be better by this factor: forecasts are noisy, and a change costs a round."""
+
+_FIRST_PROBE, _LAST_PROBE = 48, 1536
+"""Tokens from one probe to the next of a session that is better off without: each time twice as many."""
+
+_PROBE_ROUNDS = 2
+"""The first of them asks, the second uses what came."""
+
+_SECOND_LOOK_ROUNDS = 200
+"""Rounds after which a way that has not been taken gets another try, if its forecast was not far off."""
+
+
+class PairKnowledge:
+    """What all sessions of a pair learn together."""
+
+    def __init__(self) -> None:
+        self.verify = VerifyCosts()
+        self.drafting = {False: DraftCosts(), True: DraftCosts()}
+        """Of plain proposals, and of those in branches."""
+        self.acceptance = AcceptanceEstimate(0.7, window=2000)
+        self.ngram_acceptance = [AcceptanceEstimate(guess, window=2000) for guess in _NGRAM_GUESSES]
+        """Of n-gram proposals, by how long the past agrees with the present."""
+        self.calibration = Calibration()
+        self.hits = Average(0.8, weight=0.02)
+        self.sharpening = Sharpening()
+
+    def draft_seconds(self, steps: int, *, branching: bool) -> float:
+        """Expected seconds of a proposal; of a kind that has not been seen those of the other."""
+        kind = self.drafting[branching]
+        return (kind if kind.known else self.drafting[not branching]).at(steps)
+
+    @property
+    def draft_known(self) -> bool:
+        """Whether the draft has ever answered."""
+        return any(costs.known for costs in self.drafting.values())
+
+
+class Planner:
+    """Plans the rounds of one session."""
+
+    def __init__(self, pair: PairKnowledge) -> None:
+        self.acceptance = AcceptanceEstimate(pair.acceptance)
+        self.hits = Average(weight=0.05)
+        self.switched_off_count = 0
+        self._pair = pair
+        self._last = PLAIN
+        self._off = False
+        self._off_tokens = 0
+        self._next_probe = _FIRST_PROBE
+        self._probing = 0
+        self._rounds_without: dict[Overlap, int] = dict.fromkeys(Overlap, 0)
+
+    @property
+    def hit_rate(self) -> float:
+        """The odds that the draft has prepared for what verification answers."""
+        seen = min(self.hits.count, 20)
+        return (self.hits.value * seen + self._pair.hits.value * 5) / (seen + 5)
+
+    def plan(self, longest: int, overlap: Overlap | None = None) -> RoundPlan:
+        """The next round's, of at most ``longest`` draft tokens. ``overlap`` leaves only one way to draft."""
+        if longest <= 0:
+            return PLAIN
+        if not self._pair.draft_known:  # ask without waiting, to learn what it takes
+            way = overlap or Overlap.ENUMERATE
+            return RoundPlan(min(_GUESSED_LENGTH, longest), way, _branch_count(way))
+        ways = [overlap] if overlap else list(Overlap)
+        forecasts = {way: self._best(way, longest) for way in ways}
+        plan = self._choose(forecasts, self.plain_rate)
+        self._note(plan)
+        return plan
+
+    def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
+        """A plan that leaves nothing open."""
+        return RoundPlan(draft_length, overlap, _branch_count(overlap)) if draft_length > 0 else PLAIN
+
+    @property
+    def plain_rate(self) -> float:
+        """Tokens a second without speculation."""
+        return 1 / max(1e-6, self._pair.verify.at(1, beside=False))
+
+    def _best(self, way: Overlap, longest: int) -> tuple[float, RoundPlan]:
+        rate, length = max((rate, -length) for length, rate in self.forecasts(way, longest))
+        return rate, RoundPlan(-length, way, _branch_count(way))
+
+    def forecasts(self, way: Overlap, longest: int) -> Iterator[tuple[int, float]]:
+        """(draft length, tokens a second) for each length up to ``longest``."""
+        pair = self._pair
+        survivals = self.acceptance.survivals(longest)
+        expected = 1.0
+        sums = [1.0]
+        for survival in survivals:
+            expected += survival
+            sums.append(expected)
+        for length in range(1, longest + 1):
+            ahead = pair.draft_seconds(length + 1, branching=True)
+            if way is Overlap.RUN_AHEAD:
+                yield length, self._run_ahead(length, ahead, survivals, sums)
+                continue
+            waited = pair.draft_seconds(length, branching=False)
+            if way is Overlap.NONE:
+                seconds = pair.verify.at(1 + length, beside=False) + waited
+            else:
+                seconds = max(pair.verify.at(1 + length, beside=True), ahead) + (1 - self.hit_rate) * waited
+            yield length, sums[length] / max(1e-6, seconds)
+
+    def _run_ahead(self, length: int, delay: float, survivals: list[float], sums: list[float]) -> float:
+        """A proposal of ``length`` arrives after ``delay``; by then at least one token has gone by for each round."""
+        verify = max(1e-6, self._pair.verify.at(1, beside=True))
+        gone = math.ceil(delay / verify)
+        if gone >= length:
+            return 0.0
+        rest = length - gone
+        seconds = max(1e-6, self._pair.verify.at(1 + rest, beside=True))
+        return (1 + survivals[gone - 1] * (sums[rest] - 1)) / seconds
+
+    def _choose(self, forecasts: dict[Overlap, tuple[float, RoundPlan]], plain_rate: float) -> RoundPlan:
+        rates = {way: rate * (_LOYALTY if way is self._last.overlap else 1) for way, (rate, _) in forecasts.items()}
+        best = max(rates, key=rates.__getitem__)
+        if self._probing:
+            self._probing -= 1
+            return forecasts[best][1]
+        if rates[best] <= plain_rate * (_LOYALTY if self._off else 1):
+            return self._plain(forecasts[best][1])
+        self._off = False
+        for way, (rate, plan) in forecasts.items():
+            if self._rounds_without[way] > _SECOND_LOOK_ROUNDS and rate > 0.7 * rates[best] and rate > plain_rate:
+                return plan
+        return forecasts[best][1]
+
+    def _plain(self, probe: RoundPlan) -> RoundPlan:
+        """Plain decoding, but for a probe now and then."""
+        if not self._off:
+            self._off = True
+            self._off_tokens = 0
+            self.switched_off_count += 1
+        self._off_tokens += 1
+        if self._off_tokens < self._next_probe:
+            return PLAIN
+        self._off_tokens = 0
+        self._next_probe = min(2 * self._next_probe, _LAST_PROBE)
+        self._probing = _PROBE_ROUNDS - 1
+        return probe
+
+    def _note(self, plan: RoundPlan) -> None:
+        for way in self._rounds_without:
+            self._rounds_without[way] += 1
+        if plan.draft_length:
+            self._last = plan
+            self._rounds_without[plan.overlap] = 0
+
+
+def _branch_count(overlap: Overlap) -> int:
+    return 0 if overlap is Overlap.NONE else _BRANCHES

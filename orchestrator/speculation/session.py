@@ -1,0 +1,115 @@
+"""What one session knows of its own speculation. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.speculation.acceptance import AcceptanceEstimate
+from orchestrator.speculation.continuations import Continuations
+from orchestrator.speculation.ngrams import NgramIndex
+from orchestrator.speculation.planner import Overlap, PairKnowledge, Planner
+from orchestrator.speculation.proposal import Proposal, Source
+
+_MATCHES = (4, 6, 10, 20)
+"""N-gram proposals share an estimate from one of these lengths of agreement to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSettings:
+    """What a turn asks for; None leaves the choice to what is measured. ``draft_length`` 0 is off."""
+
+    draft_length: int | None = None
+    overlap: Overlap | None = None
+    source: Source | None = None
+
+    @property
+    def uses_draft(self) -> bool:
+        """Whether the draft service may be asked."""
+        return self.draft_length != 0 and self.source is not Source.NGRAM
+
+    @property
+    def takes_ngrams(self) -> bool:
+        """Whether proposals may come from the session's own tokens."""
+        return self.source is Source.NGRAM or (self.source is None and self.is_adaptive)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the draft length is open."""
+        return self.draft_length is None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A proposal that could be verified next, and the odds that its first 1, 2 .. tokens survive."""
+
+    proposal: Proposal
+    survivals: list[float]
+    estimate: AcceptanceEstimate
+
+    @property
+    def expected(self) -> float:
+        """How many of its tokens will be accepted."""
+        return sum(self.survivals)
+
+
+class SessionSpeculation:
+    """The session's estimates, which outlive a turn, and what has been proposed, which does not."""
+
+    def __init__(self, pair: PairKnowledge) -> None:
+        self.planner = Planner(pair)
+        self.continuations = Continuations()
+        self._pair = pair
+        self._ngrams = NgramIndex()
+        self._ngram_acceptance = [AcceptanceEstimate(prior) for prior in pair.ngram_acceptance]
+
+    def begin_turn(self, shared_length: int) -> None:
+        """A new prompt, of which the first ``shared_length`` tokens are the session's as they were."""
+        self.continuations = Continuations()
+        if shared_length < self._ngrams.length:
+            self._ngrams.clear()
+
+    def from_draft(self, tokens: Sequence[int]) -> Candidate | None:
+        """What the draft has already said comes after the committed ``tokens``."""
+        proposal = self.continuations.after(tokens)
+        return None if proposal is None else self.weigh(proposal)
+
+    def weigh(self, proposal: Proposal) -> Candidate:
+        """A draft's proposal with its odds."""
+        usual = self.planner.acceptance.survivals(len(proposal))
+        if proposal.confidences:
+            usual = self._pair.calibration.survivals(proposal.confidences, usual)
+        return Candidate(proposal, usual, self.planner.acceptance)
+
+    def from_ngrams(self, tokens: Sequence[int], longest: int) -> Candidate | None:
+        """What followed the last tokens when they were said before."""
+        if longest <= 0:
+            return None
+        found = self._ngrams.propose(tokens, longest)
+        if found is None or not found[0].tokens:
+            return None
+        proposal, agreeing = found
+        estimate = self._ngram_acceptance[bisect_right(_MATCHES, agreeing)]
+        return Candidate(proposal, estimate.survivals(len(proposal)), estimate)
+
+    def best_length(self, survivals: Sequence[float], *, beside: bool) -> int:
+        """How many tokens of a proposal that is there are worth verifying: most expected tokens a second."""
+        verify = self._pair.verify
+        expected, best_rate, best = 1.0, 1 / max(1e-6, verify.at(1, beside=beside)), 0
+        for length, survival in enumerate(survivals, 1):
+            expected += survival
+            rate = expected / max(1e-6, verify.at(1 + length, beside=beside))
+            if rate >= best_rate:
+                best_rate, best = rate, length
+        return best
+
+    def rate(self, expected: float, length: int, waited: float, *, beside: bool) -> float:
+        """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them accepted, after a wait."""
+        return (1 + expected) / max(1e-6, waited + self._pair.verify.at(1 + length, beside=beside))
+
+    def observe(self, candidate: Candidate, verified: int, accepted: int) -> None:
+        """What came of the first ``verified`` tokens of a candidate."""
+        candidate.estimate.observe(verified, accepted)
+        if candidate.proposal.confidences:
+            self._pair.calibration.observe(candidate.proposal.confidences[:verified], accepted)

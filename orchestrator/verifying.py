@@ -1,0 +1,122 @@
+"""Asking the verifiers: one round's answer, asked for again, elsewhere if need be, as long as patience lasts.
+
+Every request states its position, so a lost handle, a cut cache, a lost stream and a restarted service are all mended
+the same way: state the position again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind
+
+from orchestrator.errors import VerifierLostError
+from orchestrator.peer_sequence import REASONS_TO_RESTATE, PeerSequence
+from orchestrator.peers import ModelInfo, Verification
+from orchestrator.speculation.proposal import Proposal
+from orchestrator.verifiers import Verifiers
+from slipstream.errors import Code
+from slipstream.rpc.status import PeerError
+from slipstream.sampling.outcome import LogprobRequest
+from slipstream.sampling.rule import SamplingRule
+from slipstream.telemetry import names
+from slipstream.telemetry.tracing import traceparent_of, tracer
+
+_STRANGER_REASONS = ("WEIGHTS_MISMATCH", "TOKENIZER_MISMATCH")
+"""A verifier that came back with another model is as good as away."""
+
+_MAX_RESTATEMENTS = 3
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+class VerifierSide:
+    """The verifiers of one target, for all sessions."""
+
+    def __init__(
+        self, verifiers: Verifiers, target: ModelInfo, *, lease_seconds: float, patience_seconds: float
+    ) -> None:
+        self.verifiers = verifiers
+        self._target = target
+        self._lease_seconds = lease_seconds
+        self._patience = patience_seconds
+
+    async def verify(
+        self,
+        sequence: PeerSequence,
+        tokens: Sequence[int],
+        proposal: Proposal,
+        rule: SamplingRule,
+        logprobs: LogprobRequest | None,
+        parent: Span,
+    ) -> Verification:
+        """The answer of the session's verifier, or of another one. VerifierLostError, or a PeerError no retry mends."""
+        give_up = time.monotonic() + self._patience
+        pause = _FIRST_PAUSE
+        restatements = 0
+        span = tracer.start_span(names.VERIFY, trace.set_span_in_context(parent), kind=SpanKind.CLIENT)
+        try:
+            while True:
+                try:
+                    return await self._verify_once(sequence, tokens, proposal, rule, logprobs, span)
+                except PeerError as error:
+                    if error.reason in REASONS_TO_RESTATE and restatements < _MAX_RESTATEMENTS:
+                        restatements += 1
+                        sequence.correct(error.reason, error.metadata)
+                        continue
+                    span.set_attribute(names.ERROR_REASON, error.reason)
+                    absent = error.code is Code.UNAVAILABLE or error.reason in _STRANGER_REASONS
+                    if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
+                        raise
+                    if time.monotonic() + pause > give_up:
+                        if absent:
+                            raise self._lost(error) from error
+                        raise
+                    if absent and self.verifiers.leave(sequence):
+                        continue
+                    if error.reason in _STRANGER_REASONS and self.verifiers.is_alone:
+                        raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                restatements = 0
+        finally:
+            span.end()
+
+    def release(self, sequence: PeerSequence) -> None:
+        """Give a session's pages back."""
+        self.verifiers.release(sequence)
+
+    async def _verify_once(
+        self,
+        sequence: PeerSequence,
+        tokens: Sequence[int],
+        proposal: Proposal,
+        rule: SamplingRule,
+        logprobs: LogprobRequest | None,
+        span: Span,
+    ) -> Verification:
+        home = self.verifiers.home(sequence)
+        if sequence.handle is None:
+            target = self._target
+            sequence.handle = await home.open_sequence(
+                target.tokenizer_fingerprint, target.weights_fingerprint, self._lease_seconds
+            )
+            sequence.round = 0
+        answer = await home.verify(
+            sequence.handle,
+            sequence.next_round(),
+            sequence.position(tokens),
+            proposal,
+            rule,
+            logprobs,
+            traceparent_of(span),
+        )
+        self.verifiers.answered(sequence)
+        sequence.learn(len(tokens) + answer.accepted_count)
+        return answer
+
+    def _lost(self, error: PeerError) -> VerifierLostError:
+        where = f"the verifier at {self.verifiers}"
+        return VerifierLostError(f"{where} has been away for {self._patience:g} s: {error}")
