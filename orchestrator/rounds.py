@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 
 from opentelemetry.trace import Span
@@ -94,6 +95,7 @@ class Rounds:
         VerifierLostError, or a PeerError no retry mends.
         """
         tokens, session = record.session.tokens, record.draft
+        started = time.monotonic()
         longest = max(0, min(room - 1, self._target.max_draft_length))  # a round commits one more than it proposes
         plan = self._plan(session, turn, longest)
         choice = await self._choose(session, tokens, turn, plan, longest, span)
@@ -103,6 +105,8 @@ class Rounds:
             ahead = self._ask_ahead(session, tokens, turn, plan, proposal, room, span)
         answer = await self._verifying.verify(record.verifier, tokens, proposal, turn.rule, logprobs, span)
         self._learn(session, choice, proposal, answer, turn, beside=ahead is not None)
+        if answer.prefilled_count <= _ROUND_TAIL:
+            session.speculation.planner.observe(plan, answer.accepted_count + 1, time.monotonic() - started)
         return Round(
             tokens=(*proposal.tokens[: answer.accepted_count], answer.next_token),
             proposal=proposal,
@@ -227,6 +231,11 @@ class Rounds:
         length = min(plan.draft_length + (not proposal.tokens), room - len(proposal), self._drafting.max_draft_length)
         if length < 1:
             return None
+        last = session.request
+        if plan.overlap is Overlap.RUN_AHEAD and last is not None and not last.done.is_set():
+            busy = self.pair.draft_busy_seconds(last.ask.draft_length + 1)
+            if time.monotonic() - last.sent < busy:  # a newer request would take its place before it is answered
+                return None
         return self._drafting.ask(
             session, tokens, turn.rule, RoundPlan(length, plan.overlap, plan.branch_count), proposal, span
         )

@@ -54,12 +54,11 @@ class AcceptanceEstimate:
         return (self._all_accepted + _PRIOR_WEIGHT * prior) / (self._all_tried + _PRIOR_WEIGHT)
 
     def at(self, position: int) -> float:
-        """The odds at one position, from 0."""
+        """The odds at one position, from 0. What has not been seen is, for a session, as for the pair; for a pair, as
+        elsewhere."""
         bucket = bisect_right(_POSITIONS, position)
-        prior = self._prior.at(position) if isinstance(self._prior, AcceptanceEstimate) else self._prior
-        mean = self.mean  # a position that has not been seen is like the others
-        seen = self._tried[bucket]
-        return (self._accepted[bucket] + _PRIOR_WEIGHT / 2 * (prior + mean)) / (seen + _PRIOR_WEIGHT)
+        prior = self._prior.at(position) if isinstance(self._prior, AcceptanceEstimate) else self.mean
+        return (self._accepted[bucket] + _PRIOR_WEIGHT * prior) / (self._tried[bucket] + _PRIOR_WEIGHT)
 
     def survivals(self, length: int) -> list[float]:
         """The odds that the first 1, 2 .. ``length`` tokens are all accepted."""

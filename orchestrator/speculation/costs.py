@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 _WEIGHT = 0.1
 """Of a new observation, once there are enough to have a mean."""
 
+_HICCUP = 4.0
+"""A time above so many times the mean is a machine's hiccup and not its speed."""
+
 
 class Average:
     """A mean that forgets: of the first observations their plain mean, then an exponential one."""
 
-    def __init__(self, initial: float | None = None, weight: float = _WEIGHT) -> None:
+    def __init__(self, initial: float | None = None, weight: float = _WEIGHT, ceiling: float = math.inf) -> None:
+        """An observation above ``ceiling`` times the mean counts as that."""
+        self._ceiling = ceiling
         self._value = initial
         self._count = 0
         self._weight = weight
@@ -32,13 +38,14 @@ class Average:
         return 0.0 if self._value is None else self._value
 
     def observe(self, value: float) -> None:
-        """One observation. One far above the mean counts as four times it: a machine's hiccup is not its speed."""
+        """One observation."""
         self._count += 1
         if self._value is None or self._count == 1:
             self._value = value
             return
         weight = max(self._weight, 1 / self._count)
-        self._value += weight * (min(value, 4 * self._value) - self._value)
+        counted = min(value, self._ceiling * self._value) if self._value else value
+        self._value += weight * (counted - self._value)
 
 
 class StepTimeCurve:
@@ -55,7 +62,7 @@ class StepTimeCurve:
         """What a verifier measured at its start: token counts, rising, and seconds."""
         if not self._counts:
             self._counts = [count for count, _ in points]
-            self._times = [Average(time) for _, time in points]
+            self._times = [Average(time, ceiling=_HICCUP) for _, time in points]
 
     def observe(self, token_count: int, time: float) -> None:
         """A step of ``token_count`` tokens took ``time``."""
@@ -69,7 +76,7 @@ class StepTimeCurve:
     def _insert(self, token_count: int) -> None:
         index = sum(count < token_count for count in self._counts)
         self._counts.insert(index, token_count)
-        self._times.insert(index, Average())
+        self._times.insert(index, Average(ceiling=_HICCUP))
 
     def at(self, token_count: float) -> float:
         """Expected seconds of a step; 0 if nothing is known. More tokens never take less."""
@@ -96,7 +103,7 @@ class VerifyCosts:
     def __init__(self) -> None:
         self.alone = StepTimeCurve()
         self.beside = StepTimeCurve()
-        self.around = Average()
+        self.around = Average(ceiling=_HICCUP)
         self.others = Average(0.0)
         """Tokens of other sessions in the same step."""
 
@@ -119,8 +126,8 @@ class DraftCosts:
     """Of proposals of one kind, plain or in branches: one token more, and what surrounds them."""
 
     def __init__(self) -> None:
-        self.step = Average()
-        self.around = Average()
+        self.step = Average(ceiling=_HICCUP)
+        self.around = Average(ceiling=_HICCUP)
 
     def observe(self, steps: int, forward: float, round_trip: float) -> None:
         """A request whose answer took ``steps`` forwards."""

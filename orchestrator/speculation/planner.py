@@ -8,14 +8,17 @@ prepared for what verification answered::
     plain          1                 / V(1)
     synchronous    (1 + S_1 .. S_k)  / (V(1 + k) + D(k))
     enumerated     (1 + S_1 .. S_k)  / (max(V(1 + k), D(1 + k)) + (1 - h) D(k))
-    run ahead      (1 + S_m (S_1 .. S_(k-m)))  / V(1 + k - m)      m: tokens that go by until a proposal is there
+    run ahead      (1 + u S_m (S_1 .. S_(k-m)))  / V(1 + k - m)    m: tokens that go by until a proposal is there
+                                                                   u: proposals a verification
 
-Maximising over k is the ratio rule: a token more is drafted while its odds by its seconds beat the average.
+Maximising over k is the ratio rule: a token more is drafted while its odds by its seconds beat the average. What rounds
+really bring corrects the forecasts of their kind.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -38,11 +41,18 @@ class Overlap(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """``draft_length`` 0 is plain decoding: the draft is not asked."""
+    """``draft_length`` 0 is plain decoding: the draft is not asked. ``rate`` is the forecast in tokens a second, if
+    there is one."""
 
     draft_length: int
     overlap: Overlap = Overlap.NONE
     branch_count: int = 0
+    rate: float | None = None
+
+    @property
+    def way(self) -> Overlap | None:
+        """None is plain decoding."""
+        return self.overlap if self.draft_length else None
 
 
 PLAIN = RoundPlan(0)
@@ -57,14 +67,40 @@ _BRANCHES = 8
 _LOYALTY = 1.03
 """Another way must be better by this factor: forecasts are noisy, and a change costs a round."""
 
+_WORTH_IT, _WORTH_A_RETURN = 1.01, 1.04
+"""How much better than plain decoding speculation must be, while it is on and once it is off."""
+
 _FIRST_PROBE, _LAST_PROBE = 48, 1536
 """Tokens from one probe to the next of a session that is better off without: each time twice as many."""
+
+_FAITH = 2.0
+"""Tokens a round that a forecast is taken to be right about at first."""
+
+_CORRECTION_WEIGHT = 0.03
 
 _PROBE_ROUNDS = 2
 """The first of them asks, the second uses what came."""
 
 _SECOND_LOOK_ROUNDS = 200
 """Rounds after which a way that has not been taken gets another try, if its forecast was not far off."""
+
+
+class Correction:
+    """By how much the forecasts of one way to run rounds are off."""
+
+    def __init__(self) -> None:
+        self._brought = self._forecast = _FAITH
+
+    def observe(self, forecast_tokens: float, tokens: int) -> None:
+        """A round was expected to bring ``forecast_tokens`` in the time it took."""
+        self._brought += _CORRECTION_WEIGHT * (tokens - self._brought)
+        # What one hiccup of the machine cost is not the forecast's fault.
+        self._forecast += _CORRECTION_WEIGHT * (min(forecast_tokens, 4.0 * tokens) - self._forecast)
+
+    @property
+    def factor(self) -> float:
+        """To multiply forecasts by."""
+        return min(1.5, max(0.3, self._brought / self._forecast))
 
 
 class PairKnowledge:
@@ -80,11 +116,18 @@ class PairKnowledge:
         self.calibration = Calibration()
         self.hits = Average(0.8, weight=0.02)
         self.sharpening = Sharpening()
+        self.corrections: defaultdict[Overlap | None, Correction] = defaultdict(Correction)
+        """For plain decoding (None) too."""
 
     def draft_seconds(self, steps: int, *, branching: bool) -> float:
         """Expected seconds of a proposal; of a kind that has not been seen those of the other."""
         kind = self.drafting[branching]
         return (kind if kind.known else self.drafting[not branching]).at(steps)
+
+    def draft_busy_seconds(self, steps: int) -> float:
+        """How long a request for branches keeps the draft busy."""
+        kind = self.drafting[True] if self.drafting[True].known else self.drafting[False]
+        return steps * kind.step.value
 
     @property
     def draft_known(self) -> bool:
@@ -122,9 +165,14 @@ class Planner:
             return RoundPlan(min(_GUESSED_LENGTH, longest), way, _branch_count(way))
         ways = [overlap] if overlap else list(Overlap)
         forecasts = {way: self._best(way, longest) for way in ways}
-        plan = self._choose(forecasts, self.plain_rate)
+        plan = self._choose(forecasts, self.plain_rate * self._pair.corrections[None].factor)
         self._note(plan)
         return plan
+
+    def observe(self, plan: RoundPlan, tokens: int, seconds: float) -> None:
+        """A planned round brought ``tokens`` and took ``seconds``."""
+        if plan.rate is not None:
+            self._pair.corrections[plan.way].observe(plan.rate * seconds, tokens)
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""
@@ -132,12 +180,12 @@ class Planner:
 
     @property
     def plain_rate(self) -> float:
-        """Tokens a second without speculation."""
+        """Tokens a second without speculation, uncorrected."""
         return 1 / max(1e-6, self._pair.verify.at(1, beside=False))
 
     def _best(self, way: Overlap, longest: int) -> tuple[float, RoundPlan]:
         rate, length = max((rate, -length) for length, rate in self.forecasts(way, longest))
-        return rate, RoundPlan(-length, way, _branch_count(way))
+        return rate * self._pair.corrections[way].factor, RoundPlan(-length, way, _branch_count(way), rate)
 
     def forecasts(self, way: Overlap, longest: int) -> Iterator[tuple[int, float]]:
         """(draft length, tokens a second) for each length up to ``longest``."""
@@ -167,8 +215,9 @@ class Planner:
         if gone >= length:
             return 0.0
         rest = length - gone
+        used = min(1.0, verify / max(1e-6, self._pair.draft_busy_seconds(length + 1)))
         seconds = max(1e-6, self._pair.verify.at(1 + rest, beside=True))
-        return (1 + survivals[gone - 1] * (sums[rest] - 1)) / seconds
+        return (1 + used * survivals[gone - 1] * (sums[rest] - 1)) / seconds
 
     def _choose(self, forecasts: dict[Overlap, tuple[float, RoundPlan]], plain_rate: float) -> RoundPlan:
         rates = {way: rate * (_LOYALTY if way is self._last.overlap else 1) for way, (rate, _) in forecasts.items()}
@@ -176,7 +225,7 @@ class Planner:
         if self._probing:
             self._probing -= 1
             return forecasts[best][1]
-        if rates[best] <= plain_rate * (_LOYALTY if self._off else 1):
+        if rates[best] <= plain_rate * (_WORTH_A_RETURN if self._off else _WORTH_IT):
             return self._plain(forecasts[best][1])
         self._off = False
         for way, (rate, plan) in forecasts.items():
@@ -192,7 +241,7 @@ class Planner:
             self.switched_off_count += 1
         self._off_tokens += 1
         if self._off_tokens < self._next_probe:
-            return PLAIN
+            return RoundPlan(0, rate=self.plain_rate)
         self._off_tokens = 0
         self._next_probe = min(2 * self._next_probe, _LAST_PROBE)
         self._probing = _PROBE_ROUNDS - 1

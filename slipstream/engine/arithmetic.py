@@ -7,6 +7,7 @@ in tests and, with a forward time and a disagreement rate, stands in for models 
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
@@ -24,6 +25,7 @@ FIRST_ORDINARY_TOKEN = 3
 """Token 0 pads, 1 starts and 2 ends a turn; see the tokenizer that goes with this model."""
 
 _PEAK_LOGIT = 30.0
+_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class ArithmeticSettings:
     context: int = 8192
     agreement: float = 1.0
     """Probability, decided by a hash of position and context, that the model says what the plain rule says."""
+    spread: float = 0.0
+    """Where the model is wrong, the odds that its second best token is right; if that is not, its third; and so on. 0: no
+    other token is likely. Its logits then fall by one from rank to rank, whether it is right or wrong."""
     forward_ms: float = 0.0
     """Time a forward takes at least."""
     row_us: float = 0.0
@@ -97,16 +102,27 @@ class ArithmeticModel:
             end = segment.start + len(segment.tokens)
             sums = self._slots[list(segment.pages)].reshape(-1)[:end].cumsum()
             for position in range(end - segment.wanted + 1, end + 1):
-                logits[row, self._choose(int(sums[position - 1]), position)] = _PEAK_LOGIT
+                for rank, token in enumerate(self._ranked(int(sums[position - 1]), position)):
+                    logits[row, token] = _PEAK_LOGIT - rank
                 row += 1
         settings = self.settings
         duration = settings.forward_ms / 1e3 + settings.row_us / 1e6 * plan.input_ids.shape[1]
         time.sleep(max(0.0, duration - (time.perf_counter() - started)))
         return logits
 
-    def _choose(self, context_sum: int, position: int) -> int:
-        token = next_token(context_sum, position, self.settings)
+    def _ranked(self, context_sum: int, position: int) -> list[int]:
+        """The likeliest tokens, best first."""
+        settings = self.settings
+        right = next_token(context_sum, position, settings)
         scattered = ((context_sum * 2654435761 + position * 40503) >> 7) % 100_003 / 100_003
-        if scattered < self.settings.agreement:
-            return token
-        return FIRST_ORDINARY_TOKEN + (token + 1) % (self.vocabulary_size - FIRST_ORDINARY_TOKEN)
+        wrong = [
+            FIRST_ORDINARY_TOKEN + (right + rank) % (self.vocabulary_size - FIRST_ORDINARY_TOKEN)
+            for rank in range(1, _RANKS if settings.spread else 2)
+        ]
+        if scattered < settings.agreement:
+            return [right, *wrong] if settings.spread else [right]
+        if not settings.spread:
+            return wrong
+        missed = (scattered - settings.agreement) / (1 - settings.agreement)
+        rank = 1 + int(math.log(max(1e-9, 1 - missed)) / math.log(1 - settings.spread)) if settings.spread < 1 else 1
+        return [*wrong[:rank], right, *wrong[rank:]]

@@ -1,0 +1,155 @@
+"""A big node and a network, simulated: what overlapping is worth for each round trip and acceptance.
+
+The three services are the real ones; the models are arithmetic with set forward times, and the draft sits behind a link
+with a set delay. ``bound`` is the most that any scheduling could give: a verification after another, each with a
+proposal of the best length that was drafted for nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.link import Link
+from benchmarks.report import Report
+from slipstream.cli.local import LocalServices, PairSettings, Service, free_address
+from slipstream.client import Client, Result, Settings
+
+MODES: dict[str, Settings] = {
+    "plain": Settings(draft_length=0),
+    "synchronous": Settings(draft_length="adaptive", overlap="none", proposer="draft"),
+    "overlapped": Settings(draft_length="adaptive", overlap="enumerate", proposer="draft"),
+    "run ahead": Settings(draft_length="adaptive", overlap="run_ahead", proposer="draft"),
+    "adaptive": Settings(draft_length="adaptive", proposer="draft"),
+}
+
+
+@dataclass
+class Cell:
+    """One mode at one acceptance and round trip."""
+
+    rates: list[float] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def hit_rate(self) -> float:
+        hits = sum(result.hit_count for result in self.results)
+        return hits / max(1, hits + sum(result.miss_count for result in self.results))
+
+
+def expected_tokens(acceptance: float, length: int) -> float:
+    """Tokens a round commits: E(K) = (1 - a^(K+1)) / (1 - a)."""
+    return float(sum(acceptance**position for position in range(length + 1)))
+
+
+def modelled_rate(
+    acceptance: float, verify: float, step: float, round_trip: float, hit_rate: float, longest: int
+) -> float:
+    """The best that enumeration can give at a hit rate: (1 + S) / (max(V, R + (K + 1) c) + (1 - h) (R + K c))."""
+    return max(
+        expected_tokens(acceptance, length)
+        / (max(verify, round_trip + (length + 1) * step) + (1 - hit_rate) * (round_trip + length * step))
+        for length in range(1, longest + 1)
+    )
+
+
+def measure(
+    acceptance: float, round_trips: Sequence[float], options: argparse.Namespace, progress: Progress
+) -> dict[tuple[float, str], Cell]:
+    """All modes at all round trips, in turn, ``options.repetitions`` times."""
+    common = "ends=0&context=65536&vocabulary=259"
+    pair = PairSettings(
+        target=f"arithmetic:{common}&forward_ms={options.verify_ms}",
+        draft=f"arithmetic:{common}&agreement={acceptance}&spread={options.spread}&forward_ms={options.step_ms}",
+    )
+    modes = [mode for mode in MODES if mode in options.modes]
+    cells = {(round_trip, mode): Cell() for round_trip in round_trips for mode in modes}
+    task = progress.add_task(f"acceptance {acceptance:g}", total=len(cells) * (options.repetitions + 1))
+    with LocalServices(pair) as local, Link(local.draft_address) as link:
+        for round_trip in round_trips:
+            link.round_trip = round_trip / 1e3
+            flags = ["--verifier", local.verifier_address, "--draft", link.address]
+            service = Service("orchestrator", "orchestrator", free_address(), flags, {})
+            try:
+                service.wait_until_healthy(60)
+                with Client(service.address) as client:
+                    for repetition, mode in itertools.product(range(options.repetitions + 1), modes):
+                        prompt = [5 + repetition, 7, int(acceptance * 100), int(round_trip) + 3]
+                        result = client.generate(prompt, _settings(mode, options.tokens)).wait()
+                        if repetition:  # the first one warms up, and lets the orchestrator learn
+                            cells[round_trip, mode].rates.append(result.tokens_per_second)
+                            cells[round_trip, mode].results.append(result)
+                        progress.advance(task)
+            finally:
+                service.stop()
+    return cells
+
+
+def _settings(mode: str, tokens: int) -> Settings:
+    asked = MODES[mode]
+    return Settings(
+        temperature=0,
+        max_token_count=tokens,
+        draft_length=asked.draft_length,
+        overlap=asked.overlap,
+        proposer=asked.proposer,
+    )
+
+
+def table_of(
+    acceptance: float, round_trips: Sequence[float], cells: dict[tuple[float, str], Cell], options: argparse.Namespace
+) -> Table:
+    """Tokens/s of each mode, and overlapping beside synchronous, plain and the bounds."""
+    modes = [mode for mode in MODES if mode in options.modes]
+    table = Table(title=f"acceptance {acceptance:g}: tokens/s (medians)")
+    for column in ("round trip ms", *modes, "x sync", "x plain", "hit rate", "of the model", "of the bound"):
+        table.add_column(column, justify="right")
+    verify, step = options.verify_ms / 1e3, options.step_ms / 1e3
+    bound = expected_tokens(acceptance, 32) / verify
+    for round_trip in round_trips:
+        row = {mode: cells[round_trip, mode] for mode in modes}
+        best = row["overlapped"]
+        model = modelled_rate(acceptance, verify, step, round_trip / 1e3, best.hit_rate, 32)
+        table.add_row(
+            f"{round_trip:g}",
+            *(f"{cell.rate:.1f}" for cell in row.values()),
+            f"{best.rate / row['synchronous'].rate:.2f}",
+            f"{best.rate / row['plain'].rate:.2f}",
+            f"{best.hit_rate:.2f}",
+            f"{best.rate / model:.2f}",
+            f"{best.rate / bound:.2f}",
+        )
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
+    parser.add_argument("--acceptance", type=float, nargs="+", default=[0.6, 0.8, 0.9], help="of the draft's tokens")
+    parser.add_argument("--round-trips", type=float, nargs="+", default=[0, 1, 5, 10, 30, 80], help="ms to the draft")
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=list(MODES))
+    parser.add_argument("--verify-ms", type=float, default=25, help="a verification's forward")
+    parser.add_argument("--step-ms", type=float, default=3, help="a draft's step")
+    parser.add_argument("--spread", type=float, default=0.6, help="odds that a wrong draft's next best token is right")
+    parser.add_argument("--tokens", type=int, default=150, help="tokens an answer has")
+    parser.add_argument("--repetitions", type=int, default=5, help="counted answers; one more warms up")
+    options = parser.parse_args(arguments)
+    report = Report(__doc__ or "")
+    with Progress(console=report.console) as progress:
+        for acceptance in options.acceptance:
+            cells = measure(acceptance, options.round_trips, options, progress)
+            report.console.print(table_of(acceptance, options.round_trips, cells, options))
+
+
+if __name__ == "__main__":
+    main()

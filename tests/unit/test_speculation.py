@@ -1,0 +1,321 @@
+"""How much to speculate, on what and when: against counting, formulas and brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draft_service.outcomes import Outcome, likeliest_outcomes, odds_of
+from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
+from orchestrator.speculation.budget import VerifyBudget
+from orchestrator.speculation.continuations import Continuations
+from orchestrator.speculation.costs import StepTimeCurve, VerifyCosts
+from orchestrator.speculation.ngrams import NgramIndex
+from orchestrator.speculation.planner import Overlap, PairKnowledge, Planner, RoundPlan
+from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Source
+from orchestrator.speculation.session import SessionSpeculation
+from orchestrator.speculation.sharpening import FACTORS, Sharpening
+
+VERIFY, STEP = 0.025, 0.003
+
+
+def knowledge(
+    *, acceptance: float, round_trip: float = 0.0, verify: float = VERIFY, step: float = STEP
+) -> PairKnowledge:
+    """What a pair knows after a while of steady measurements."""
+    pair = PairKnowledge()
+    for _ in range(50):
+        for beside in (False, True):
+            pair.verify.observe(8, 8, verify, verify, beside=beside)
+        for branching in (False, True):
+            pair.drafting[branching].observe(6, 6 * step, 6 * step + round_trip)
+    rng = random.Random(1)
+    for _ in range(2000):
+        accepted = next((i for i in range(8) if rng.random() > acceptance), 8)
+        pair.acceptance.observe(8, accepted)
+    return pair
+
+
+# --- continuations
+
+
+def branch(accepted_count: int, next_token: int | None, *tokens: int) -> Branch:
+    return Branch(accepted_count, next_token, Proposal(tokens))
+
+
+def test_a_branch_that_came_true_is_the_next_proposal_and_the_others_are_forgotten() -> None:
+    known = Continuations()
+    tokens = [1, 2, 3]
+    known.add(3, (4, 5), branch(2, 6, 7, 8))
+    known.add(3, (4, 5), branch(1, 9, 10, 11))
+    known.add(3, (4, 5), branch(0, 4, 12))
+    assert known.after(tokens) is None, "verification has not answered yet"
+    after = known.after([*tokens, 4, 9])
+    assert after is not None and after.tokens == (10, 11)
+    assert known.after([*tokens, 4, 9, 10]) == Proposal((11,))
+    assert known.after([*tokens, 4, 9, 10, 99]) is None
+    assert known.after([*tokens, 4, 9, 10, 11]) is None, "it has been dropped"
+
+
+def test_a_plain_proposal_goes_on_where_it_was_right() -> None:
+    known = Continuations()
+    known.add(2, (), branch(0, None, 3, 4, 5, 6))
+    assert known.after([1, 2, 3, 4]) == Proposal((5, 6))
+    assert known.after([1, 2, 3, 4, 5, 6]) is None
+
+
+def test_the_longest_continuation_wins_and_keeps_what_belongs_to_its_tokens() -> None:
+    known = Continuations()
+    sure = tuple(Confidence(-float(i), float(i)) for i in range(3))
+    known.add(2, (), Branch(0, None, Proposal((3, 4, 5), confidences=sure, sharpening=0.4)))
+    known.add(2, (), branch(0, None, 3, 4))
+    after = known.after([1, 2, 3])
+    assert after is not None and (after.tokens, after.confidences, after.sharpening) == ((4, 5), sure[1:], 0.4)
+
+
+# --- n-grams
+
+
+def brute_force_ngram(tokens: list[int], length: int) -> tuple[int, ...] | None:
+    """The latest of the best-agreeing ends among the last eight occurrences of the last three tokens."""
+    ends = [end for end in range(3, len(tokens)) if tokens[end - 3 : end] == tokens[-3:]][-8:]
+    if len(tokens) <= 3 or not ends:
+        return None
+
+    def agreement(end: int) -> int:
+        return next((n for n in range(min(32, end)) if tokens[end - 1 - n] != tokens[-1 - n]), min(32, end))
+
+    best = max(reversed(ends), key=agreement)
+    return tuple(tokens[best : best + length])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    tokens=st.lists(st.integers(0, 2), min_size=1, max_size=400),
+    cuts=st.lists(st.integers(1, 400), max_size=4),
+    length=st.integers(1, 8),
+)
+def test_ngrams_equal_brute_force_however_the_tokens_came(tokens: list[int], cuts: list[int], length: int) -> None:
+    index = NgramIndex()
+    for cut in [*sorted(c for c in cuts if c < len(tokens)), len(tokens)]:
+        found = index.propose(tokens[:cut], length)
+    expected = brute_force_ngram(tokens, length)
+    assert (None if found is None else found[0].tokens) == expected
+    assert found is None or found[0].source is Source.NGRAM
+
+
+def test_a_history_that_changed_is_followed_anew() -> None:
+    speculation = SessionSpeculation(PairKnowledge())
+    assert speculation.from_ngrams([1, 2, 3, 4, 9, 1, 2, 3], 2) is not None
+    speculation.begin_turn(4)
+    edited = [1, 2, 3, 7, 7, 7, 7, 7, 1, 2, 3]
+    found = speculation.from_ngrams(edited, 2)
+    assert found is not None and found.proposal.tokens == (7, 7)
+
+
+# --- acceptance
+
+
+def test_acceptance_is_learnt_by_position_and_leans_on_the_pair_at_first() -> None:
+    pair = AcceptanceEstimate(0.7)
+    session = AcceptanceEstimate(pair)
+    assert session.at(0) == pytest.approx(0.7)
+    for _ in range(400):
+        session.observe(4, 2)
+    assert session.at(0) > 0.95 and session.at(2) < 0.05
+    assert AcceptanceEstimate(pair).at(0) > 0.9, "a new session starts from what the pair has seen"
+    survivals = session.survivals(6)
+    assert survivals == sorted(survivals, reverse=True) and len(survivals) == 6
+
+
+def test_old_observations_fade() -> None:
+    estimate = AcceptanceEstimate(0.5, window=100)
+    for _ in range(100):
+        estimate.observe(4, 4)
+    for _ in range(100):
+        estimate.observe(4, 0)
+    assert estimate.at(0) < 0.25
+
+
+def test_calibration_tells_sure_tokens_from_doubtful_ones() -> None:
+    calibration = Calibration()
+    sure, doubtful = Confidence(-0.001, 9.0), Confidence(-2.0, 0.05)
+    for _ in range(200):
+        calibration.observe([sure, doubtful], 1)
+    survivals = calibration.survivals([sure, sure, doubtful], [0.5, 0.25, 0.125])
+    assert survivals[1] > 0.9 and survivals[2] < 0.1
+
+
+# --- costs
+
+
+def test_the_step_time_curve_is_linear_between_what_was_measured_and_never_falls() -> None:
+    curve = StepTimeCurve()
+    curve.profile([(8, 0.010), (64, 0.012), (256, 0.060)])
+    assert curve.at(1) == pytest.approx(0.010)
+    assert curve.at(160) == pytest.approx(0.036)
+    for _ in range(200):
+        curve.observe(64, 0.008)
+    assert curve.at(64) == pytest.approx(0.010), "more tokens never take less"
+    assert curve.at(512) > curve.at(256)
+
+
+def test_other_sessions_tokens_count_into_a_step() -> None:
+    costs = VerifyCosts()
+    for own, in_step, seconds in ((8, 8, 0.010), (8, 128, 0.030)) * 50:
+        costs.observe(own, in_step, seconds, seconds + 0.001, beside=False)
+    assert costs.at(8, beside=False) > 0.015
+
+
+# --- plans
+
+
+def expected(acceptance: float, length: int) -> float:
+    return sum(acceptance**i for i in range(length + 1))
+
+
+@pytest.mark.parametrize("acceptance", [0.6, 0.8, 0.9])
+def test_a_synchronous_plan_maximises_tokens_a_second(acceptance: float) -> None:
+    planner = Planner(knowledge(acceptance=acceptance))
+    plan = planner.plan(32, Overlap.NONE)
+    rates = {k: expected(acceptance, k) / (VERIFY + k * STEP) for k in range(1, 33)}
+    assert rates[plan.draft_length] > 0.98 * max(rates.values())
+
+
+def test_a_draft_near_by_prepares_and_one_far_away_runs_ahead_or_rests() -> None:
+    assert Planner(knowledge(acceptance=0.8)).plan(32).overlap is Overlap.ENUMERATE
+    far = Planner(knowledge(acceptance=0.97, round_trip=0.08)).plan(32)
+    assert (far.way, far.draft_length > 8) == (Overlap.RUN_AHEAD, True)
+    assert Planner(knowledge(acceptance=0.3, round_trip=0.08)).plan(32).way is None
+
+
+def test_a_draft_that_is_never_right_is_switched_off_and_probed_ever_more_seldom() -> None:
+    planner = Planner(knowledge(acceptance=0.0))
+    plans = [planner.plan(32) for _ in range(3000)]
+    tries = [index for index, plan in enumerate(plans) if plan.draft_length]
+    assert planner.switched_off_count == 1
+    assert 6 <= len(tries) <= 16
+    gaps = [b - a for a, b in itertools.pairwise(tries) if b - a > 1]
+    assert gaps == sorted(gaps) and gaps[-1] >= 8 * gaps[0]
+
+
+def test_a_draft_that_recovers_is_switched_on_again() -> None:
+    pair = knowledge(acceptance=0.0)
+    planner = Planner(pair)
+    for _ in range(400):
+        plan = planner.plan(32)
+        if plan.draft_length:
+            planner.acceptance.observe(plan.draft_length, plan.draft_length)
+    assert all(planner.plan(32).draft_length for _ in range(20))
+
+
+def test_forecasts_that_do_not_come_true_are_corrected() -> None:
+    planner = Planner(knowledge(acceptance=0.8))
+    assert planner.plan(32).way is Overlap.ENUMERATE
+    for _ in range(200):
+        plan = planner.plan(32)
+        seconds = 0.2 if plan.way is Overlap.ENUMERATE else 0.03
+        planner.observe(plan, 3, seconds)
+    assert planner.plan(32).way is not Overlap.ENUMERATE
+
+
+def test_nothing_is_planned_without_room_and_nothing_waited_for_before_anything_is_known() -> None:
+    planner = Planner(PairKnowledge())
+    assert planner.plan(0).draft_length == 0
+    assert planner.plan(16).overlap is Overlap.ENUMERATE
+    assert planner.fixed(5, Overlap.NONE) == RoundPlan(5)
+
+
+# --- the budget
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    odds=st.lists(st.lists(st.floats(0.05, 1.0), min_size=1, max_size=5), min_size=2, max_size=5),
+    slope=st.floats(0.0, 0.01),
+)
+def test_the_budget_keeps_what_brute_force_keeps(odds: list[list[float]], slope: float) -> None:
+    costs = VerifyCosts()
+    costs.alone.profile([(1, 0.02), (1000, 0.02 + 999 * slope)])
+    survivals = [list(itertools.accumulate(row, lambda a, b: a * b)) for row in odds]
+
+    def rate(kept: list[int]) -> float:
+        tokens = len(kept) + sum(sum(s[:k]) for s, k in zip(survivals, kept, strict=True))
+        return tokens / costs.alone.at(len(kept) + sum(kept))
+
+    best = max(rate(list(kept)) for kept in itertools.product(*(range(len(s) + 1) for s in survivals)))
+    budget = VerifyBudget(costs, clock=lambda: 0.0)
+    for index, row in enumerate(survivals):
+        budget.allowed(index, row)
+    budget._computed = -math.inf
+    kept = [budget.allowed(index, row) for index, row in enumerate(survivals)]
+    assert rate(kept) == pytest.approx(best, rel=1e-6)
+
+
+def test_a_session_alone_is_not_rationed_and_one_that_left_does_not_count() -> None:
+    costs = VerifyCosts()
+    costs.alone.profile([(1, 0.02), (100, 5.0)])
+    clock = itertools.count().__next__
+    budget = VerifyBudget(costs, clock=lambda: float(clock()))
+    assert budget.allowed("a", [0.9, 0.8]) == 2
+    assert budget.allowed("b", [0.3, 0.1]) == 0
+    budget.leave("a")
+    assert budget.allowed("b", [0.3, 0.1]) == 2
+
+
+# --- sharpening
+
+
+def test_the_best_factor_is_found_for_each_temperature() -> None:
+    rng = random.Random(2)
+    sharpening = Sharpening()
+    best = {1.0: 0.2, 1.3: 0.6}
+    for _ in range(4000):
+        for temperature, wanted in best.items():
+            factor = sharpening.factor(temperature)
+            odds = 0.85 - 0.15 * abs(FACTORS.index(factor) - FACTORS.index(wanted))
+            accepted = next((i for i in range(5) if rng.random() > odds), 5)
+            sharpening.observe(temperature, factor, 5, accepted)
+    for temperature, wanted in best.items():
+        picks = [sharpening.factor(temperature) for _ in range(100)]
+        assert picks.count(wanted) > 90
+    assert sharpening.factor(0.0) == 1.0
+
+
+# --- the draft's outcomes
+
+
+def test_outcomes_are_ranked_by_what_the_candidates_say() -> None:
+    sure = [(1, 30.0), (2, 10.0)]
+    torn = [(3, 5.0), (4, 4.9), (5, -9.0)]
+    outcomes = likeliest_outcomes((1, 3), [sure, torn, [(6, 9.0), (7, 8.0)]], 3)
+    assert [(o.accepted_count, o.next_token) for o in outcomes] == [(1, 4), (2, 6), (2, 7)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_outcomes_are_distinct_never_contradict_what_is_in_flight_and_sum_to_at_most_one(data: st.DataObject) -> None:
+    length = data.draw(st.integers(0, 6))
+    rows = [
+        [(token, data.draw(st.floats(-20, 20))) for token in data.draw(st.permutations(range(6)))[:4]]
+        for _ in range(length + 1)
+    ]
+    rows = [sorted(row, key=lambda pair: -pair[1]) for row in rows]
+    in_flight = [data.draw(st.integers(0, 5)) for _ in range(length)]
+    outcomes = likeliest_outcomes(in_flight, rows, 10)
+    assert len({replace(o, odds=0.0) for o in outcomes}) == len(outcomes) <= 10
+    assert [o.odds for o in outcomes] == sorted((o.odds for o in outcomes), reverse=True)
+    assert all(o.accepted_count == length or in_flight[o.accepted_count] != o.next_token for o in outcomes)
+    assert sum(o.odds for o in outcomes) <= 1 + 1e-9
+    assert all(odds_of(row)[0][1] >= odds for row in rows for _, odds in odds_of(row))
+
+
+def test_what_cannot_be_chosen_is_no_outcome() -> None:
+    row = [(1, 3.0), (2, -math.inf)]
+    assert Outcome(0, 2, pytest.approx(0.0125)) in likeliest_outcomes((), [row], 4)
