@@ -67,6 +67,7 @@ class ServedPair:
             draft = asyncio.create_task(self._connect_draft(self.draft))
             self._background.append(draft)
         target, codec = await self._reach_a_verifier()
+        self.knowledge.verify.alone.profile(target.step_times)
         settings = self._settings
         verifying = VerifierSide(
             self.verifiers,

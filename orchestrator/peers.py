@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import grpc
@@ -70,6 +70,8 @@ class ModelInfo:
     device: str
     max_draft_length: int
     weights_fingerprint: str
+    step_times: tuple[tuple[int, float], ...] = field(default=(), compare=False)
+    """(token count, seconds) of forwards, as the service measured them at its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,4 +354,5 @@ def _info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         device=message.device,
         max_draft_length=message.max_draft_length,
         weights_fingerprint=message.weights_fingerprint,
+        step_times=tuple((point.token_count, seconds(point.time)) for point in message.step_times),
     )

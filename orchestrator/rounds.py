@@ -209,7 +209,7 @@ class Rounds:
             choice.candidate = session.speculation.from_draft(tokens)
             choice.hit = choice.candidate is not None
         if choice.candidate is None:
-            plain = RoundPlan(plan.draft_length)
+            plain = RoundPlan(plan.recovery_length or plan.draft_length)
             request = self._drafting.ask(session, tokens, turn.rule, plain, NOTHING_PROPOSED, span)
             if request is not None:
                 choice.waited += await self._drafting.wait(request)

@@ -7,7 +7,8 @@ prepared for what verification answered::
 
     plain          1                 / V(1)
     synchronous    (1 + S_1 .. S_k)  / (V(1 + k) + D(k))
-    enumerated     (1 + S_1 .. S_k)  / (max(V(1 + k), D(1 + k)) + (1 - h) D(k))
+    enumerated     (1 + h (S_1 .. S_k) + (1 - h) (S_1 .. S_r)) / (max(V(1 + k), D(1 + k)) + (1 - h) D(r))
+                                                                   r: the best k of a synchronous round
     run ahead      (1 + u S_m (S_1 .. S_(k-m)))  / V(1 + k - m)    m: tokens that go by until a proposal is there
                                                                    u: proposals a verification
 
@@ -48,6 +49,8 @@ class RoundPlan:
     overlap: Overlap = Overlap.NONE
     branch_count: int = 0
     rate: float | None = None
+    recovery_length: int = 0
+    """Draft tokens to wait for where nothing that was prepared came true."""
 
     @property
     def way(self) -> Overlap | None:
@@ -184,8 +187,12 @@ class Planner:
         return 1 / max(1e-6, self._pair.verify.at(1, beside=False))
 
     def _best(self, way: Overlap, longest: int) -> tuple[float, RoundPlan]:
-        rate, length = max((rate, -length) for length, rate in self.forecasts(way, longest))
-        return rate * self._pair.corrections[way].factor, RoundPlan(-length, way, _branch_count(way), rate)
+        rate, negative = max((rate, -length) for length, rate in self.forecasts(way, longest))
+        recovery = self._recovery_length(longest) if way is Overlap.ENUMERATE else 0
+        return rate * self._pair.corrections[way].factor, RoundPlan(-negative, way, _branch_count(way), rate, recovery)
+
+    def _recovery_length(self, longest: int) -> int:
+        return -max((rate, -length) for length, rate in self.forecasts(Overlap.NONE, longest))[1]
 
     def forecasts(self, way: Overlap, longest: int) -> Iterator[tuple[int, float]]:
         """(draft length, tokens a second) for each length up to ``longest``."""
@@ -196,17 +203,20 @@ class Planner:
         for survival in survivals:
             expected += survival
             sums.append(expected)
+        recovery = self._recovery_length(longest) if way is Overlap.ENUMERATE else 0
+        missed = (1 - self.hit_rate) * pair.draft_seconds(recovery, branching=False)
         for length in range(1, longest + 1):
             ahead = pair.draft_seconds(length + 1, branching=True)
             if way is Overlap.RUN_AHEAD:
                 yield length, self._run_ahead(length, ahead, survivals, sums)
                 continue
-            waited = pair.draft_seconds(length, branching=False)
             if way is Overlap.NONE:
-                seconds = pair.verify.at(1 + length, beside=False) + waited
-            else:
-                seconds = max(pair.verify.at(1 + length, beside=True), ahead) + (1 - self.hit_rate) * waited
-            yield length, sums[length] / max(1e-6, seconds)
+                seconds = pair.verify.at(1 + length, beside=False) + pair.draft_seconds(length, branching=False)
+                yield length, sums[length] / max(1e-6, seconds)
+                continue
+            seconds = max(pair.verify.at(1 + length, beside=True), ahead) + missed
+            tokens = self.hit_rate * sums[length] + (1 - self.hit_rate) * sums[recovery]
+            yield length, tokens / max(1e-6, seconds)
 
     def _run_ahead(self, length: int, delay: float, survivals: list[float], sums: list[float]) -> float:
         """A proposal of ``length`` arrives after ``delay``; by then at least one token has gone by for each round."""

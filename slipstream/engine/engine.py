@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
@@ -22,6 +23,11 @@ from slipstream.sampling.row import Choice, Mask, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
 
 MIB = 2**20
+
+_PROFILED = (1, 8, 16, 32, 64, 128, 256)
+"""Token counts of the forwards that a profile measures."""
+
+_PROFILE_TRIALS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,24 @@ class Engine:
         self.context_length = min(model.context_length, page_count * page_size)
         self.step_count = 0
         self.structures = Structures()
+
+    def profile(self, seconds: float) -> list[tuple[int, float]]:
+        """(token count, seconds) of forwards, counts rising, measured in about ``seconds`` at most. Leaves nothing behind."""
+        give_up = time.monotonic() + seconds
+        points: list[tuple[int, float]] = []
+        sequence = Sequence("profile")
+        for token_count in _PROFILED:
+            if token_count > self.context_length or time.monotonic() > give_up:
+                break
+            times = []
+            for _ in range(_PROFILE_TRIALS):
+                self.cache.extend(sequence, [0] * token_count)
+                started = time.monotonic()
+                self.step([Append(sequence, token_count, 1, SamplingRule())])
+                times.append(time.monotonic() - started)
+                self.cache.release(sequence)
+            points.append((token_count, min(times)))  # the first of a shape is slower than those that follow
+        return points
 
     def step(self, appends: TokenSequence[Append]) -> list[Appended]:
         """One forward; for each append its chosen tokens, ``wanted`` of them, and what else it asks for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -31,7 +31,15 @@ _CHUNK_BYTES = 256 * 1024
 class ModelService(model_pb2_grpc.ModelServiceServicer):
     """Information, tokenizer, sequences and load of one hosted model."""
 
-    def __init__(self, host: EngineHost[Any], tokenizer: TokenizerFiles, *, name: str, max_draft_length: int) -> None:
+    def __init__(
+        self,
+        host: EngineHost[Any],
+        tokenizer: TokenizerFiles,
+        *,
+        name: str,
+        max_draft_length: int,
+        step_times: Sequence[tuple[int, float]],
+    ) -> None:
         self._host = host
         self._tokenizer = tokenizer
         model = host.engine.model
@@ -47,6 +55,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             device=str(model.device),
             max_draft_length=max_draft_length,
             weights_fingerprint=model.weights_fingerprint,
+            step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
 
     async def GetModelInfo(

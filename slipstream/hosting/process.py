@@ -38,12 +38,14 @@ def run_model_service(
     rpc_service: str,
     role: str,
     padding: Padding,
+    profile_seconds: float,
     add_service: AddService,
 ) -> None:
     """Serve a model until signalled. Exits with one readable line if it cannot start.
 
     ``rpc_service`` is the full name of the service that ``add_service`` adds beside ModelService; ``role`` picks the
-    embedded model; ``padding`` is what the service's promise needs of its arithmetic.
+    embedded model; ``padding`` is what the service's promise needs of its arithmetic; ``profile_seconds`` go into measuring
+    step times.
     """
     logging.basicConfig(
         level=settings.log_level, format=f"%(asctime)s {service_name} %(levelname)s %(message)s", datefmt="%H:%M:%S"
@@ -51,7 +53,7 @@ def run_model_service(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     provider = configure_tracing(service_name)
     try:
-        asyncio.run(_serve(settings, rpc_service, role, padding, add_service))
+        asyncio.run(_serve(settings, rpc_service, role, padding, profile_seconds, add_service))
     except SlipstreamError as error:
         sys.exit(f"{service_name}: {error}")
     finally:
@@ -60,20 +62,32 @@ def run_model_service(
 
 
 async def _serve(
-    settings: ModelServiceSettings, rpc_service: str, role: str, padding: Padding, add_service: AddService
+    settings: ModelServiceSettings,
+    rpc_service: str,
+    role: str,
+    padding: Padding,
+    profile_seconds: float,
+    add_service: AddService,
 ) -> None:
     server = Server(settings.address, (rpc_service, "slipstream.v1.ModelService"), drain_seconds=settings.drain_seconds)
     name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
-    host: EngineHost[Job] = EngineHost(
-        lambda: _load(settings, name, padding), settings.batch_limits(), settings.host_limits()
-    )
+    step_times: list[tuple[int, float]] = []
+
+    def load() -> Engine:  # on the model thread, as everything that computes
+        engine = _load(settings, name, padding)
+        step_times.extend(engine.profile(profile_seconds))
+        return engine
+
+    host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits())
     engine = await host.start()
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name)
     engine.structures.compiler = StructureCompiler(
         tokenizer.files[TOKENIZER_FILE], engine.model.vocabulary_size, engine.model.end_token_ids
     )
     shown_name = f"embedded-{role}" if settings.model == "embedded" else settings.model
-    model_service = ModelService(host, tokenizer, name=shown_name, max_draft_length=settings.max_draft_length)
+    model_service = ModelService(
+        host, tokenizer, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
+    )
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
     add_service(host, settings, server)
     port = await server.start()

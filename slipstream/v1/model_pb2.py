@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19slipstream/v1/model.proto\x12\rslipstream.v1\x1a\x1egoogle/protobuf/duration.proto\"\x15\n\x13GetModelInfoRequest\"?\n\x14GetModelInfoResponse\x12\'\n\x05model\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.ModelInfo\"\xa8\x02\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x15\n\rend_token_ids\x18\x06 \x03(\x05\x12:\n\x11sampling_defaults\x18\x07 \x01(\x0b\x32\x1f.slipstream.v1.SamplingDefaults\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x18\n\x10max_draft_length\x18\n \x01(\x05\x12\x1b\n\x13weights_fingerprint\x18\x0b \x01(\t\"\x83\x01\n\x10SamplingDefaults\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\ttypical_p\x18\x05 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x02\"\x15\n\x13GetTokenizerRequest\"W\n\x14GetTokenizerResponse\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x13\n\x06sha256\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_sha256\"{\n\x13OpenSequenceRequest\x12\x1d\n\x15tokenizer_fingerprint\x18\x01 \x01(\t\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13weights_fingerprint\x18\x03 \x01(\t\"P\n\x14OpenSequenceResponse\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"&\n\x14\x43loseSequenceRequest\x12\x0e\n\x06handle\x18\x01 \x01(\t\"\x17\n\x15\x43loseSequenceResponse\"\x10\n\x0eGetLoadRequest\"4\n\x0fGetLoadResponse\x12!\n\x04load\x18\x01 \x01(\x0b\x32\x13.slipstream.v1.Load\"\xeb\x01\n\x04Load\x12\x15\n\rrunning_count\x18\x01 \x01(\x05\x12\x15\n\rwaiting_count\x18\x02 \x01(\x05\x12\x16\n\x0esequence_count\x18\x03 \x01(\x05\x12\x12\n\npage_count\x18\x04 \x01(\x05\x12\x17\n\x0f\x66ree_page_count\x18\x05 \x01(\x05\x12\x17\n\x0fheld_page_count\x18\x06 \x01(\x05\x12\x19\n\x11\x63\x61\x63hed_page_count\x18\x07 \x01(\x05\x12\x11\n\tpage_size\x18\x08 \x01(\x05\x12\x15\n\rkv_byte_count\x18\t \x01(\x03\x12\x12\n\nstep_count\x18\n \x01(\x03\"\xbd\x01\n\nItemTiming\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x66orward\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rforward_count\x18\x04 \x01(\x05\x12\x18\n\x10step_token_count\x18\x05 \x01(\x05\x32\xc1\x03\n\x0cModelService\x12W\n\x0cGetModelInfo\x12\".slipstream.v1.GetModelInfoRequest\x1a#.slipstream.v1.GetModelInfoResponse\x12Y\n\x0cGetTokenizer\x12\".slipstream.v1.GetTokenizerRequest\x1a#.slipstream.v1.GetTokenizerResponse0\x01\x12W\n\x0cOpenSequence\x12\".slipstream.v1.OpenSequenceRequest\x1a#.slipstream.v1.OpenSequenceResponse\x12Z\n\rCloseSequence\x12#.slipstream.v1.CloseSequenceRequest\x1a$.slipstream.v1.CloseSequenceResponse\x12H\n\x07GetLoad\x12\x1d.slipstream.v1.GetLoadRequest\x1a\x1e.slipstream.v1.GetLoadResponseBL\n\x10\x61i.slipstream.v1B\nModelProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19slipstream/v1/model.proto\x12\rslipstream.v1\x1a\x1egoogle/protobuf/duration.proto\"\x15\n\x13GetModelInfoRequest\"?\n\x14GetModelInfoResponse\x12\'\n\x05model\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.ModelInfo\"\xd5\x02\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x15\n\rend_token_ids\x18\x06 \x03(\x05\x12:\n\x11sampling_defaults\x18\x07 \x01(\x0b\x32\x1f.slipstream.v1.SamplingDefaults\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x18\n\x10max_draft_length\x18\n \x01(\x05\x12\x1b\n\x13weights_fingerprint\x18\x0b \x01(\t\x12+\n\nstep_times\x18\x0c \x03(\x0b\x32\x17.slipstream.v1.StepTime\"H\n\x08StepTime\x12\x13\n\x0btoken_count\x18\x01 \x01(\x05\x12\'\n\x04time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x83\x01\n\x10SamplingDefaults\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\ttypical_p\x18\x05 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x02\"\x15\n\x13GetTokenizerRequest\"W\n\x14GetTokenizerResponse\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x13\n\x06sha256\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_sha256\"{\n\x13OpenSequenceRequest\x12\x1d\n\x15tokenizer_fingerprint\x18\x01 \x01(\t\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13weights_fingerprint\x18\x03 \x01(\t\"P\n\x14OpenSequenceResponse\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"&\n\x14\x43loseSequenceRequest\x12\x0e\n\x06handle\x18\x01 \x01(\t\"\x17\n\x15\x43loseSequenceResponse\"\x10\n\x0eGetLoadRequest\"4\n\x0fGetLoadResponse\x12!\n\x04load\x18\x01 \x01(\x0b\x32\x13.slipstream.v1.Load\"\xeb\x01\n\x04Load\x12\x15\n\rrunning_count\x18\x01 \x01(\x05\x12\x15\n\rwaiting_count\x18\x02 \x01(\x05\x12\x16\n\x0esequence_count\x18\x03 \x01(\x05\x12\x12\n\npage_count\x18\x04 \x01(\x05\x12\x17\n\x0f\x66ree_page_count\x18\x05 \x01(\x05\x12\x17\n\x0fheld_page_count\x18\x06 \x01(\x05\x12\x19\n\x11\x63\x61\x63hed_page_count\x18\x07 \x01(\x05\x12\x11\n\tpage_size\x18\x08 \x01(\x05\x12\x15\n\rkv_byte_count\x18\t \x01(\x03\x12\x12\n\nstep_count\x18\n \x01(\x03\"\xbd\x01\n\nItemTiming\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x66orward\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rforward_count\x18\x04 \x01(\x05\x12\x18\n\x10step_token_count\x18\x05 \x01(\x05\x32\xc1\x03\n\x0cModelService\x12W\n\x0cGetModelInfo\x12\".slipstream.v1.GetModelInfoRequest\x1a#.slipstream.v1.GetModelInfoResponse\x12Y\n\x0cGetTokenizer\x12\".slipstream.v1.GetTokenizerRequest\x1a#.slipstream.v1.GetTokenizerResponse0\x01\x12W\n\x0cOpenSequence\x12\".slipstream.v1.OpenSequenceRequest\x1a#.slipstream.v1.OpenSequenceResponse\x12Z\n\rCloseSequence\x12#.slipstream.v1.CloseSequenceRequest\x1a$.slipstream.v1.CloseSequenceResponse\x12H\n\x07GetLoad\x12\x1d.slipstream.v1.GetLoadRequest\x1a\x1e.slipstream.v1.GetLoadResponseBL\n\x10\x61i.slipstream.v1B\nModelProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,29 +38,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELINFORESPONSE']._serialized_start=99
   _globals['_GETMODELINFORESPONSE']._serialized_end=162
   _globals['_MODELINFO']._serialized_start=165
-  _globals['_MODELINFO']._serialized_end=461
-  _globals['_SAMPLINGDEFAULTS']._serialized_start=464
-  _globals['_SAMPLINGDEFAULTS']._serialized_end=595
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=597
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=618
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=620
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=707
-  _globals['_OPENSEQUENCEREQUEST']._serialized_start=709
-  _globals['_OPENSEQUENCEREQUEST']._serialized_end=832
-  _globals['_OPENSEQUENCERESPONSE']._serialized_start=834
-  _globals['_OPENSEQUENCERESPONSE']._serialized_end=914
-  _globals['_CLOSESEQUENCEREQUEST']._serialized_start=916
-  _globals['_CLOSESEQUENCEREQUEST']._serialized_end=954
-  _globals['_CLOSESEQUENCERESPONSE']._serialized_start=956
-  _globals['_CLOSESEQUENCERESPONSE']._serialized_end=979
-  _globals['_GETLOADREQUEST']._serialized_start=981
-  _globals['_GETLOADREQUEST']._serialized_end=997
-  _globals['_GETLOADRESPONSE']._serialized_start=999
-  _globals['_GETLOADRESPONSE']._serialized_end=1051
-  _globals['_LOAD']._serialized_start=1054
-  _globals['_LOAD']._serialized_end=1289
-  _globals['_ITEMTIMING']._serialized_start=1292
-  _globals['_ITEMTIMING']._serialized_end=1481
-  _globals['_MODELSERVICE']._serialized_start=1484
-  _globals['_MODELSERVICE']._serialized_end=1933
+  _globals['_MODELINFO']._serialized_end=506
+  _globals['_STEPTIME']._serialized_start=508
+  _globals['_STEPTIME']._serialized_end=580
+  _globals['_SAMPLINGDEFAULTS']._serialized_start=583
+  _globals['_SAMPLINGDEFAULTS']._serialized_end=714
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=716
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=737
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=739
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=826
+  _globals['_OPENSEQUENCEREQUEST']._serialized_start=828
+  _globals['_OPENSEQUENCEREQUEST']._serialized_end=951
+  _globals['_OPENSEQUENCERESPONSE']._serialized_start=953
+  _globals['_OPENSEQUENCERESPONSE']._serialized_end=1033
+  _globals['_CLOSESEQUENCEREQUEST']._serialized_start=1035
+  _globals['_CLOSESEQUENCEREQUEST']._serialized_end=1073
+  _globals['_CLOSESEQUENCERESPONSE']._serialized_start=1075
+  _globals['_CLOSESEQUENCERESPONSE']._serialized_end=1098
+  _globals['_GETLOADREQUEST']._serialized_start=1100
+  _globals['_GETLOADREQUEST']._serialized_end=1116
+  _globals['_GETLOADRESPONSE']._serialized_start=1118
+  _globals['_GETLOADRESPONSE']._serialized_end=1170
+  _globals['_LOAD']._serialized_start=1173
+  _globals['_LOAD']._serialized_end=1408
+  _globals['_ITEMTIMING']._serialized_start=1411
+  _globals['_ITEMTIMING']._serialized_end=1600
+  _globals['_MODELSERVICE']._serialized_start=1603
+  _globals['_MODELSERVICE']._serialized_end=2052
 # @@protoc_insertion_point(module_scope)

@@ -1093,7 +1093,7 @@ class GetServerInfoResponse(_message.Message):
     version: _builtins.str
     """Slipstream's version."""
     default_draft_length: _builtins.int
-    """Draft tokens a round unless a request says otherwise. 0: speculation is off."""
+    """Draft tokens a round unless a request says otherwise. 0: speculation is off. Absent: MODE_ADAPTIVE."""
     max_draft_length: _builtins.int
     default_max_token_count: _builtins.int
     verifier_reachable: _builtins.bool

@@ -1,0 +1,142 @@
+"""One orchestrator process under many sessions: tokens a second, processor time a token, and a round by its context length.
+
+Draft and verifier are simulated in one process that computes next to nothing, clients are one more process's
+coroutines; all sockets are real. On few cores the three compete, so tokens per second of the orchestrator's own
+processor time are shown too: what it would commit if it had a core to itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import grpc
+import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from rich.table import Table
+
+from benchmarks.report import Report
+from slipstream.cli.load import LoadSettings, run_load
+from slipstream.cli.local import Service, free_address
+from slipstream.client import Client, Settings
+
+
+@contextmanager
+def orchestrator(options: argparse.Namespace, *flags: str) -> Iterator[Service]:
+    """An orchestrator over simulated peers."""
+    address = free_address()
+    command = [sys.executable, "-m", "benchmarks.simulated", "--address", address]
+    command += ["--agreement", str(options.acceptance), "--verify-ms", str(options.verify_ms)]
+    command += ["--step-ms", str(options.step_ms)]
+    peers = subprocess.Popen(command)
+    try:
+        _await(address)
+        service = Service(
+            "orchestrator", "orchestrator", free_address(), ["--verifier", address, "--draft", address, *flags], {}
+        )
+        try:
+            service.wait_until_healthy(60)
+            yield service
+        finally:
+            service.stop()
+    finally:
+        peers.terminate()
+        peers.wait()
+
+
+def _await(address: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        grpc.channel_ready_future(channel).result(timeout=30)
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())  # type: ignore[attr-defined]
+
+
+def throughput(sessions: Sequence[int], options: argparse.Namespace) -> Table:
+    """Tokens a second by concurrent sessions."""
+    table = Table(title=f"sessions at once, {options.draft_length} draft tokens a round")
+    for column in ("sessions", "tokens/s", "CPU us/token", "tokens/CPU s", "MiB", "KiB/session"):
+        table.add_column(column, justify="right")
+    generation = Settings(temperature=0, draft_length=options.draft_length, max_token_count=options.tokens)
+    with orchestrator(options) as service:
+        process = psutil.Process(service.process.pid)
+        run_load(service.address, LoadSettings(4, 1, 4, generation=generation))
+        for count in sessions:
+            before = process.memory_info().rss
+            rates, costs = [], []
+            for repetition in range(options.repetitions):
+                spent = sum(process.cpu_times()[:2])
+                load = LoadSettings(count, 1, count, seed=repetition, generation=generation)
+                report = run_load(service.address, load)
+                assert not report.failures, report.failures
+                rates.append(report.tokens_per_second)
+                costs.append((sum(process.cpu_times()[:2]) - spent) / report.token_count)
+            memory = process.memory_info().rss
+            cost = statistics.median(costs)
+            table.add_row(
+                str(count),
+                f"{statistics.median(rates):.0f}",
+                f"{cost * 1e6:.0f}",
+                f"{1 / cost:.0f}",
+                f"{memory / 2**20:.0f}",
+                f"{max(0, memory - before) / 2**10 / (count * options.repetitions):.0f}",
+            )
+    return table
+
+
+def contexts(lengths: Sequence[int], options: argparse.Namespace) -> Table:
+    """What a round costs besides its peers, by context length: everything between the first token and the last."""
+    table = Table(title="one session, by context length: what a round takes besides its peers")
+    for column in ("context", "rounds", "round ms", "own ms", "network ms", "own + network", "x shortest"):
+        table.add_column(column, justify="right")
+    settings = Settings(temperature=0, draft_length=options.draft_length, max_token_count=options.tokens)
+    shortest = None
+    with orchestrator(options) as service, Client(service.address) as client:
+        for length in lengths:
+            own, network, rounds = [], [], []
+            for repetition in range(options.repetitions + 1):
+                prompt = [3 + (position * 7 + repetition) % 250 for position in range(length)]
+                result = client.generate(prompt, settings).wait()
+                if repetition:
+                    later = result.round_count - 1
+                    seconds = (result.total_time - result.time_to_first_token) / later
+                    peers = (result.verify_time + result.draft_time + result.queue_time) / result.round_count
+                    between = result.network_time / result.round_count
+                    rounds.append(seconds)
+                    own.append(seconds - peers - between)
+                    network.append(between)
+            medians = [statistics.median(times) * 1e3 for times in (rounds, own, network)]
+            besides = medians[1] + medians[2]
+            shortest = shortest or besides
+            table.add_row(
+                f"{length:,}",
+                str(result.round_count),
+                *(f"{value:.2f}" for value in (*medians, besides)),
+                f"{besides / shortest:.2f}",
+            )
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--sessions", type=int, nargs="*", default=[1, 8, 64, 256, 512])
+    parser.add_argument("--contexts", type=int, nargs="*", default=[1_000, 8_000, 32_000, 128_000])
+    parser.add_argument("--acceptance", type=float, default=0.8, help="of the draft's tokens")
+    parser.add_argument("--draft-length", type=int, default=8, help="draft tokens a round")
+    parser.add_argument("--verify-ms", type=float, default=25, help="what a verification takes")
+    parser.add_argument("--step-ms", type=float, default=0, help="what a draft's token takes")
+    parser.add_argument("--tokens", type=int, default=200, help="tokens an answer has")
+    parser.add_argument("--repetitions", type=int, default=5)
+    options = parser.parse_args(arguments)
+    report = Report(__doc__ or "")
+    if options.sessions:
+        report.console.print(throughput(options.sessions, options))
+    if options.contexts:
+        report.console.print(contexts(options.contexts, options))
+
+
+if __name__ == "__main__":
+    main()
