@@ -17,8 +17,9 @@ chat: $(VENV)/runtime ## start the three services here and talk to the embedded 
 up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier :50052, draft :50053
 	@$(BIN)/slipstream up
 
+# Two files at a time; one torch thread each, or those of both would spin on one another's cores.
 test: $(VENV)/dev ## run every test
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/dev ## ruff, mypy --strict, import-linter, buf lint, stub diff
 	$(BIN)/ruff check .

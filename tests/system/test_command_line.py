@@ -21,14 +21,11 @@ SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
 
 
 def left_behind() -> list[str]:
-    """Command lines of services that are nobody's: children of tests are, those of ended commands are not."""
-    mine = {process.pid for process in psutil.Process().children(recursive=True)}
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or ())
-        if "slipstream.cli.child" in line and process.pid not in mine:
-            found.append(line)
-    return found
+    """Command lines of services that are nobody's: the process that each one names as its parent has ended."""
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    services = [line for line in lines if "slipstream.cli.child" in line]
+    parent = [int(line[line.index("slipstream.cli.child") + 1]) for line in services]
+    return [" ".join(line) for line, pid in zip(services, parent, strict=True) if not psutil.pid_exists(pid)]
 
 
 def wait_until_none_left() -> None:
