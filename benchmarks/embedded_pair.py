@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from rich.console import Console
@@ -60,12 +60,22 @@ def transformers_systems(temperature: float, dtype: str, max_tokens: int) -> lis
     return [
         System("transformers", temperature, generate),
         System("transformers assisted", temperature, lambda prompt: generate(prompt, assistant_model=draft)),
+        System("transformers prompt lookup", temperature, lambda prompt: generate(prompt, prompt_lookup_num_tokens=10)),
     ]
 
 
-def slipstream_system(client: Client, name: str, temperature: float, draft_length: int, max_tokens: int) -> System:
-    """Slipstream over gRPC with a fixed draft length; 0 is off."""
-    settings = Settings(temperature=temperature, seed=0, draft_length=draft_length, max_token_count=max_tokens)
+MODES: dict[str, Settings] = {
+    "off": Settings(draft_length=0),
+    "adaptive": Settings(draft_length="adaptive"),
+    "synchronous": Settings(draft_length="adaptive", overlap="none", proposer="draft"),
+    "overlapped": Settings(draft_length="adaptive", overlap="enumerate", proposer="draft"),
+    "n-gram": Settings(draft_length="adaptive", proposer="ngram"),
+}
+
+
+def slipstream_system(client: Client, name: str, temperature: float, mode: Settings, max_tokens: int) -> System:
+    """Slipstream over gRPC."""
+    settings = replace(mode, temperature=temperature, seed=0, max_token_count=max_tokens)
     system = System(name, temperature, lambda prompt: 0)
 
     def answer(prompt: list[int]) -> int:
@@ -117,11 +127,13 @@ def median_ratio(one: System, other: System) -> float:
 def throughput_table(systems: Sequence[System]) -> Table:
     """Tokens/s and ratios for each temperature."""
     table = Table(title="tokens/s: medians; ratios: medians within one run")
-    for column in ("T", "system", "tokens/s", "x transformers", "x assisted", "x off", "acceptance", "mean length"):
+    columns = ("T", "system", "tokens/s", "x transformers", "x assisted", "x off", "acceptance", "mean length", "hits")
+    for column in columns:
         table.add_column(column, justify="left" if column == "system" else "right")
     for temperature in sorted({system.temperature for system in systems}):
         group = [system for system in systems if system.temperature == temperature]
-        plain, assisted, off = group[:3]
+        plain, assisted = group[:2]
+        off = next(system for system in group if system.name == "Slipstream off")
         for system in group:
             accepted = sum(r.accepted_token_count for r in system.results)
             drafted = sum(r.draft_token_count for r in system.results)
@@ -133,6 +145,7 @@ def throughput_table(systems: Sequence[System]) -> Table:
                 *(f"{median_ratio(system, base):.2f}" for base in (plain, assisted, off)),
                 f"{accepted / drafted:.3f}" if drafted else "",
                 f"{1 + accepted / drafts:.2f}" if drafts else "",
+                f"{sum(r.hit_count for r in system.results)}:{sum(r.miss_count for r in system.results)}",
             )
     return table
 
@@ -140,7 +153,7 @@ def throughput_table(systems: Sequence[System]) -> Table:
 def round_table(systems: Sequence[System]) -> Table:
     """Where a round's milliseconds went."""
     table = Table(title="milliseconds a round (means)")
-    for column in ("T", "system", "draft", "verify", "queue", "network", "orchestrator", "round"):
+    for column in ("T", "system", "draft", "verify", "queue", "network", "orchestrator", "round", "hidden draft"):
         table.add_column(column, justify="left" if column == "system" else "right")
     for system in systems:
         rounds = sum(r.round_count for r in system.results)
@@ -150,7 +163,8 @@ def round_table(systems: Sequence[System]) -> Table:
             sum(getattr(r, f"{part}_time") for r in system.results) / rounds * 1e3
             for part in ("draft", "verify", "queue", "network", "orchestrator")
         ]
-        table.add_row(f"{system.temperature:g}", system.name, *(f"{ms:.2f}" for ms in (*parts, sum(parts))))
+        hidden = sum(r.draft_hidden_time for r in system.results) / rounds * 1e3
+        table.add_row(f"{system.temperature:g}", system.name, *(f"{ms:.2f}" for ms in (*parts, sum(parts), hidden)))
     return table
 
 
@@ -161,7 +175,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions; one more warms up")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32, for every system")
-    parser.add_argument("--draft-lengths", type=int, nargs="+", default=[5, 8, 16, 24], help="draft tokens a round")
+    parser.add_argument("--draft-lengths", type=int, nargs="*", default=[8, 24], help="fixed lengths to measure too")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     parser.add_argument("--held-out", action="store_true", help="ask in the phrasing that training never saw")
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
@@ -175,11 +190,11 @@ def main() -> None:
     questions = prompts(options.prompts, phrasings)
     systems: list[System] = []
     with LocalServices(PairSettings(dtype=options.dtype)) as local, Client(local.orchestrator_address) as client:
-        for temperature in (0.0, 0.8):
+        modes = MODES | {f"K={length}": Settings(draft_length=length) for length in options.draft_lengths}
+        for temperature in options.temperatures:
             systems += transformers_systems(temperature, options.dtype, options.max_tokens)
-            for length in (0, *options.draft_lengths):
-                name = f"Slipstream K={length}" if length else "Slipstream off"
-                systems.append(slipstream_system(client, name, temperature, length, options.max_tokens))
+            for name, mode in modes.items():
+                systems.append(slipstream_system(client, f"Slipstream {name}", temperature, mode, options.max_tokens))
         measure(systems, questions, options.repetitions)
     console.print(throughput_table(systems))
     console.print(round_table(systems))

@@ -1,8 +1,10 @@
-"""A target that says exactly what the embedded one says and costs what a large model costs: wider and deeper, its function unchanged.
+"""A target that says exactly what the embedded one says and costs what a large model costs: wider and deeper, its
+function unchanged.
 
-Hidden dimensions are padded with zeros that stay zero: nothing writes to them. Added heads and feed-forward rows compute on random weights, and
-the columns that would carry their results on are zero; so are the output projections of added layers. An RMS norm over
-D instead of d dimensions sees a mean square d/D as large, so its weights are scaled by sqrt(d/D) and its epsilon by d/D.
+Hidden dimensions are padded with zeros that stay zero: nothing writes to them. Added heads and feed-forward rows
+compute on random weights, and the columns that would carry their results on are zero; so are the output projections of
+added layers. An RMS norm over D instead of d dimensions sees a mean square d/D as large, so its weights are scaled by
+sqrt(d/D) and its epsilon by d/D.
 
 Run as ``python -m benchmarks.heavy_target 500m build/heavy-500m``.
 """
