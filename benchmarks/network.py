@@ -114,10 +114,11 @@ def table_of(
     table = Table(title=f"acceptance {acceptance:g}: tokens/s (medians)")
     for column in ("round trip ms", *modes, "x sync", "x plain", "hit rate", "of the model", "of the bound"):
         table.add_column(column, justify="right")
-    verify, step = options.verify_ms / 1e3, options.step_ms / 1e3
-    bound = expected_tokens(acceptance, 32) / verify
+    step = options.step_ms / 1e3
     for round_trip in round_trips:
         row = {mode: cells[round_trip, mode] for mode in modes}
+        verify = 1 / row["plain"].rate  # a round as it is here: the forward, two hops and three processes' Python
+        bound = expected_tokens(acceptance, 32) / verify
         best = row["overlapped"]
         model = modelled_rate(acceptance, verify, step, round_trip / 1e3, best.hit_rate, 32)
         table.add_row(

@@ -91,6 +91,7 @@ class DraftRequest:
         )  # this turn's: a late answer must not reach the next one's
         self._span = span
         self._restatements = 0
+        self._branch_count = 0
         self.start()
 
     def start(self) -> None:
@@ -116,7 +117,9 @@ class DraftRequest:
         """Branches for the session's continuations."""
         for branch in branches:
             proposal = replace(branch.proposal, sharpening=self.ask.sharpening)
-            self._continuations.add(self.length, self.ask.in_flight, replace(branch, proposal=proposal))
+            known = replace(branch, proposal=proposal)
+            self._continuations.add(self.length, self.ask.in_flight, known, self._branch_count)
+            self._branch_count += 1
 
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
@@ -263,7 +266,8 @@ class DraftSide:
     def answered(self, ask: Ask, timing: PeerTiming) -> None:
         """The draft is well; learn what it takes."""
         self._breaker.succeeded()
-        self._pair.drafting[bool(ask.in_flight)].observe(timing.forward_count, timing.forward, timing.round_trip)
+        branches = ask.branch_count if ask.in_flight else 0
+        self._pair.drafting.observe(branches, timing.forward_count, timing.forward, timing.round_trip)
 
     def failed(self, reason: str) -> None:
         """The draft is not: leave it alone for a while."""

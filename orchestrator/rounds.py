@@ -70,6 +70,8 @@ class _Choice:
     waited: float = 0.0
     awaited: PeerTiming | None = None
     hit: bool | None = None
+    rank: int | None = None
+    """Of the branch that came true."""
 
     @property
     def proposal(self) -> Proposal:
@@ -158,7 +160,7 @@ class Rounds:
         choice = _Choice(candidate=speculation.from_draft(tokens) if plan.draft_length else None)
         previous = session.request
         if plan.overlap is not Overlap.NONE and previous is not None and previous.ask.branch_count:
-            choice.hit = choice.candidate is not None
+            choice.hit, choice.rank = choice.candidate is not None, speculation.continuations.rank
         ngram = None
         if turn.speculation.takes_ngrams and not ratios:
             ngram = speculation.from_ngrams(tokens, longest)
@@ -188,7 +190,7 @@ class Rounds:
             return True
         speculation, pair = session.speculation, self.pair
         expected = sum(speculation.planner.acceptance.survivals(plan.draft_length))
-        waited = pair.draft_seconds(plan.draft_length, branching=False)
+        waited = pair.drafting.at(plan.draft_length)
         at_once = speculation.rate(ngram.expected, len(ngram.proposal), 0.0, beside=False)
         return speculation.rate(expected, plan.draft_length, waited, beside=False) > at_once
 
@@ -207,7 +209,7 @@ class Rounds:
             choice.waited += await self._drafting.wait(request)
             choice.awaited = request.timing
             choice.candidate = session.speculation.from_draft(tokens)
-            choice.hit = choice.candidate is not None
+            choice.hit, choice.rank = choice.candidate is not None, session.speculation.continuations.rank
         if choice.candidate is None:
             plain = RoundPlan(plan.recovery_length or plan.draft_length)
             request = self._drafting.ask(session, tokens, turn.rule, plain, NOTHING_PROPOSED, span)
@@ -233,7 +235,7 @@ class Rounds:
             return None
         last = session.request
         if plan.overlap is Overlap.RUN_AHEAD and last is not None and not last.done.is_set():
-            busy = self.pair.draft_busy_seconds(last.ask.draft_length + 1)
+            busy = self.pair.drafting.busy(last.ask.draft_length + 1, last.ask.branch_count)
             if time.monotonic() - last.sent < busy:  # a newer request would take its place before it is answered
                 return None
         return self._drafting.ask(
@@ -264,8 +266,8 @@ class Rounds:
             own = 1 + len(proposal)
             self.pair.verify.observe(own, timing.step_token_count, timing.forward, timing.round_trip, beside=beside)
         if choice.hit is not None:
-            speculation.planner.hits.observe(choice.hit)
-            self.pair.hits.observe(choice.hit)
+            asked = session.request.ask.branch_count if session.request is not None else 0
+            self.pair.hits.observe(asked, choice.rank)
         if choice.candidate is None or not proposal.tokens:
             return
         speculation.observe(choice.candidate, len(proposal), answer.accepted_count)

@@ -18,6 +18,8 @@ class _Path:
     own: int
     """Where the branch's own proposal begins: what comes before was guessed by others."""
     proposal: Proposal
+    rank: int
+    """Of the branch among those of its request, likeliest first."""
     matched: int = 0
     """How many tokens are known to equal the committed ones."""
 
@@ -27,17 +29,20 @@ class Continuations:
 
     def __init__(self) -> None:
         self._paths: list[_Path] = []
+        self.rank: int | None = None
+        """Of the branch that the last answer of `after` came from."""
 
-    def add(self, length: int, in_flight: Sequence[int], branch: Branch) -> None:
+    def add(self, length: int, in_flight: Sequence[int], branch: Branch, rank: int = 0) -> None:
         """A branch of a request made after ``length`` committed tokens with ``in_flight`` being verified."""
         tokens, own = branch.path(in_flight)
         if branch.proposal.tokens:
-            self._paths.append(_Path(length, tokens, own, branch.proposal))
+            self._paths.append(_Path(length, tokens, own, branch.proposal, rank))
             del self._paths[:-_MAX_PATHS]
 
     def after(self, tokens: Sequence[int]) -> Proposal | None:
         """The longest continuation of the committed ``tokens``, if there is one."""
         best: Proposal | None = None
+        self.rank = None
         alive = []
         for path in self._paths:
             done = len(tokens) - path.start
@@ -47,7 +52,7 @@ class Continuations:
             alive.append(path)
             rest = _rest(path)
             if rest is not None and (best is None or len(rest) > len(best)):
-                best = rest
+                best, self.rank = rest, path.rank
         self._paths = [path for path in alive if path.matched < len(path.tokens)]
         return best
 

@@ -123,22 +123,73 @@ class VerifyCosts:
 
 
 class DraftCosts:
-    """Of proposals of one kind, plain or in branches: one token more, and what surrounds them."""
+    """Of proposals: a step of one branch and of many, and what surrounds them."""
 
     def __init__(self) -> None:
-        self.step = Average(ceiling=_HICCUP)
+        self.plain = Average(ceiling=_HICCUP)
+        """One step of a plain proposal."""
+        self.branching = Average(ceiling=_HICCUP)
+        """One step of ``_branches`` branches on average."""
         self.around = Average(ceiling=_HICCUP)
+        self._branches = Average()
 
-    def observe(self, steps: int, forward: float, round_trip: float) -> None:
-        """A request whose answer took ``steps`` forwards."""
-        self.step.observe(forward / max(1, steps))
+    def observe(self, branches: int, steps: int, forward: float, round_trip: float) -> None:
+        """A request whose answer took ``steps`` forwards, for so many branches; 0 for a plain proposal."""
+        step = forward / max(1, steps)
         self.around.observe(max(0.0, round_trip - forward))
+        if branches:
+            self.branching.observe(step)
+            self._branches.observe(branches)
+        else:
+            self.plain.observe(step)
 
     @property
     def known(self) -> bool:
         """Whether a request has been answered yet."""
-        return self.step.known
+        return self.plain.known or self.branching.known
 
-    def at(self, steps: int) -> float:
+    def step(self, branches: int = 0) -> float:
+        """Expected seconds of one step: linear in the branches between what has been seen of one and of many."""
+        if not self.plain.known or not self.branching.known:
+            return self.branching.value or self.plain.value
+        if branches <= 1:
+            return self.plain.value
+        rise = max(0.0, self.branching.value - self.plain.value) / max(1.0, self._branches.value - 1)
+        return self.plain.value + rise * (branches - 1)
+
+    def busy(self, steps: int, branches: int = 0) -> float:
+        """Seconds that a request keeps the draft busy."""
+        return steps * self.step(branches)
+
+    def at(self, steps: int, branches: int = 0) -> float:
         """Expected seconds from asking to the answer."""
-        return self.around.value + steps * self.step.value
+        return self.around.value + self.busy(steps, branches)
+
+
+class HitRates:
+    """The odds that one of a request's first n branches comes true, learnt from which one it was."""
+
+    def __init__(self) -> None:
+        self._keep = 0.995
+        self._hits = [2.0 * 0.5**rank for rank in range(_MOST_BRANCHES)]
+        self._misses = 0.5
+
+    def observe(self, branches: int, rank: int | None) -> None:
+        """Of so many branches that of ``rank`` came true, or none. A miss of few says little about the many not asked for."""
+        if rank is not None:
+            self._fade()
+            self._hits[min(rank, _MOST_BRANCHES - 1)] += 1
+        elif branches:
+            self._fade()
+            self._misses += min(1.0, branches / _MOST_BRANCHES)
+
+    def _fade(self) -> None:
+        self._hits = [hits * self._keep for hits in self._hits]
+        self._misses *= self._keep
+
+    def at(self, branches: int) -> float:
+        """The odds with so many branches."""
+        return sum(self._hits[:branches]) / (sum(self._hits) + self._misses)
+
+
+_MOST_BRANCHES = 16

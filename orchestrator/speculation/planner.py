@@ -18,14 +18,14 @@ really bring corrects the forecasts of their kind.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
-from orchestrator.speculation.costs import Average, DraftCosts, VerifyCosts
+from orchestrator.speculation.costs import DraftCosts, HitRates, VerifyCosts
 from orchestrator.speculation.sharpening import Sharpening
 
 
@@ -66,7 +66,13 @@ _GUESSED_LENGTH = 6
 _NGRAM_GUESSES = (0.4, 0.5, 0.6, 0.75, 0.9)
 """The longer the agreement, the better."""
 
-_BRANCHES = 8
+_BRANCH_COUNTS = (2, 4, 8, 16)
+_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
+"""Draft lengths that are weighed: close together where a token more or less matters."""
+
+_FIXED_BRANCHES = 8
+"""Where their number is not weighed."""
+
 _LOYALTY = 1.03
 """Another way must be better by this factor: forecasts are noisy, and a change costs a round."""
 
@@ -111,31 +117,15 @@ class PairKnowledge:
 
     def __init__(self) -> None:
         self.verify = VerifyCosts()
-        self.drafting = {False: DraftCosts(), True: DraftCosts()}
-        """Of plain proposals, and of those in branches."""
+        self.drafting = DraftCosts()
         self.acceptance = AcceptanceEstimate(0.7, window=2000)
         self.ngram_acceptance = [AcceptanceEstimate(guess, window=2000) for guess in _NGRAM_GUESSES]
         """Of n-gram proposals, by how long the past agrees with the present."""
         self.calibration = Calibration()
-        self.hits = Average(0.8, weight=0.02)
+        self.hits = HitRates()
         self.sharpening = Sharpening()
         self.corrections: defaultdict[Overlap | None, Correction] = defaultdict(Correction)
         """For plain decoding (None) too."""
-
-    def draft_seconds(self, steps: int, *, branching: bool) -> float:
-        """Expected seconds of a proposal; of a kind that has not been seen those of the other."""
-        kind = self.drafting[branching]
-        return (kind if kind.known else self.drafting[not branching]).at(steps)
-
-    def draft_busy_seconds(self, steps: int) -> float:
-        """How long a request for branches keeps the draft busy."""
-        kind = self.drafting[True] if self.drafting[True].known else self.drafting[False]
-        return steps * kind.step.value
-
-    @property
-    def draft_known(self) -> bool:
-        """Whether the draft has ever answered."""
-        return any(costs.known for costs in self.drafting.values())
 
 
 class Planner:
@@ -143,7 +133,6 @@ class Planner:
 
     def __init__(self, pair: PairKnowledge) -> None:
         self.acceptance = AcceptanceEstimate(pair.acceptance)
-        self.hits = Average(weight=0.05)
         self.switched_off_count = 0
         self._pair = pair
         self._last = PLAIN
@@ -153,19 +142,13 @@ class Planner:
         self._probing = 0
         self._rounds_without: dict[Overlap, int] = dict.fromkeys(Overlap, 0)
 
-    @property
-    def hit_rate(self) -> float:
-        """The odds that the draft has prepared for what verification answers."""
-        seen = min(self.hits.count, 20)
-        return (self.hits.value * seen + self._pair.hits.value * 5) / (seen + 5)
-
     def plan(self, longest: int, overlap: Overlap | None = None) -> RoundPlan:
         """The next round's, of at most ``longest`` draft tokens. ``overlap`` leaves only one way to draft."""
         if longest <= 0:
             return PLAIN
-        if not self._pair.draft_known:  # ask without waiting, to learn what it takes
+        if not self._pair.drafting.known:  # ask without waiting, to learn what it takes
             way = overlap or Overlap.ENUMERATE
-            return RoundPlan(min(_GUESSED_LENGTH, longest), way, _branch_count(way))
+            return self.fixed(min(_GUESSED_LENGTH, longest), way)
         ways = [overlap] if overlap else list(Overlap)
         forecasts = {way: self._best(way, longest) for way in ways}
         plan = self._choose(forecasts, self.plain_rate * self._pair.corrections[None].factor)
@@ -179,7 +162,8 @@ class Planner:
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""
-        return RoundPlan(draft_length, overlap, _branch_count(overlap)) if draft_length > 0 else PLAIN
+        branches = 0 if overlap is Overlap.NONE else _FIXED_BRANCHES
+        return RoundPlan(draft_length, overlap, branches) if draft_length > 0 else PLAIN
 
     @property
     def plain_rate(self) -> float:
@@ -187,46 +171,50 @@ class Planner:
         return 1 / max(1e-6, self._pair.verify.at(1, beside=False))
 
     def _best(self, way: Overlap, longest: int) -> tuple[float, RoundPlan]:
-        rate, negative = max((rate, -length) for length, rate in self.forecasts(way, longest))
-        recovery = self._recovery_length(longest) if way is Overlap.ENUMERATE else 0
-        return rate * self._pair.corrections[way].factor, RoundPlan(-negative, way, _branch_count(way), rate, recovery)
+        rate, length, branches, recovery = self._forecast(way, longest)
+        plan = RoundPlan(length, way, branches, rate, recovery)
+        return rate * self._pair.corrections[way].factor, plan
 
-    def _recovery_length(self, longest: int) -> int:
-        return -max((rate, -length) for length, rate in self.forecasts(Overlap.NONE, longest))[1]
-
-    def forecasts(self, way: Overlap, longest: int) -> Iterator[tuple[int, float]]:
-        """(draft length, tokens a second) for each length up to ``longest``."""
-        pair = self._pair
+    def _forecast(self, way: Overlap, longest: int) -> tuple[float, int, int, int]:
+        """The best (tokens a second, draft length, branches, recovery length) of one way."""
         survivals = self.acceptance.survivals(longest)
-        expected = 1.0
-        sums = [1.0]
-        for survival in survivals:
-            expected += survival
-            sums.append(expected)
-        recovery = self._recovery_length(longest) if way is Overlap.ENUMERATE else 0
-        missed = (1 - self.hit_rate) * pair.draft_seconds(recovery, branching=False)
-        for length in range(1, longest + 1):
-            ahead = pair.draft_seconds(length + 1, branching=True)
-            if way is Overlap.RUN_AHEAD:
-                yield length, self._run_ahead(length, ahead, survivals, sums)
-                continue
-            if way is Overlap.NONE:
-                seconds = pair.verify.at(1 + length, beside=False) + pair.draft_seconds(length, branching=False)
-                yield length, sums[length] / max(1e-6, seconds)
-                continue
-            seconds = max(pair.verify.at(1 + length, beside=True), ahead) + missed
-            tokens = self.hit_rate * sums[length] + (1 - self.hit_rate) * sums[recovery]
-            yield length, tokens / max(1e-6, seconds)
+        sums = list(itertools.accumulate(survivals, initial=1.0))
+        lengths = [length for length in _LENGTHS if length <= longest]
+        waiting = max((self._synchronous(length, sums), -length) for length in lengths)
+        if way is Overlap.NONE:
+            return waiting[0], -waiting[1], 0, 0
+        if way is Overlap.RUN_AHEAD:
+            rate, negative = max((self._run_ahead(length, survivals, sums), -length) for length in lengths)
+            return rate, -negative, _FIXED_BRANCHES, 0
+        recovery = -waiting[1]
+        rate, negative, fewer = max(
+            (self._enumerated(length, branches, recovery, sums), -length, -branches)
+            for branches in _BRANCH_COUNTS
+            for length in lengths
+        )
+        return rate, -negative, -fewer, recovery
 
-    def _run_ahead(self, length: int, delay: float, survivals: list[float], sums: list[float]) -> float:
-        """A proposal of ``length`` arrives after ``delay``; by then at least one token has gone by for each round."""
-        verify = max(1e-6, self._pair.verify.at(1, beside=True))
-        gone = math.ceil(delay / verify)
+    def _synchronous(self, length: int, sums: list[float]) -> float:
+        pair = self._pair
+        return sums[length] / max(1e-6, pair.verify.at(1 + length, beside=False) + pair.drafting.at(length))
+
+    def _enumerated(self, length: int, branches: int, recovery: int, sums: list[float]) -> float:
+        pair = self._pair
+        hit_rate = pair.hits.at(branches)
+        prepared = max(pair.verify.at(1 + length, beside=True), pair.drafting.at(length + 1, branches))
+        seconds = prepared + (1 - hit_rate) * pair.drafting.at(recovery)
+        return (hit_rate * sums[length] + (1 - hit_rate) * sums[recovery]) / max(1e-6, seconds)
+
+    def _run_ahead(self, length: int, survivals: list[float], sums: list[float]) -> float:
+        """A proposal arrives after a delay; by then at least one token has gone by for each round."""
+        pair = self._pair
+        verify = max(1e-6, pair.verify.at(1, beside=True))
+        gone = math.ceil(pair.drafting.at(length + 1, _FIXED_BRANCHES) / verify)
         if gone >= length:
             return 0.0
         rest = length - gone
-        used = min(1.0, verify / max(1e-6, self._pair.draft_busy_seconds(length + 1)))
-        seconds = max(1e-6, self._pair.verify.at(1 + rest, beside=True))
+        used = min(1.0, verify / max(1e-6, pair.drafting.busy(length + 1, _FIXED_BRANCHES)))
+        seconds = max(1e-6, pair.verify.at(1 + rest, beside=True))
         return (1 + used * survivals[gone - 1] * (sums[rest] - 1)) / seconds
 
     def _choose(self, forecasts: dict[Overlap, tuple[float, RoundPlan]], plain_rate: float) -> RoundPlan:
@@ -263,7 +251,3 @@ class Planner:
         if plan.draft_length:
             self._last = plan
             self._rounds_without[plan.overlap] = 0
-
-
-def _branch_count(overlap: Overlap) -> int:
-    return 0 if overlap is Overlap.NONE else _BRANCHES

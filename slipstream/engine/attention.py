@@ -20,7 +20,14 @@ class ShapeProbe:
     def __init__(self) -> None:
         self.layers: dict[int, LayerShape] = {}
 
-    def learn(self, module: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> None:
+    def learn(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> None:
         """Take one layer's shape. TypeError if it would be computed wrongly here: then nothing else would tell."""
         layer: int = module.layer_idx  # type: ignore[assignment]
         if layer in self.layers:
@@ -29,7 +36,7 @@ class ShapeProbe:
             raise TypeError(f"{type(module).__name__} brings an attention mask or bias of its own")
         if not getattr(module, "is_causal", True):
             raise TypeError(f"{type(module).__name__} also attends to later tokens")
-        self.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+        self.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3], query.shape[1] // key.shape[1])
 
 
 def paged_attention(
@@ -56,7 +63,7 @@ def paged_attention(
     if s_aux is not None:
         raise TypeError(f"{type(module).__name__} uses attention sinks")
     if isinstance(plan, ShapeProbe):
-        plan.learn(module, key, value, attention_mask)
+        plan.learn(module, query, key, value, attention_mask)
         return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2), None
     step, memory = plan
     layer: int = module.layer_idx  # type: ignore[assignment]
@@ -68,7 +75,7 @@ def paged_attention(
         scaling = query.shape[-1] ** -0.5
     output: torch.Tensor | None = None
     for group in step.groups:
-        attended = _attend(group, rows, keys, values, scaling, sliding_window, softcap)
+        attended = _attend(group, memory.layers[layer], rows, keys, values, scaling, sliding_window, softcap)
         if group.contiguous:
             return attended.unsqueeze(0), None
         if output is None:
@@ -80,6 +87,7 @@ def paged_attention(
 
 def _attend(
     group: AttentionGroup,
+    shape: LayerShape,
     rows: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -88,24 +96,30 @@ def _attend(
     softcap: float | None,
 ) -> torch.Tensor:
     """One group's queries, taken from ``rows`` ``[rows, heads, size]``: ``[batch * queries, heads, value_size]``."""
-    kv_heads = keys.shape[2]
-    head_count, size = rows.shape[1:]
-    repeats = head_count // kv_heads
+    # The layer's shape and not the tensors': a recording must not compute what is known.
+    kv_heads, repeats, size = shape.head_count, shape.queries_per_key, shape.key_size
     picked = rows if group.contiguous else rows.index_select(0, group.rows)
     # The query heads that share a key head become more queries of it: no key is copied.
     query = picked.view(group.batch, -1, kv_heads, repeats, size).permute(0, 2, 3, 1, 4)
     query = query.reshape(group.batch, kv_heads, -1, size)
-    key, value = (
-        pages.index_select(0, group.table).view(group.batch, group.key_count, kv_heads, -1).transpose(1, 2)
-        for pages in (keys, values)
-    )
+    key, value = _gather(group, keys), _gather(group, values)
     mask = group.mask(window, repeats, rows.dtype)
     if softcap is None:
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     else:
         attended = _softcapped(query, key, value, mask, scaling, softcap)
-    attended = attended.view(group.batch, kv_heads, repeats, -1, values.shape[-1]).permute(0, 3, 1, 2, 4)
-    return attended.reshape(-1, head_count, values.shape[-1])
+    attended = attended.view(group.batch, kv_heads, repeats, -1, shape.value_size).permute(0, 3, 1, 2, 4)
+    return attended.reshape(-1, kv_heads * repeats, shape.value_size)
+
+
+def _gather(group: AttentionGroup, pages: torch.Tensor) -> torch.Tensor:
+    """One group's keys or values ``[batch, kv_heads, keys, size]``: where they lie in a row a view, and else a copy."""
+    heads, size = pages.shape[2:]
+    if group.first_slot is None:
+        picked = pages.index_select(0, group.table).view(group.batch, group.key_count, heads, size)
+    else:
+        picked = pages.view(-1, heads, size).narrow(0, group.first_slot, group.key_count).unsqueeze(0)
+    return picked.transpose(1, 2)
 
 
 def _softcapped(

@@ -90,6 +90,7 @@ class Engine:
         self.pool = PagePool(page_count)
         self.cache = SequenceCache(self.pool, page_size)
         self.kv_byte_count = model.reserve(page_count, page_size)
+        self._slot_count = (page_count + 1) * page_size  # with the padding page
         self.context_length = min(model.context_length, page_count * page_size)
         self.step_count = 0
         self.structures = Structures()
@@ -125,7 +126,7 @@ class Engine:
             for append in appends
         ]
         self.model.copy_pages(self.cache.take_copies())
-        plan = build_plan(segments, self.page_size, self.model.device, self._padding)
+        plan = build_plan(segments, self.page_size, self.model.device, self._padding, self._slot_count)
         logits = self.model.forward(plan)
         self.step_count += 1
         return self._answer(appends, logits)

@@ -11,11 +11,12 @@ from slipstream.engine.sequence import PageCopy
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One attention layer's cache: heads and head sizes of keys and of values."""
+    """One attention layer's cache: heads and head sizes of keys and of values; and how many query heads share each key head."""
 
     head_count: int
     key_size: int
     value_size: int
+    queries_per_key: int = 1
 
 
 def bytes_per_page(layers: list[LayerShape], page_size: int, dtype: torch.dtype) -> int:
@@ -35,6 +36,7 @@ class KvMemory:
         def reserve(shape: LayerShape, size: int) -> torch.Tensor:
             return torch.zeros(page_count + 1, page_size, shape.head_count, size, dtype=dtype, device=device)
 
+        self.layers = layers
         self.keys = [reserve(shape, shape.key_size) for shape in layers]
         self.values = [reserve(shape, shape.value_size) for shape in layers]
         self.byte_count = sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))

@@ -10,6 +10,11 @@ from slipstream.engine.errors import OutOfPagesError
 PADDING_PAGE = 0
 """Page 0 is never handed out: padding rows write there and padded page tables point there."""
 
+_STRIDE = 32
+"""Pages from the start of one new sequence to that of the next."""
+
+_START_TRIALS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class PageCounts:
@@ -30,16 +35,24 @@ class PagePool:
 
     def __init__(self, page_count: int) -> None:
         self.page_count = page_count
-        self._free = list(range(page_count, 0, -1))
+        self._free: dict[int, None] = dict.fromkeys(range(page_count, 0, -1))  # the last one is taken first
+        self._next_start = 1
         self._references = [0] * (page_count + 1)
         self._page_by_key: dict[bytes, int] = {}
         self._key_by_page: dict[int, bytes] = {}
         self._cached: OrderedDict[int, None] = OrderedDict()
 
-    def allocate(self) -> int:
-        """A page to write into, referenced once. OutOfPagesError if none is free or cached."""
+    def allocate(self, after: int | None = None) -> int:
+        """A page to write into, referenced once, if possible the one that comes ``after`` another. OutOfPagesError if none is
+        free or cached.
+
+        Pages in a row are attended to where they lie, others are gathered first. So sequences begin apart from one another.
+        """
         if self._free:
-            page = self._free.pop()
+            page = self._start() if after is None else after + 1
+            if page not in self._free:
+                page = next(reversed(self._free))
+            del self._free[page]
         elif self._cached:
             page, _ = self._cached.popitem(last=False)
             self._unpublish(page)
@@ -61,7 +74,7 @@ class PagePool:
             if page in self._key_by_page:
                 self._cached[page] = None
             else:
-                self._free.append(page)
+                self._free[page] = None
 
     def publish(self, page: int, key: bytes) -> None:
         """Make a full page findable by its key. The first page published under a key stays the one found."""
@@ -86,11 +99,19 @@ class PagePool:
         """AssertionError if a page is lost, counted twice or in a state it cannot be in. Walks all pages: not for hot paths."""
         held = {page for page, count in enumerate(self._references) if count}
         free, cached = set(self._free), set(self._cached)
-        assert len(free) == len(self._free), "a page is free twice"
         assert not (held & free or held & cached or free & cached), "a page is in two states"
         assert held | free | cached == set(range(1, self.page_count + 1)), "a page is lost"
         assert cached <= set(self._key_by_page), "a cached page cannot be found"
         assert not free & set(self._key_by_page), "a free page can be found"
+
+    def _start(self) -> int:
+        """Where a new sequence may grow for a while without meeting another."""
+        for _ in range(_START_TRIALS):
+            start = self._next_start
+            self._next_start = start + _STRIDE if start + _STRIDE <= self.page_count else 1
+            if start in self._free and (start + 1 in self._free or start == self.page_count):
+                break
+        return start
 
     def _unpublish(self, page: int) -> None:
         del self._page_by_key[self._key_by_page.pop(page)]

@@ -17,6 +17,7 @@ A draft only guesses, so it may do without (TIGHT): one row stays one row, which
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass, field
@@ -67,7 +68,9 @@ class AttentionGroup:
 
     ``rows`` int64 ``[batch * queries]`` picks each query's row (padding picks row 0) and ``real`` the queries that are not
     padding, both empty if ``contiguous``; ``table`` int64 ``[batch * pages]``; ``query_positions`` int64 ``[batch, queries]``.
-    ``contiguous`` says that the queries are exactly all rows in order: the step has one segment.
+    ``contiguous`` says that the queries are exactly all rows in order: the step has one segment. With a ``first_slot``
+    (int64, no dimensions, in CPU memory) the keys lie in a row from there, and nothing is gathered: what follows a
+    segment's own keys is masked.
     """
 
     batch: int
@@ -77,6 +80,7 @@ class AttentionGroup:
     query_positions: torch.Tensor
     key_count: int
     contiguous: bool
+    first_slot: torch.Tensor | None = None
     _masks: dict[tuple[int | None, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None, repeats: int, dtype: torch.dtype) -> torch.Tensor:
@@ -89,7 +93,7 @@ class AttentionGroup:
             if window is not None:
                 hidden |= keys <= queries - window
             mask = torch.zeros(hidden.shape, dtype=dtype, device=queries.device).masked_fill_(hidden, -torch.inf)
-            self._masks[window, repeats, dtype] = mask.repeat(1, repeats, 1).unsqueeze(1)
+            self._masks[window, repeats, dtype] = (mask if repeats == 1 else mask.repeat(1, repeats, 1)).unsqueeze(1)
         return self._masks[window, repeats, dtype]
 
 
@@ -107,15 +111,17 @@ class StepPlan:
     groups: list[AttentionGroup]
 
 
-def build_plan(segments: list[Segment], page_size: int, device: torch.device, padding: Padding) -> StepPlan:
-    """Lay out a batch. The padding's key multiple must be one of ``page_size`` too."""
+def build_plan(
+    segments: list[Segment], page_size: int, device: torch.device, padding: Padding, slot_count: int = 0
+) -> StepPlan:
+    """Lay out a batch. The padding's key multiple must be one of ``page_size`` too; ``slot_count`` is the memory's size."""
     counts = [len(segment.tokens) for segment in segments]
     row_count = _round_up(sum(counts), padding.row_multiple)
     input_ids = np.zeros(row_count, dtype=np.int64)
     positions = np.zeros(row_count, dtype=np.int64)
     slots = np.full(row_count, PADDING_PAGE * page_size, dtype=np.int64)
     wanted_rows: list[int] = []
-    shapes: dict[tuple[int, int], list[tuple[Segment, int]]] = defaultdict(list)
+    shapes: dict[tuple[int, int, int], list[tuple[Segment, int]]] = defaultdict(list)
     row = 0
     for segment, count in zip(segments, counts, strict=True):
         at = np.arange(segment.start, segment.start + count)
@@ -123,8 +129,14 @@ def build_plan(segments: list[Segment], page_size: int, device: torch.device, pa
         positions[row : row + count] = at
         slots[row : row + count] = np.asarray(segment.pages)[at // page_size] * page_size + at % page_size
         wanted_rows.extend(range(row + count - segment.wanted, row + count))
-        shape = (_round_up(count, padding.row_multiple), _round_up(segment.start + count, padding.key_multiple))
-        shapes[shape].append((segment, row))
+        key_count = _round_up(segment.start + count, padding.key_multiple)
+        # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md).
+        first_slot = -1
+        if len(segments) == 1:
+            first_slot = _first_slot(segment.pages[: -(-(segment.start + count) // page_size)], page_size)
+        if first_slot + key_count > slot_count:
+            first_slot = -1
+        shapes[_round_up(count, padding.row_multiple), key_count, first_slot].append((segment, row))
         row += count
     logit_rows = wanted_rows + [0] * (_round_up(len(wanted_rows), padding.row_multiple) - len(wanted_rows))
     return StepPlan(
@@ -135,11 +147,18 @@ def build_plan(segments: list[Segment], page_size: int, device: torch.device, pa
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
         logit_count=len(wanted_rows),
         groups=[
-            _group(part, query_count, key_count, page_size, device, contiguous=len(segments) == 1)
-            for (query_count, key_count), members in shapes.items()
+            _group(part, query_count, key_count, first_slot, page_size, device, contiguous=len(segments) == 1)
+            for (query_count, key_count, first_slot), members in shapes.items()
             for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
         ],
     )
+
+
+def _first_slot(pages: TokenSequence[int], page_size: int) -> int:
+    """Where a segment's keys begin, if they lie in a row; -1 if not."""
+    if pages[-1] - pages[0] != len(pages) - 1 or any(b - a != 1 for a, b in itertools.pairwise(pages)):
+        return -1
+    return pages[0] * page_size
 
 
 def _parts(members: list[tuple[Segment, int]], size: int) -> list[list[tuple[Segment, int]]]:
@@ -150,6 +169,7 @@ def _group(
     members: list[tuple[Segment, int]],
     query_count: int,
     key_count: int,
+    first_slot: int,
     page_size: int,
     device: torch.device,
     *,
@@ -157,14 +177,16 @@ def _group(
 ) -> AttentionGroup:
     batch = len(members)
     positions = np.zeros((batch, query_count), dtype=np.int64)
-    table = np.full((batch, key_count // page_size), PADDING_PAGE, dtype=np.int64)
+    gathered = first_slot < 0
+    table = np.full((batch, key_count // page_size if gathered else 0), PADDING_PAGE, dtype=np.int64)
     # In the common case of one session nothing is picked, so nothing is computed for it.
     rows, real = (_NONE, _NONE) if contiguous else _picks(members, query_count)
     for index, (segment, _) in enumerate(members):
         count = len(segment.tokens)
         positions[index, :count] = np.arange(segment.start, segment.start + count)
-        page_count = -(-(segment.start + count) // page_size)
-        table[index, :page_count] = segment.pages[:page_count]
+        if gathered:
+            page_count = -(-(segment.start + count) // page_size)
+            table[index, :page_count] = segment.pages[:page_count]
     return AttentionGroup(
         batch=batch,
         rows=_tensor(rows, device),
@@ -173,6 +195,7 @@ def _group(
         query_positions=_tensor(positions, device),
         key_count=key_count,
         contiguous=contiguous,
+        first_slot=None if gathered else torch.tensor(first_slot),
     )
 
 

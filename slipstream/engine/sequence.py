@@ -59,7 +59,7 @@ class SequenceCache:
             )
         del sequence.tokens[length:]
         del sequence.keys[length // self.page_size :]
-        for page in sequence.pages[self.pages_for(length) :]:
+        for page in reversed(sequence.pages[self.pages_for(length) :]):  # so that they are taken again in a row
             self.pool.release(page)
         del sequence.pages[self.pages_for(length) :]
 
@@ -103,10 +103,10 @@ class SequenceCache:
         kept = sequence.pages[first_page : self.pages_for(len(sequence))]
         fresh_count = self.pages_for(len(sequence) + len(tokens)) - len(sequence.pages)
         copied = [page for page in kept if not self.pool.writable(page)]
-        fresh = self._allocate(fresh_count + len(copied))
+        fresh = self._allocate(fresh_count + len(copied), sequence.pages[-1] if sequence.pages else None)
         for index, page in enumerate(sequence.pages[first_page:], first_page):
             if page in copied:
-                destination = fresh.pop()
+                destination = fresh.pop(0)
                 self._copies.append(PageCopy(page, destination))
                 sequence.pages[index] = destination
                 self.pool.release(page)
@@ -135,11 +135,12 @@ class SequenceCache:
         copies, self._copies = self._copies, []
         return copies
 
-    def _allocate(self, count: int) -> list[int]:
+    def _allocate(self, count: int, after: int | None) -> list[int]:
         pages: list[int] = []
         try:
             for _ in range(count):
-                pages.append(self.pool.allocate())
+                pages.append(self.pool.allocate(after))
+                after = pages[-1]
         except Exception:
             for page in pages:
                 self.pool.release(page)

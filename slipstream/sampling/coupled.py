@@ -19,6 +19,9 @@ from slipstream.sampling.row import Choice
 
 Floats = NDArray[np.float64]
 
+_DRAFT_SPAN = 8.0
+"""Logits below the largest within which a draft looks: one token in a few thousand is chosen from further below."""
+
 
 def choose_likeliest(logits: torch.Tensor, candidate_count: int | None = None) -> list[Choice]:
     """Each row's largest logit, the lower token id among equals; ``logits`` is ``[rows, vocabulary]``.
@@ -47,8 +50,9 @@ def choose_coupled(
 
     ``candidate_count`` as in `choose_likeliest`; candidates go by their perturbed logits.
     """
-    # Exact pruning: noise spans GUMBEL_SPAN, so a token further below the largest logit cannot win.
-    contenders = logits >= logits.amax(dim=-1, keepdim=True) - GUMBEL_SPAN - 1e-3
+    # Exact pruning: noise spans GUMBEL_SPAN, so a token further below the largest logit cannot win. A draft only guesses.
+    span = GUMBEL_SPAN + 1e-3 if candidate_count is None else _DRAFT_SPAN
+    contenders = logits >= logits.amax(dim=-1, keepdim=True) - span
     rows_and_tokens = contenders.nonzero()
     values = logits[contenders].cpu().numpy().astype(np.float64)
     rows, tokens = rows_and_tokens.cpu().numpy().astype(np.uint64).T

@@ -15,7 +15,7 @@ from draft_service.outcomes import Outcome, likeliest_outcomes, odds_of
 from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
-from orchestrator.speculation.costs import StepTimeCurve, VerifyCosts
+from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
 from orchestrator.speculation.ngrams import NgramIndex
 from orchestrator.speculation.planner import Overlap, PairKnowledge, Planner, RoundPlan
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Source
@@ -33,8 +33,8 @@ def knowledge(
     for _ in range(50):
         for beside in (False, True):
             pair.verify.observe(8, 8, verify, verify, beside=beside)
-        for branching in (False, True):
-            pair.drafting[branching].observe(6, 6 * step, 6 * step + round_trip)
+        for branches in (0, 8):
+            pair.drafting.observe(branches, 6, 6 * step, 6 * step + round_trip)
     rng = random.Random(1)
     for _ in range(2000):
         accepted = next((i for i in range(8) if rng.random() > acceptance), 8)
@@ -171,6 +171,27 @@ def test_other_sessions_tokens_count_into_a_step() -> None:
     for own, in_step, seconds in ((8, 8, 0.010), (8, 128, 0.030)) * 50:
         costs.observe(own, in_step, seconds, seconds + 0.001, beside=False)
     assert costs.at(8, beside=False) > 0.015
+
+
+def test_a_step_of_more_branches_takes_longer_where_it_did() -> None:
+    costs = DraftCosts()
+    for _ in range(30):
+        costs.observe(0, 4, 4 * 0.001, 0.005)
+        costs.observe(8, 4, 4 * 0.0024, 0.011)
+    assert costs.step(1) == pytest.approx(0.001)
+    assert costs.step(4) == pytest.approx(0.0016)
+    assert costs.at(3, 8) == pytest.approx(3 * 0.0024 + costs.around.value)
+
+
+def test_hit_rates_are_learnt_by_rank() -> None:
+    hits = HitRates()
+    rng = random.Random(5)
+    for _ in range(2000):
+        rank = min(int(rng.expovariate(0.7)), 20)
+        hits.observe(16, rank if rank < 16 else None)
+    assert hits.at(1) == pytest.approx(0.5, abs=0.08)
+    assert hits.at(4) == pytest.approx(0.94, abs=0.05)
+    assert hits.at(16) > 0.97
 
 
 # --- plans
