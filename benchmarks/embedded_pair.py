@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -43,11 +44,11 @@ class System:
     results: list[Result] = field(default_factory=list)
 
 
-def transformers_systems(temperature: float, dtype: str, max_tokens: int) -> list[System]:
-    """``generate`` on the target alone, and with the draft as ``assistant_model``."""
+def transformers_systems(temperature: float, target_directory: Path, dtype: str, max_tokens: int) -> list[System]:
+    """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt lookup."""
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(embedded_directory(role), dtype=getattr(torch, dtype)).eval()
-        for role in ("target", "draft")
+        AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).eval()
+        for directory in (target_directory, embedded_directory("draft"))
     )
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
 
@@ -174,6 +175,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20, help="questions in each repetition")
     parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions; one more warms up")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
+    parser.add_argument("--target", type=Path, default=embedded_directory("target"), help="target model's directory")
+    parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES), help="of Slipstream")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32, for every system")
     parser.add_argument("--draft-lengths", type=int, nargs="*", default=[8, 24], help="fixed lengths to measure too")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
@@ -189,10 +192,12 @@ def main() -> None:
     phrasings = [HELD_OUT_PHRASING] if options.held_out else QUESTION_PHRASINGS
     questions = prompts(options.prompts, phrasings)
     systems: list[System] = []
-    with LocalServices(PairSettings(dtype=options.dtype)) as local, Client(local.orchestrator_address) as client:
-        modes = MODES | {f"K={length}": Settings(draft_length=length) for length in options.draft_lengths}
+    pair = PairSettings(target=str(options.target), dtype=options.dtype)
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        modes = {name: MODES[name] for name in MODES if name in ("off", *options.modes)}
+        modes |= {f"K={length}": Settings(draft_length=length) for length in options.draft_lengths}
         for temperature in options.temperatures:
-            systems += transformers_systems(temperature, options.dtype, options.max_tokens)
+            systems += transformers_systems(temperature, options.target, options.dtype, options.max_tokens)
             for name, mode in modes.items():
                 systems.append(slipstream_system(client, f"Slipstream {name}", temperature, mode, options.max_tokens))
         measure(systems, questions, options.repetitions)

@@ -42,6 +42,11 @@ class Cell:
         return statistics.median(self.rates)
 
     @property
+    def step(self) -> float:
+        """Seconds of a draft's step, as the draft measured them."""
+        return sum(r.draft_time for r in self.results) / max(1, sum(r.draft_token_count for r in self.results))
+
+    @property
     def hit_rate(self) -> float:
         hits = sum(result.hit_count for result in self.results)
         return hits / max(1, hits + sum(result.miss_count for result in self.results))
@@ -114,9 +119,9 @@ def table_of(
     table = Table(title=f"acceptance {acceptance:g}: tokens/s (medians)")
     for column in ("round trip ms", *modes, "x sync", "x plain", "hit rate", "of the model", "of the bound"):
         table.add_column(column, justify="right")
-    step = options.step_ms / 1e3
     for round_trip in round_trips:
         row = {mode: cells[round_trip, mode] for mode in modes}
+        step = row["synchronous"].step
         verify = 1 / row["plain"].rate  # a round as it is here: the forward, two hops and three processes' Python
         bound = expected_tokens(acceptance, 32) / verify
         best = row["overlapped"]

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 _WEIGHT = 0.1
 """Of a new observation, once there are enough to have a mean."""
 
+LONGEST_WEIGHED = 64
+"""Draft tokens of a round beyond which nothing is weighed."""
+
+_TABLE_USES = 16
+
 _HICCUP = 4.0
 """A time above so many times the mean is a machine's hiccup and not its speed."""
 
@@ -106,6 +111,8 @@ class VerifyCosts:
         self.around = Average(ceiling=_HICCUP)
         self.others = Average(0.0)
         """Tokens of other sessions in the same step."""
+        self._rounds: dict[bool, list[float]] = {}
+        self._until_fresh = 0
 
     def observe(self, own: int, in_step: int, forward: float, round_trip: float, *, beside: bool) -> None:
         """A verification of ``own`` tokens in a step of ``in_step``."""
@@ -113,6 +120,16 @@ class VerifyCosts:
         curve.observe(max(own, in_step), forward)
         self.around.observe(max(0.0, round_trip - forward))
         self.others.observe(max(0, in_step - own))
+
+    def rounds(self, *, beside: bool) -> list[float]:
+        """`at` for 0, 1, 2 .. own tokens, as it was not many observations ago: plans weigh many lengths for every round."""
+        self._until_fresh -= 1
+        if self._until_fresh < 0:
+            self._until_fresh = _TABLE_USES
+            self._rounds.clear()
+        if beside not in self._rounds:
+            self._rounds[beside] = [max(1e-6, self.at(own, beside=beside)) for own in range(LONGEST_WEIGHED + 2)]
+        return self._rounds[beside]
 
     def at(self, own: int, *, beside: bool) -> float:
         """Expected seconds from asking to the answer."""

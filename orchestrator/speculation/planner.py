@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
-from orchestrator.speculation.costs import DraftCosts, HitRates, VerifyCosts
+from orchestrator.speculation.costs import LONGEST_WEIGHED, DraftCosts, HitRates, VerifyCosts
 from orchestrator.speculation.sharpening import Sharpening
 
 
@@ -67,7 +67,7 @@ _NGRAM_GUESSES = (0.4, 0.5, 0.6, 0.75, 0.9)
 """The longer the agreement, the better."""
 
 _BRANCH_COUNTS = (2, 4, 8, 16)
-_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
+_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, LONGEST_WEIGHED)
 """Draft lengths that are weighed: close together where a token more or less matters."""
 
 _FIXED_BRANCHES = 8
@@ -168,7 +168,7 @@ class Planner:
     @property
     def plain_rate(self) -> float:
         """Tokens a second without speculation, uncorrected."""
-        return 1 / max(1e-6, self._pair.verify.at(1, beside=False))
+        return 1 / self._pair.verify.rounds(beside=False)[1]
 
     def _best(self, way: Overlap, longest: int) -> tuple[float, RoundPlan]:
         rate, length, branches, recovery = self._forecast(way, longest)
@@ -180,42 +180,55 @@ class Planner:
         survivals = self.acceptance.survivals(longest)
         sums = list(itertools.accumulate(survivals, initial=1.0))
         lengths = [length for length in _LENGTHS if length <= longest]
-        waiting = max((self._synchronous(length, sums), -length) for length in lengths)
-        if way is Overlap.NONE:
-            return waiting[0], -waiting[1], 0, 0
         if way is Overlap.RUN_AHEAD:
-            rate, negative = max((self._run_ahead(length, survivals, sums), -length) for length in lengths)
-            return rate, -negative, _FIXED_BRANCHES, 0
-        recovery = -waiting[1]
+            rate, length = self._run_ahead(lengths, survivals, sums)
+            return rate, length, _FIXED_BRANCHES, 0
+        rate, recovery = self._synchronous(lengths, sums)
+        if way is Overlap.NONE:
+            return rate, recovery, 0, 0
         rate, negative, fewer = max(
-            (self._enumerated(length, branches, recovery, sums), -length, -branches)
-            for branches in _BRANCH_COUNTS
-            for length in lengths
+            (*self._enumerated(lengths, branches, recovery, sums), -branches) for branches in _BRANCH_COUNTS
         )
         return rate, -negative, -fewer, recovery
 
-    def _synchronous(self, length: int, sums: list[float]) -> float:
-        pair = self._pair
-        return sums[length] / max(1e-6, pair.verify.at(1 + length, beside=False) + pair.drafting.at(length))
+    def _synchronous(self, lengths: list[int], sums: list[float]) -> tuple[float, int]:
+        """The best rate and its draft length."""
+        drafting = self._pair.drafting
+        verify, around, step = self._pair.verify.rounds(beside=False), drafting.around.value, drafting.step()
+        rate, negative = max((sums[k] / (verify[1 + k] + around + k * step), -k) for k in lengths)
+        return rate, -negative
 
-    def _enumerated(self, length: int, branches: int, recovery: int, sums: list[float]) -> float:
-        pair = self._pair
-        hit_rate = pair.hits.at(branches)
-        prepared = max(pair.verify.at(1 + length, beside=True), pair.drafting.at(length + 1, branches))
-        seconds = prepared + (1 - hit_rate) * pair.drafting.at(recovery)
-        return (hit_rate * sums[length] + (1 - hit_rate) * sums[recovery]) / max(1e-6, seconds)
+    def _enumerated(self, lengths: list[int], branches: int, recovery: int, sums: list[float]) -> tuple[float, int]:
+        """The best rate with so many branches, and its draft length, negative."""
+        drafting, hits = self._pair.drafting, self._pair.hits.at(branches)
+        verify, around, step = self._pair.verify.rounds(beside=True), drafting.around.value, drafting.step(branches)
+        missed = (1 - hits) * drafting.at(recovery)
+        recovered = (1 - hits) * sums[recovery]
+        return max(
+            (
+                (hits * sums[k] + recovered) / (max(verify[1 + k], around + (1 + k) * step) + missed),
+                -k,
+            )
+            for k in lengths
+        )
 
-    def _run_ahead(self, length: int, survivals: list[float], sums: list[float]) -> float:
-        """A proposal arrives after a delay; by then at least one token has gone by for each round."""
-        pair = self._pair
-        verify = max(1e-6, pair.verify.at(1, beside=True))
-        gone = math.ceil(pair.drafting.at(length + 1, _FIXED_BRANCHES) / verify)
-        if gone >= length:
-            return 0.0
-        rest = length - gone
-        used = min(1.0, verify / max(1e-6, pair.drafting.busy(length + 1, _FIXED_BRANCHES)))
-        seconds = max(1e-6, pair.verify.at(1 + rest, beside=True))
-        return (1 + used * survivals[gone - 1] * (sums[rest] - 1)) / seconds
+    def _run_ahead(self, lengths: list[int], survivals: list[float], sums: list[float]) -> tuple[float, int]:
+        """The best rate and its draft length. A proposal arrives after a delay; by then a token has gone by for each round."""
+        drafting = self._pair.drafting
+        verify, around, step = (
+            self._pair.verify.rounds(beside=True),
+            drafting.around.value,
+            drafting.step(_FIXED_BRANCHES),
+        )
+        best = (0.0, -lengths[0])
+        for length in lengths:
+            busy = (length + 1) * step
+            gone = math.ceil((around + busy) / verify[1])
+            if gone < length:
+                rest = length - gone
+                used = min(1.0, verify[1] / max(1e-6, busy))
+                best = max(best, ((1 + used * survivals[gone - 1] * (sums[rest] - 1)) / verify[1 + rest], -length))
+        return best[0], -best[1]
 
     def _choose(self, forecasts: dict[Overlap, tuple[float, RoundPlan]], plain_rate: float) -> RoundPlan:
         rates = {way: rate * (_LOYALTY if way is self._last.overlap else 1) for way, (rate, _) in forecasts.items()}

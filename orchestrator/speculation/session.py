@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.speculation.acceptance import AcceptanceEstimate
 from orchestrator.speculation.continuations import Continuations
+from orchestrator.speculation.costs import LONGEST_WEIGHED
 from orchestrator.speculation.ngrams import NgramIndex
 from orchestrator.speculation.planner import Overlap, PairKnowledge, Planner
 from orchestrator.speculation.proposal import Proposal, Source
@@ -95,11 +96,11 @@ class SessionSpeculation:
 
     def best_length(self, survivals: Sequence[float], *, beside: bool) -> int:
         """How many tokens of a proposal that is there are worth verifying: most expected tokens a second."""
-        verify = self._pair.verify
-        expected, best_rate, best = 1.0, 1 / max(1e-6, verify.at(1, beside=beside)), 0
-        for length, survival in enumerate(survivals, 1):
+        verify = self._pair.verify.rounds(beside=beside)
+        expected, best_rate, best = 1.0, 1 / verify[1], 0
+        for length, survival in enumerate(survivals[:LONGEST_WEIGHED], 1):
             expected += survival
-            rate = expected / max(1e-6, verify.at(1 + length, beside=beside))
+            rate = expected / verify[1 + length]
             if rate >= best_rate:
                 best_rate, best = rate, length
         return best
