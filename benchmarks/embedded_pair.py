@@ -104,6 +104,12 @@ def prompts(count: int, phrasings: Sequence[str]) -> list[list[int]]:
     return [tokenizer.encode(text, add_special_tokens=False) for text in rendered]
 
 
+def repeated(client: Client, question: list[int], max_tokens: int) -> list[int]:
+    """A chat in which the question has been answered once and is asked again: the answer can be copied."""
+    answer = client.generate(question, Settings(temperature=0, draft_length=0, max_token_count=max_tokens)).wait()
+    return [*question, *answer.token_ids, *question]
+
+
 def measure(systems: Sequence[System], questions: list[list[int]], repetitions: int) -> None:
     """Let the systems take turns, after one warm-up each."""
     with Progress(console=console) as progress:
@@ -180,10 +186,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32, for every system")
     parser.add_argument("--draft-lengths", type=int, nargs="*", default=[8, 24], help="fixed lengths to measure too")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
+    parser.add_argument(
+        "--repeated", action="store_true", help="ask what the chat has answered already: a copy-heavy task"
+    )
     parser.add_argument("--held-out", action="store_true", help="ask in the phrasing that training never saw")
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    wording = "held-out" if options.held_out else "trained"
+    wording = ("repeated " if options.repeated else "") + ("held-out" if options.held_out else "trained")
     console.print(
         f"commit {commit or 'unknown'}, {platform.machine()}, {torch.get_num_threads()} torch threads, "
         f"torch {torch.__version__}, {options.dtype}, {options.prompts} prompts in {wording} phrasings, "
@@ -200,6 +209,8 @@ def main() -> None:
             systems += transformers_systems(temperature, options.target, options.dtype, options.max_tokens)
             for name, mode in modes.items():
                 systems.append(slipstream_system(client, f"Slipstream {name}", temperature, mode, options.max_tokens))
+        if options.repeated:
+            questions = [repeated(client, question, options.max_tokens) for question in questions]
         measure(systems, questions, options.repetitions)
     console.print(throughput_table(systems))
     console.print(round_table(systems))

@@ -38,9 +38,9 @@ class Round:
     """What one round brought. ``tokens`` are ready to commit: the accepted ones and the next one.
 
     ``asked`` says whether the draft had a part in it. ``waited`` is how long it waited for its proposal, in seconds,
-    and ``awaited`` the timing of the request it waited for. ``drafted`` are the timings of all requests to the draft
-    that were answered since the last round. ``hit`` says whether the draft had prepared for what the last verification
-    answered; None if it was not asked to.
+    and ``awaited`` the timing of the request it waited for. ``switched_off`` says that the draft is left out from here
+    on. ``drafted`` are the timings of all requests to the draft that were answered since the last round. ``hit`` says
+    whether the draft had prepared for what the last verification answered; None if it was not asked to.
     """
 
     tokens: tuple[int, ...]
@@ -55,6 +55,7 @@ class Round:
     drafted: list[PeerTiming]
     hit: bool | None
     draft_failed: bool
+    switched_off: bool
     logprobs: tuple[TokenLogprobs, ...]
     """One for each of ``tokens``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...]
@@ -100,6 +101,10 @@ class Rounds:
         started = time.monotonic()
         longest = max(0, min(room - 1, self._target.max_draft_length))  # a round commits one more than it proposes
         plan = self._plan(session, turn, longest)
+        if plan.switches_off:
+            log.info(
+                "speculation does not pay for session %s: plain decoding, and a probe now and then", record.session.id
+            )
         choice = await self._choose(session, tokens, turn, plan, longest, span)
         proposal = self._checked(choice.proposal, turn, session)
         ahead = None
@@ -122,6 +127,7 @@ class Rounds:
             drafted=session.take_finished(),
             hit=choice.hit,
             draft_failed=session.take_failed(),
+            switched_off=plan.switches_off,
             logprobs=answer.logprobs,
             prompt_logprobs=answer.tail_logprobs,
         )
@@ -170,6 +176,7 @@ class Rounds:
         if ngram is not None and (choice.candidate is None or ngram.expected > choice.candidate.expected):
             choice.candidate = ngram
         if choice.candidate is None:
+            self._budget.allowed(session, ())
             return choice
         survivals = choice.candidate.survivals[:longest]
         choice.length = len(survivals)

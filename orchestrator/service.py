@@ -355,6 +355,7 @@ def _speculation(statistics: TurnStatistics) -> orchestrator_pb2.SpeculationStat
         miss_count=statistics.miss_count,
         ngram_token_count=statistics.ngram_token_count,
         ngram_accepted_token_count=statistics.ngram_accepted_token_count,
+        switched_off_count=statistics.switched_off_count,
     )
 
 

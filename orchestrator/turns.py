@@ -40,6 +40,7 @@ class TurnStatistics:
     ngram_accepted_token_count: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
+    switched_off_count: int = 0
     hit_count: int = 0
     miss_count: int = 0
     draft_failure_count: int = 0
@@ -60,6 +61,7 @@ class TurnStatistics:
         """Count one round."""
         self.round_count += 1
         self.draft_failure_count += outcome.draft_failed
+        self.switched_off_count += outcome.switched_off
         self.verify += outcome.verify.forward
         self.queue += outcome.verify.total - outcome.verify.forward
         self.network += outcome.verify.round_trip - outcome.verify.total

@@ -175,6 +175,7 @@ class Result:
     draft_failure_count: int = 0
     overlap_counts: dict[str, int] = field(default_factory=dict)
     """Rounds with the draft, by what it did meanwhile: none, enumerate, run_ahead."""
+    switched_off_count: int = 0
     hit_count: int = 0
     miss_count: int = 0
     total_time: float = 0.0
@@ -228,6 +229,7 @@ class Result:
             "enumerate": speculation.enumerated_round_count,
             "run_ahead": speculation.run_ahead_round_count,
         }
+        self.switched_off_count = speculation.switched_off_count
         self.hit_count = speculation.hit_count
         self.miss_count = speculation.miss_count
         self.draft_hidden_time = seconds(timing.draft_hidden)

@@ -51,6 +51,8 @@ class RoundPlan:
     rate: float | None = None
     recovery_length: int = 0
     """Draft tokens to wait for where nothing that was prepared came true."""
+    switches_off: bool = False
+    """Whether this is the first plain round because speculation would cost."""
 
     @property
     def way(self) -> Overlap | None:
@@ -133,7 +135,6 @@ class Planner:
 
     def __init__(self, pair: PairKnowledge) -> None:
         self.acceptance = AcceptanceEstimate(pair.acceptance)
-        self.switched_off_count = 0
         self._pair = pair
         self._last = PLAIN
         self._off = False
@@ -246,13 +247,10 @@ class Planner:
 
     def _plain(self, probe: RoundPlan) -> RoundPlan:
         """Plain decoding, but for a probe now and then."""
-        if not self._off:
-            self._off = True
-            self._off_tokens = 0
-            self.switched_off_count += 1
-        self._off_tokens += 1
+        switches_off, self._off = not self._off, True
+        self._off_tokens = 1 if switches_off else self._off_tokens + 1
         if self._off_tokens < self._next_probe:
-            return RoundPlan(0, rate=self.plain_rate)
+            return RoundPlan(0, rate=self.plain_rate, switches_off=switches_off)
         self._off_tokens = 0
         self._next_probe = min(2 * self._next_probe, _LAST_PROBE)
         self._probing = _PROBE_ROUNDS - 1

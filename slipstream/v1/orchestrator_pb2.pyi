@@ -775,6 +775,7 @@ class SpeculationStatistics(_message.Message):
     MISS_COUNT_FIELD_NUMBER: _builtins.int
     NGRAM_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     NGRAM_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    SWITCHED_OFF_COUNT_FIELD_NUMBER: _builtins.int
     round_count: _builtins.int
     """Rounds in all, prefill's included."""
     draft_count: _builtins.int
@@ -793,6 +794,8 @@ class SpeculationStatistics(_message.Message):
     ngram_token_count: _builtins.int
     """Of draft_token_count and accepted_token_count, those from the session's own tokens."""
     ngram_accepted_token_count: _builtins.int
+    switched_off_count: _builtins.int
+    """Times that the draft was left out because speculation would have cost."""
     @_builtins.property
     def accepted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Element i: proposals whose token i was accepted."""
@@ -818,10 +821,11 @@ class SpeculationStatistics(_message.Message):
         miss_count: _builtins.int = ...,
         ngram_token_count: _builtins.int = ...,
         ngram_accepted_token_count: _builtins.int = ...,
+        switched_off_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -116,6 +116,42 @@ async def test_an_asker_that_gives_up_leaves_the_others_alone(rig: Any) -> None:
     assert (await other).next_token == 3
 
 
+async def test_an_item_may_have_several_results_and_the_last_one_says_so(rig: Any) -> None:
+    rig_, stream = rig
+
+    class Sink:
+        def __init__(self) -> None:
+            self.taken: list[int] = []
+            self.over = asyncio.Event()
+
+        def take(self, result: verifier_pb2.VerifyResult) -> bool:
+            self.taken.append(result.next_token)
+            if result.next_token == 3:
+                self.over.set()
+            return result.next_token == 3
+
+        def lose(self, error: PeerError) -> None:
+            self.over.set()
+
+    async def answer(asked: verifier_pb2.VerifyItem, push: Any) -> verifier_pb2.VerifyResult:
+        for number in range(3):
+            push(verifier_pb2.VerifyResult(handle=asked.handle, round=asked.round, next_token=number))
+            await asyncio.sleep(0.01)
+        return verifier_pb2.VerifyResult(handle=asked.handle, round=asked.round, next_token=3)
+
+    rig_.echo._answer = answer
+    sink, lost = Sink(), Sink()
+    stream.send(item("h"), sink)
+    await sink.over.wait()
+    assert sink.taken == [0, 1, 2, 3]
+    assert not stream._waiting, "a sink that has its last result is forgotten"
+    stream.send(item("lost"), lost)
+    await asyncio.sleep(0.005)
+    await rig_.server.stop(0)
+    await asyncio.wait_for(lost.over.wait(), 5)
+    assert lost.taken != [0, 1, 2, 3]
+
+
 async def test_half_closing_answers_everything_first(rig: Any) -> None:
     rig_, _ = rig
     async with open_channel(f"127.0.0.1:{rig_.port}") as channel:

@@ -123,6 +123,21 @@ def test_help_teaches(command: list[str]) -> None:
     assert "Usage" in shown.stdout
 
 
+def test_a_load_is_reported_as_json_and_what_fails_is_counted(paper: LocalServices) -> None:
+    command = [*SLIPSTREAM, "load", "--sessions", "6", "--turns", "2", "--max-tokens", "20", "--json", "--address"]
+    ended = subprocess.run([*command, paper.orchestrator_address], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert (report["turn_count"], report["token_count"], report["failures"]) == (12, 240, {})
+    assert 0 < report["inter_token"]["p50"] <= report["inter_token"]["p99"] <= report["turn"]["p99"]
+    rated = [*SLIPSTREAM, "load", "--rate", "200", "--sessions", "4", "--max-tokens", "5", "--address"]
+    table = subprocess.run([*rated, paper.orchestrator_address], capture_output=True, text=True, timeout=60)
+    assert "8 turns, 40 tokens" in table.stdout and "between tokens" in table.stdout
+    nobody = subprocess.run([*command, free_address()], capture_output=True, text=True, timeout=60)
+    assert nobody.returncode == 1
+    assert "6 chats failed: UNAVAILABLE" in nobody.stderr and "Traceback" not in nobody.stderr
+
+
 def test_the_version_is_in_one_place() -> None:
     assert (
         subprocess.run([*SLIPSTREAM, "version"], capture_output=True, text=True, timeout=60).stdout.strip() == VERSION

@@ -81,6 +81,18 @@ class CacheMachine(RuleBasedStateMachine):
         del self.expected[handle][length:]
 
     @precondition(lambda self: self.sequences)
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 2), max_size=9))
+    def rewind(self, data: st.DataObject, tokens: list[int]) -> None:
+        handle = data.draw(st.sampled_from(sorted(self.sequences)))
+        base = data.draw(st.integers(0, len(self.expected[handle])))
+        cached = self.expected[handle][base:]
+        equal = 0
+        while equal < min(len(cached), len(tokens)) and cached[equal] == tokens[equal]:
+            equal += 1
+        assert self.cache.rewind(self.sequences[handle], base, tokens) == equal
+        del self.expected[handle][base + equal :]
+
+    @precondition(lambda self: self.sequences)
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
         handle = data.draw(st.sampled_from(sorted(self.sequences)))
@@ -153,6 +165,18 @@ def test_rewriting_a_published_page_copies_it() -> None:
     cache.extend(first, [50])
     assert first.pages[1] != published
     assert [copy.source for copy in cache.take_copies()] == [published]
+
+
+def test_sequences_that_grow_side_by_side_keep_their_pages_in_a_row() -> None:
+    cache = SequenceCache(PagePool(256), PAGE_SIZE)
+    sequences = [Sequence(str(index)) for index in range(4)]
+    for _ in range(30):
+        for sequence in sequences:
+            cache.extend(sequence, [1] * 3)
+    for sequence in sequences:
+        cache.truncate(sequence, 40)
+        cache.extend(sequence, [2] * 30)
+        assert sequence.pages == list(range(sequence.pages[0], sequence.pages[0] + len(sequence.pages)))
 
 
 def test_truncating_past_the_end_names_the_cached_length() -> None:
