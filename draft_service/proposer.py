@@ -56,6 +56,8 @@ class _Drafting(Job):
             return True
         self.drawn.append(choice)
         self.pending = [choice.token]
+        if self.rule.structure is None:
+            self.steps_left = self.draft_length - len(self.drawn)
         # Nothing follows an end token: what the draft said after it would be wasted.
         return len(self.drawn) == self.draft_length or choice.token in self.rule.end_token_ids
 

@@ -30,9 +30,12 @@ class AcceptanceEstimate:
         self._tried = [0.0] * (len(_POSITIONS) + 1)
         self._all_accepted = 0.0
         self._all_tried = 0.0
+        self.count = 0
+        """Proposals observed."""
 
     def observe(self, drafted: int, accepted: int) -> None:
         """A proposal of ``drafted`` tokens had ``accepted`` accepted; what comes after the first rejected one was not tried."""
+        self.count += 1
         tried = min(accepted + 1, drafted)
         keep = max(0.0, 1 - tried / self._window)
         for bucket in range(len(self._tried)):

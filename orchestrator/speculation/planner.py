@@ -81,6 +81,9 @@ _LOYALTY = 1.03
 _WORTH_IT, _WORTH_A_RETURN = 1.01, 1.04
 """How much better than plain decoding speculation must be, while it is on and once it is off."""
 
+_LESSONS = 12
+"""Proposals after which a pair may be judged."""
+
 _FIRST_PROBE, _LAST_PROBE = 48, 1536
 """Tokens from one probe to the next of a session that is better off without: each time twice as many."""
 
@@ -237,7 +240,8 @@ class Planner:
         if self._probing:
             self._probing -= 1
             return forecasts[best][1]
-        if rates[best] <= plain_rate * (_WORTH_A_RETURN if self._off else _WORTH_IT):
+        known = self._pair.acceptance.count >= _LESSONS  # before that a guess would decide
+        if known and rates[best] <= plain_rate * (_WORTH_A_RETURN if self._off else _WORTH_IT):
             return self._plain(forecasts[best][1])
         self._off = False
         for way, (rate, plan) in forecasts.items():

@@ -16,7 +16,8 @@ from slipstream.engine.plan import BATCH_INVARIANT, KEY_BLOCK, Padding, Segment,
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
 from slipstream.errors import SlipstreamError
-from slipstream.sampling.choose import choose
+from slipstream.sampling.choose import choose, is_plain_argmax
+from slipstream.sampling.coupled import choose_likeliest
 from slipstream.sampling.logprobs import logprobs_of
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.row import Choice, Mask, Proposed, Row
@@ -130,6 +131,42 @@ class Engine:
         logits = self.model.forward(plan)
         self.step_count += 1
         return self._answer(appends, logits)
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether `run_on` may be used: rows are not padded, which what a target promises needs."""
+        return self._padding.row_multiple == 1
+
+    def run_on(self, append: Append, count: int) -> list[Choice]:
+        """What ``count`` steps of one wanted row would choose, each token appended for the next, planned once for them all.
+
+        Fewer if one is among the rule's end tokens. The last token is not appended. OutOfPagesError as in
+        `SequenceCache.extend`.
+        """
+        sequence, rule = append.sequence, append.rule
+        first = len(sequence) - 1
+        self.cache.extend(sequence, [0] * (count - 1))
+        self.model.copy_pages(self.cache.take_copies())
+        segment = Segment(sequence.tokens[first:], first, sequence.pages, 1)
+        plan = build_plan([segment], self.page_size, self.model.device, self._padding, self._slot_count)
+        choices: list[Choice] = []
+        rows: list[torch.Tensor] = []
+        for index in range(count):
+            position = first + 1 + index
+            logits = self.model.forward(plan.one_row(index, sequence.tokens[position - 1]))
+            self.step_count += 1
+            row = Row(rule, position, sequence.tokens, drafting=True)
+            if is_plain_argmax(row):
+                rows.append(logits)
+                token = int(logits.argmax())
+            else:
+                choices += choose(logits, [row])
+                token = choices[-1].token
+            if token in rule.end_token_ids or index == count - 1:
+                self.cache.truncate(sequence, position)
+                break
+            sequence.tokens[position] = token
+        return choices or choose_likeliest(torch.cat(rows).float(), candidate_count=0)
 
     def _answer(self, appends: TokenSequence[Append], logits: torch.Tensor) -> list[Appended]:
         """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""

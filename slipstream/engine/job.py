@@ -64,6 +64,9 @@ class Job:
     drafting = False
     """Whether the choices are a draft's own."""
 
+    steps_left: int = 0
+    """How many tokens a job that appends its own choices will choose yet, if they may be chosen in one go."""
+
     parent: Job | None = None
     """Of a job that goes on over a fork."""
 

@@ -12,12 +12,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from slipstream.engine.engine import Append, Engine
+from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError, QueueFullError, StaleRoundError, UnknownHandleError
 from slipstream.engine.job import Finished, Job
 from slipstream.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
+
+_RUN = 8
+"""Steps that a draft alone takes before it looks for other work: a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +200,30 @@ class ModelThread:
         if not batch and starved is not None:
             pages = self.engine.pool.page_count
             ended += self._drop(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
-        if batch:
+        if len(batch) == 1 and batch[0][0].steps_left > 1 and self.engine.runs_on:
+            ended += self._run_on(*batch[0])
+        elif batch:
             ended += self._forward(batch)
         return ended
+
+    def _run_on(self, job: Job, append: Append) -> list[tuple[Job, Exception | None]]:
+        """Several steps of a job that is alone, without looking for others in between."""
+        started = time.monotonic()
+        try:
+            choices = self.engine.run_on(append, min(job.steps_left, _RUN))
+        except OutOfPagesError:
+            return self._forward([(job, append)])
+        except Exception as error:
+            log.exception("a forward failed, and its item with it")
+            return self._fail(job, error)
+        job.timing.forward += time.monotonic() - started
+        job.timing.forward_count += len(choices)
+        job.timing.step_token_count = 1
+        for choice in choices:
+            job.pending.clear()  # the engine has appended it
+            if job.take(Appended([choice], [])):
+                return self._done(job)
+        return []
 
     def _why_dropped(self, job: Job) -> Exception:
         root = job if job.parent is None else job.parent

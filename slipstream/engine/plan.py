@@ -110,6 +110,34 @@ class StepPlan:
     logit_count: int
     groups: list[AttentionGroup]
 
+    def one_row(self, index: int, token: int) -> StepPlan:
+        """Row ``index`` of a plan of one segment as a step of its own, with ``token`` in it and its logits wanted.
+
+        The group's keys stay those of the whole plan; what comes after the row is masked.
+        """
+        group, only = self.groups[0], slice(index, index + 1)
+        segment = self.segments[0]
+        return StepPlan(
+            segments=[Segment([token], segment.start + index, segment.pages, 1)],
+            input_ids=torch.tensor([[token]], device=self.slots.device),
+            positions=self.positions[:, only],
+            slots=self.slots[only],
+            logit_rows=self.logit_rows[:1] * 0,
+            logit_count=1,
+            groups=[
+                AttentionGroup(
+                    1,
+                    group.rows,
+                    group.real,
+                    group.table,
+                    group.query_positions[:, only],
+                    group.key_count,
+                    contiguous=True,
+                    first_slot=group.first_slot,
+                )
+            ],
+        )
+
 
 def build_plan(
     segments: list[Segment], page_size: int, device: torch.device, padding: Padding, slot_count: int = 0

@@ -10,7 +10,7 @@ import torch
 
 from slipstream.sampling import ratio
 from slipstream.sampling.coupled import choose_coupled, choose_likeliest
-from slipstream.sampling.filters import apply_filters
+from slipstream.sampling.filters import apply_filters, is_processed
 from slipstream.sampling.row import VOID, Choice, Row
 
 
@@ -37,6 +37,11 @@ def choose(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice]:
         chosen = _choose(kind, filtered[indices], [rows[index] for index in indices])
         choices.update(zip(indices, chosen, strict=True))
     return [choices[index] for index in range(len(rows))]
+
+
+def is_plain_argmax(row: Row) -> bool:
+    """Whether a row's choice is its largest logit as it is."""
+    return row.rule.temperature == 0 and not row.is_void and not is_processed(row)
 
 
 def _kind(row: Row) -> _Kind:

@@ -43,7 +43,7 @@ def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
 
 def _process(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     """What transformers calls processors: they look at tokens, and greedy rows have them too."""
-    processed = [index for index, row in enumerate(rows) if _is_processed(row)]
+    processed = [index for index, row in enumerate(rows) if is_processed(row)]
     given, logits = logits, logits.float()
     if not processed:
         return logits
@@ -61,7 +61,8 @@ def _process(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     return logits
 
 
-def _is_processed(row: Row) -> bool:
+def is_processed(row: Row) -> bool:
+    """Whether a row's rule changes its logits before they are sampled from."""
     rule = row.rule
     return (
         row.position < rule.first_end_position

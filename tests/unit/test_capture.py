@@ -95,3 +95,40 @@ def test_a_models_captured_logits_have_its_own_bits(padding: Padding, dtype: str
             assert torch.equal(logits, model._run_modules(step)[:1])
     assert isinstance(model._run, CapturedForward)
     assert model._run._captures
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("end", [(), "third"])
+def test_running_on_chooses_what_as_many_steps_choose(temperature: float, end: object, tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    engine = Engine(
+        TransformersModel.load(str(directory), device="cpu", dtype="float32"), kv_memory_mib=4, padding=TIGHT
+    )
+    prompt, count = list(range(5, 125)), 12  # past a multiple of 128 keys, and over a page's border
+    rule = SamplingRule(temperature=temperature, seed=3)
+
+    def started(name: str) -> Sequence:
+        sequence = Sequence(name)
+        engine.cache.extend(sequence, prompt)
+        engine.step([Append(sequence, len(prompt), 1, rule, drafting=True)])
+        engine.cache.extend(sequence, [77])
+        return sequence
+
+    slow = started("slow")
+    expected = []
+    for _ in range(count):
+        expected += engine.step([Append(slow, 1, 1, rule, drafting=True)])[0].choices
+        engine.cache.extend(slow, [expected[-1].token])
+    if end:
+        rule = SamplingRule(temperature=temperature, seed=3, end_token_ids=(expected[2].token,))
+        expected = expected[: [choice.token for choice in expected].index(expected[2].token) + 1]
+    fast = started("fast")
+    got = engine.run_on(Append(fast, 1, 1, rule, drafting=True), count)
+    assert [choice.token for choice in got] == [choice.token for choice in expected]
+    assert [choice.logprob for choice in got] == pytest.approx([choice.logprob for choice in expected], abs=1e-3)
+    assert [choice.margin for choice in got] == pytest.approx([choice.margin for choice in expected], abs=1e-3)
+    assert fast.tokens == [*prompt, 77, *(choice.token for choice in expected[:-1])]
+    engine.cache.release(slow)
+    engine.cache.release(fast)
+    engine.pool.check()
+    assert engine.pool.counts().held == 0
