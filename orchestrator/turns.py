@@ -13,6 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 
 from orchestrator.generation import ResolvedTurn
+from orchestrator.interrupt import Interrupt
 from orchestrator.rounds import Round, Rounds
 from orchestrator.session import FinishReason, Turn, common_prefix_length
 from orchestrator.speculation.planner import Overlap
@@ -170,10 +171,11 @@ class TurnRunner:
         )
         statistics = TurnStatistics()
         prefilled_count = 0
+        interrupt = Interrupt(cancelled)
         try:
             yield TurnStarted(session.turn_count, resolved.rule.seed, len(prompt))
             while turn.finish_reason is None:
-                outcome = await self._round(record, turn, resolved, statistics, span, cancelled)
+                outcome = await self._round(record, turn, resolved, statistics, span, interrupt)
                 if outcome is None:
                     yield TurnDelta(turn.cancel(), ())
                     break
@@ -197,6 +199,7 @@ class TurnRunner:
             span.set_status(Status(StatusCode.ERROR, str(error)))
             raise
         finally:
+            interrupt.close()
             turn.cancel()  # if it has not ended: the client vanished, or a peer failed for good
             self._finish(span, turn, statistics, prefilled_count)
             if turn.generated_count == 0:  # the turn is undone, and so is what the peers learnt from it
@@ -212,7 +215,7 @@ class TurnRunner:
         resolved: ResolvedTurn,
         statistics: TurnStatistics,
         parent: Span,
-        cancelled: asyncio.Event,
+        interrupt: Interrupt,
     ) -> Round | None:
         """One round, or None if the turn is cancelled before it ends."""
         traced = statistics.round_count < MAX_TRACED_ROUNDS
@@ -221,13 +224,13 @@ class TurnRunner:
         logprobs = resolved.logprobs
         if logprobs is not None and statistics.round_count:
             logprobs = replace(logprobs, prompt=False)  # the first round has brought them
-        work = asyncio.create_task(self.rounds.run(record, resolved, turn.room, logprobs, span))
-        cancel = asyncio.create_task(cancelled.wait())
+        outcome: Round | None = None
         try:
-            await asyncio.wait((work, cancel), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if not interrupt.happened:
+                with interrupt.during():
+                    outcome = await self.rounds.run(record, resolved, turn.room, logprobs, span)
+            if outcome is None:
                 return None
-            outcome = work.result()
             span.set_attribute(names.DRAFT_LENGTH, len(outcome.proposal))
             span.set_attribute(names.OVERLAP, outcome.overlap.value)
             if outcome.proposal.tokens:
@@ -236,8 +239,6 @@ class TurnRunner:
             span.set_attribute(names.COMMITTED_COUNT, len(outcome.tokens))
             return outcome
         finally:
-            work.cancel()
-            cancel.cancel()
             span.end()
 
     def _attributes(self, session_id: str, turn: int, resolved: ResolvedTurn) -> dict[str, str | int | float]:
