@@ -178,9 +178,9 @@ class Rounds:
         if choice.candidate is None:
             self._budget.allowed(session, ())
             return choice
-        survivals = choice.candidate.survivals[:longest]
-        choice.length = len(survivals)
+        choice.length = min(len(choice.candidate.proposal), longest)
         if turn.speculation.is_adaptive and not ratios:
+            survivals = choice.candidate.survivals[:longest]
             choice.length = speculation.best_length(survivals, beside=beside)
             choice.length = self._budget.allowed(session, survivals[: choice.length])
         elif turn.speculation.draft_length is not None:

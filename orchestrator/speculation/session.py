@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from orchestrator.speculation.acceptance import AcceptanceEstimate
+from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import LONGEST_WEIGHED
 from orchestrator.speculation.ngrams import NgramIndex
@@ -41,13 +42,21 @@ class SpeculationSettings:
         return self.draft_length is None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
-    """A proposal that could be verified next, and the odds that its first 1, 2 .. tokens survive."""
+    """A proposal that could be verified next; ``calibration`` knows what a draft's confidence is worth."""
 
     proposal: Proposal
-    survivals: list[float]
     estimate: AcceptanceEstimate
+    calibration: Calibration | None = None
+
+    @cached_property
+    def survivals(self) -> list[float]:
+        """The odds that its first 1, 2 .. tokens survive. Computed where somebody asks: a fixed draft length does not."""
+        usual = self.estimate.survivals(len(self.proposal))
+        if self.calibration is None or not self.proposal.confidences:
+            return usual
+        return self.calibration.survivals(self.proposal.confidences, usual)
 
     @property
     def expected(self) -> float:
@@ -74,14 +83,7 @@ class SessionSpeculation:
     def from_draft(self, tokens: Sequence[int]) -> Candidate | None:
         """What the draft has already said comes after the committed ``tokens``."""
         proposal = self.continuations.after(tokens)
-        return None if proposal is None else self.weigh(proposal)
-
-    def weigh(self, proposal: Proposal) -> Candidate:
-        """A draft's proposal with its odds."""
-        usual = self.planner.acceptance.survivals(len(proposal))
-        if proposal.confidences:
-            usual = self._pair.calibration.survivals(proposal.confidences, usual)
-        return Candidate(proposal, usual, self.planner.acceptance)
+        return None if proposal is None else Candidate(proposal, self.planner.acceptance, self._pair.calibration)
 
     def from_ngrams(self, tokens: Sequence[int], longest: int) -> Candidate | None:
         """What followed the last tokens when they were said before."""
@@ -92,7 +94,7 @@ class SessionSpeculation:
             return None
         proposal, agreeing = found
         estimate = self._ngram_acceptance[bisect_right(_MATCHES, agreeing)]
-        return Candidate(proposal, estimate.survivals(len(proposal)), estimate)
+        return Candidate(proposal, estimate)
 
     def best_length(self, survivals: Sequence[float], *, beside: bool) -> int:
         """How many tokens of a proposal that is there are worth verifying: most expected tokens a second."""

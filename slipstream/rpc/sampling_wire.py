@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import TokenDistribution, TokenLogprobs
@@ -56,8 +57,12 @@ def rule_of(message: sampling_pb2.SamplingRule) -> SamplingRule:
     return rule
 
 
+@lru_cache(maxsize=4096)
 def rule_message(rule: SamplingRule, vocabulary_size: int) -> sampling_pb2.SamplingRule:
-    """A rule for a model with that many tokens: what it says of others is left out, since it can never choose them."""
+    """A rule for a model with that many tokens: what it says of others is left out, since it can never choose them.
+
+    Every item of a turn carries the same one: it is made once, and must not be changed.
+    """
 
     def known(tokens: Iterable[int]) -> list[int]:
         return [token for token in tokens if token < vocabulary_size]
