@@ -112,7 +112,7 @@ class Rounds:
             ahead = self._ask_ahead(session, tokens, turn, plan, proposal, room, span)
         answer = await self._verifying.verify(record.verifier, tokens, proposal, turn.rule, logprobs, span)
         self._learn(session, choice, proposal, answer, turn, beside=ahead is not None)
-        if answer.prefilled_count <= _ROUND_TAIL:
+        if answer.prefilled_count <= _ROUND_TAIL and proposal.source is Source.DRAFT:  # the plan's, or nothing
             session.speculation.planner.observe(plan, answer.accepted_count + 1, time.monotonic() - started)
         return Round(
             tokens=(*proposal.tokens[: answer.accepted_count], answer.next_token),
@@ -238,7 +238,7 @@ class Rounds:
         """Have the draft prepare for what verification will answer."""
         # With nothing in flight the draft's first token stands for the target's.
         length = min(plan.draft_length + (not proposal.tokens), room - len(proposal), self._drafting.max_draft_length)
-        if length < 1:
+        if length < 1 or len(proposal) > self._drafting.max_draft_length:
             return None
         last = session.request
         if plan.overlap is Overlap.RUN_AHEAD and last is not None and not last.done.is_set():
