@@ -126,7 +126,7 @@ class DraftRequest:
         self.timing = timing
         self._session.sequence.learn(self.length)
         self._session.finished.append(timing)
-        self._side.answered(self.ask, timing)
+        self._side.answered(timing)
         self._end()
 
     def fail(self, error: PeerError) -> None:
@@ -263,11 +263,10 @@ class DraftSide:
             request,
         )
 
-    def answered(self, ask: Ask, timing: PeerTiming) -> None:
+    def answered(self, timing: PeerTiming) -> None:
         """The draft is well; learn what it takes."""
         self._breaker.succeeded()
-        branches = ask.branch_count if ask.in_flight else 0
-        self._pair.drafting.observe(branches, timing.forward_count, timing.forward, timing.round_trip)
+        self._pair.drafting.observe(timing.step_token_count, timing.forward_count, timing.forward, timing.round_trip)
 
     def failed(self, reason: str) -> None:
         """The draft is not: leave it alone for a while."""

@@ -105,6 +105,7 @@ class Rounds:
             log.info(
                 "speculation does not pay for session %s: plain decoding, and a probe now and then", record.session.id
             )
+        self.pair.session_count = max(1, self._budget.session_count)
         choice = await self._choose(session, tokens, turn, plan, longest, span)
         proposal = self._checked(choice.proposal, turn, session)
         ahead = None
@@ -197,7 +198,7 @@ class Rounds:
             return True
         speculation, pair = session.speculation, self.pair
         expected = sum(speculation.planner.acceptance.survivals(plan.draft_length))
-        waited = pair.drafting.at(plan.draft_length)
+        waited = pair.drafting.at(plan.draft_length, pair.session_count)
         at_once = speculation.rate(ngram.expected, len(ngram.proposal), 0.0, beside=False)
         return speculation.rate(expected, plan.draft_length, waited, beside=False) > at_once
 
@@ -242,7 +243,7 @@ class Rounds:
             return None
         last = session.request
         if plan.overlap is Overlap.RUN_AHEAD and last is not None and not last.done.is_set():
-            busy = self.pair.drafting.busy(last.ask.draft_length + 1, last.ask.branch_count)
+            busy = self.pair.drafting.busy(last.ask.draft_length + 1, last.ask.branch_count * self.pair.session_count)
             if time.monotonic() - last.sent < busy:  # a newer request would take its place before it is answered
                 return None
         return self._drafting.ask(

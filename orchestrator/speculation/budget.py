@@ -27,6 +27,11 @@ class VerifyBudget:
         self._threshold = 0.0
         self._computed = float("-inf")
 
+    @property
+    def session_count(self) -> int:
+        """Whose turns run just now."""
+        return len(self._survivals)
+
     def leave(self, session: object) -> None:
         """A session's turn has ended."""
         self._survivals.pop(session, None)

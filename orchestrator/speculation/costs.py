@@ -59,9 +59,16 @@ class StepTimeCurve:
     Between the profiled token counts it is linear; a measured step moves the whole curve near it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, smallest: int = 8) -> None:
+        """Steps of fewer tokens than ``smallest`` count as that: they are padded to it."""
+        self._smallest = smallest
         self._counts: list[int] = []
         self._times: list[Average] = []
+
+    @property
+    def known(self) -> bool:
+        """Whether any step has been measured."""
+        return bool(self._counts)
 
     def profile(self, points: Sequence[tuple[int, float]]) -> None:
         """What a verifier measured at its start: token counts, rising, and seconds."""
@@ -72,7 +79,7 @@ class StepTimeCurve:
     def observe(self, token_count: int, time: float) -> None:
         """A step of ``token_count`` tokens took ``time``."""
         if token_count not in self._counts:
-            rounded = 1 << max(3, (token_count - 1).bit_length())  # 8, 16, 32 ..
+            rounded = max(self._smallest, 1 << (token_count - 1).bit_length())  # 8, 16, 32 ..
             if rounded not in self._counts:
                 self._insert(rounded)
             token_count = rounded
@@ -140,47 +147,29 @@ class VerifyCosts:
 
 
 class DraftCosts:
-    """Of proposals: a step of one branch and of many, and what surrounds them."""
+    """Of proposals: a step by its rows, those of all branches of all sessions, and what surrounds the steps."""
 
     def __init__(self) -> None:
-        self.plain = Average(ceiling=_HICCUP)
-        """One step of a plain proposal."""
-        self.branching = Average(ceiling=_HICCUP)
-        """One step of ``_branches`` branches on average."""
+        self.steps = StepTimeCurve(smallest=1)
         self.around = Average(ceiling=_HICCUP)
-        self._branches = Average()
 
-    def observe(self, branches: int, steps: int, forward: float, round_trip: float) -> None:
-        """A request whose answer took ``steps`` forwards, for so many branches; 0 for a plain proposal."""
-        step = forward / max(1, steps)
+    def observe(self, rows: int, steps: int, forward: float, round_trip: float) -> None:
+        """A request whose answer took ``steps`` forwards of ``rows``."""
+        self.steps.observe(max(1, rows), forward / max(1, steps))
         self.around.observe(max(0.0, round_trip - forward))
-        if branches:
-            self.branching.observe(step)
-            self._branches.observe(branches)
-        else:
-            self.plain.observe(step)
 
     @property
     def known(self) -> bool:
         """Whether a request has been answered yet."""
-        return self.plain.known or self.branching.known
+        return self.steps.known
 
-    def step(self, branches: int = 0) -> float:
-        """Expected seconds of one step: linear in the branches between what has been seen of one and of many."""
-        if not self.plain.known or not self.branching.known:
-            return self.branching.value or self.plain.value
-        if branches <= 1:
-            return self.plain.value
-        rise = max(0.0, self.branching.value - self.plain.value) / max(1.0, self._branches.value - 1)
-        return self.plain.value + rise * (branches - 1)
+    def busy(self, steps: int, rows: int = 1) -> float:
+        """Seconds that so many forwards take."""
+        return steps * self.steps.at(rows)
 
-    def busy(self, steps: int, branches: int = 0) -> float:
-        """Seconds that a request keeps the draft busy."""
-        return steps * self.step(branches)
-
-    def at(self, steps: int, branches: int = 0) -> float:
+    def at(self, steps: int, rows: int = 1) -> float:
         """Expected seconds from asking to the answer."""
-        return self.around.value + self.busy(steps, branches)
+        return self.around.value + self.busy(steps, rows)
 
 
 class HitRates:

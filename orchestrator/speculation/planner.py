@@ -123,6 +123,8 @@ class PairKnowledge:
     def __init__(self) -> None:
         self.verify = VerifyCosts()
         self.drafting = DraftCosts()
+        self.session_count = 1
+        """Whose turns run just now: all draft alike, and a draft takes their rows into one step."""
         self.acceptance = AcceptanceEstimate(0.7, window=2000)
         self.ngram_acceptance = [AcceptanceEstimate(guess, window=2000) for guess in _NGRAM_GUESSES]
         """Of n-gram proposals, by how long the past agrees with the present."""
@@ -198,15 +200,17 @@ class Planner:
     def _synchronous(self, lengths: list[int], sums: list[float]) -> tuple[float, int]:
         """The best rate and its draft length."""
         drafting = self._pair.drafting
-        verify, around, step = self._pair.verify.rounds(beside=False), drafting.around.value, drafting.step()
+        verify, around = self._pair.verify.rounds(beside=False), drafting.around.value
+        step = drafting.busy(1, self._pair.session_count)
         rate, negative = max((sums[k] / (verify[1 + k] + around + k * step), -k) for k in lengths)
         return rate, -negative
 
     def _enumerated(self, lengths: list[int], branches: int, recovery: int, sums: list[float]) -> tuple[float, int]:
         """The best rate with so many branches, and its draft length, negative."""
         drafting, hits = self._pair.drafting, self._pair.hits.at(branches)
-        verify, around, step = self._pair.verify.rounds(beside=True), drafting.around.value, drafting.step(branches)
-        missed = (1 - hits) * drafting.at(recovery)
+        verify, around = self._pair.verify.rounds(beside=True), drafting.around.value
+        step = drafting.busy(1, branches * self._pair.session_count)
+        missed = (1 - hits) * drafting.at(recovery, self._pair.session_count)
         recovered = (1 - hits) * sums[recovery]
         return max(
             (
@@ -219,11 +223,8 @@ class Planner:
     def _run_ahead(self, lengths: list[int], survivals: list[float], sums: list[float]) -> tuple[float, int]:
         """The best rate and its draft length. A proposal arrives after a delay; by then a token has gone by for each round."""
         drafting = self._pair.drafting
-        verify, around, step = (
-            self._pair.verify.rounds(beside=True),
-            drafting.around.value,
-            drafting.step(_FIXED_BRANCHES),
-        )
+        verify, around = self._pair.verify.rounds(beside=True), drafting.around.value
+        step = drafting.busy(1, _FIXED_BRANCHES * self._pair.session_count)
         best = (0.0, -lengths[0])
         for length in lengths:
             busy = (length + 1) * step

@@ -243,6 +243,7 @@ class ModelThread:
             if job.timing.forward_count >= parent.timing.forward_count:
                 parent.timing.forward = job.timing.forward
                 parent.timing.forward_count = job.timing.forward_count
+                parent.timing.step_token_count = job.timing.step_token_count
             if not self._split[parent]:
                 del self._split[parent]
                 # A part that failed is a part less; but one that was overtaken says that all were.

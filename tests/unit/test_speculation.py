@@ -33,8 +33,8 @@ def knowledge(
     for _ in range(50):
         for beside in (False, True):
             pair.verify.observe(8, 8, verify, verify, beside=beside)
-        for branches in (0, 8):
-            pair.drafting.observe(branches, 6, 6 * step, 6 * step + round_trip)
+        for rows in (1, 8):
+            pair.drafting.observe(rows, 6, 6 * step, 6 * step + round_trip)
     rng = random.Random(1)
     for _ in range(2000):
         accepted = next((i for i in range(8) if rng.random() > acceptance), 8)
@@ -173,14 +173,31 @@ def test_other_sessions_tokens_count_into_a_step() -> None:
     assert costs.at(8, beside=False) > 0.015
 
 
-def test_a_step_of_more_branches_takes_longer_where_it_did() -> None:
+def test_a_step_of_more_rows_takes_longer_where_it_did() -> None:
     costs = DraftCosts()
+    assert not costs.known
     for _ in range(30):
-        costs.observe(0, 4, 4 * 0.001, 0.005)
+        costs.observe(1, 4, 4 * 0.001, 0.005)
         costs.observe(8, 4, 4 * 0.0024, 0.011)
-    assert costs.step(1) == pytest.approx(0.001)
-    assert costs.step(4) == pytest.approx(0.0016)
+    assert costs.busy(1) == pytest.approx(0.001)
+    assert costs.busy(2, 4) == pytest.approx(2 * 0.0016)
     assert costs.at(3, 8) == pytest.approx(3 * 0.0024 + costs.around.value)
+
+
+def test_many_sessions_ask_a_loaded_draft_for_fewer_branches() -> None:
+    def branches(session_count: int) -> int:
+        pair = knowledge(acceptance=0.8)
+        for _ in range(50):
+            for rows in (64, 512):
+                pair.drafting.observe(rows, 6, 6 * (STEP + rows * 50e-6), 6 * (STEP + rows * 50e-6))
+        for rank in [0, 0, 0, 1, 1, 2, 3, 5, 9, 14] * 50:
+            pair.hits.observe(16, rank)
+        pair.session_count = session_count
+        plan = Planner(pair).plan(32)
+        return plan.branch_count if plan.overlap is Overlap.ENUMERATE else 0
+
+    assert branches(1) == 16
+    assert branches(64) < 8
 
 
 def test_hit_rates_are_learnt_by_rank() -> None:
