@@ -86,9 +86,7 @@ class DraftRequest:
         self._side = side
         self._session = session
         self._tokens = tokens
-        self._continuations = (
-            session.speculation.continuations
-        )  # this turn's: a late answer must not reach the next one's
+        self._continuations = session.speculation.continuations  # this turn's, which a late answer must not leave
         self._span = span
         self._restatements = 0
         self._branch_count = 0
@@ -124,7 +122,8 @@ class DraftRequest:
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
-        self._session.sequence.learn(self.length)
+        if self._continuations is self._session.speculation.continuations:  # another turn's tokens may be others
+            self._session.sequence.learn(self.length)
         self._session.finished.append(timing)
         self._side.answered(timing)
         self._end()

@@ -1,0 +1,85 @@
+"""A request to the draft, and answers that come when nobody expects them any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry.trace import INVALID_SPAN
+
+from orchestrator.drafting import Ask, DraftRequest, DraftSession
+from orchestrator.peer_sequence import Position
+from orchestrator.peers import PeerTiming
+from orchestrator.speculation.planner import PairKnowledge
+from orchestrator.speculation.proposal import Branch, Proposal
+from orchestrator.speculation.session import SessionSpeculation
+from slipstream.errors import Code
+from slipstream.rpc.status import PeerError
+from slipstream.sampling.rule import SamplingRule
+
+TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
+
+
+class Side:
+    """Where a request puts its item, and what it reports."""
+
+    def __init__(self) -> None:
+        self.sent: list[Position] = []
+        self.failures: list[str] = []
+
+    def send(self, request: DraftRequest, sequence: Any, position: Position, traceparent: str) -> None:
+        self.sent.append(position)
+
+    def answered(self, timing: PeerTiming) -> None:
+        pass
+
+    def failed(self, reason: str) -> None:
+        self.failures.append(reason)
+
+
+def request(side: Side, session: DraftSession, tokens: list[int]) -> DraftRequest:
+    return DraftRequest(side, session, tokens, Ask(SamplingRule(), (), 4, 0, 1.0), INVALID_SPAN)
+
+
+@pytest.fixture
+def session() -> DraftSession:
+    session = DraftSession(SessionSpeculation(PairKnowledge()))
+    session.sequence.handle = "h"
+    return session
+
+
+async def test_an_answer_teaches_what_the_draft_holds_and_what_may_come_next(session: DraftSession) -> None:
+    side, tokens = Side(), [1, 2, 3]
+    asked = request(side, session, tokens)
+    asked.take([Branch(0, None, Proposal((4, 5)))])
+    asked.finish(TIMING)
+    tokens.append(4)
+    found = session.speculation.from_draft(tokens)
+    assert found is not None and found.proposal.tokens == (5,)
+    assert session.sequence.position(tokens) == Position(3, [4])
+    assert asked.done.is_set() and session.take_finished() == [TIMING]
+
+
+async def test_an_answer_that_comes_in_the_next_turn_teaches_nothing(session: DraftSession) -> None:
+    side = Side()
+    late = request(side, session, [1, 2, 3, 4, 5])
+    session.begin_turn(2)  # the history was edited: only two tokens are what they were
+    late.take([Branch(0, None, Proposal((6, 7)))])
+    late.finish(TIMING)
+    assert session.sequence.position([1, 2, 9, 9, 9]).base_length <= 2
+    assert session.speculation.from_draft([1, 2, 3, 4, 5, 6]) is None
+
+
+async def test_a_position_that_is_refused_is_stated_again_and_other_failures_are_the_drafts(
+    session: DraftSession,
+) -> None:
+    side = Side()
+    session.sequence.learn(4)
+    asked = request(side, session, [1, 2, 3, 4, 5, 6])
+    asked.fail(PeerError(Code.FAILED_PRECONDITION, "SEQUENCE_TOO_SHORT", "", {"cached_length": "1"}))
+    assert [position.base_length for position in side.sent] == [4, 1] and not asked.done.is_set()
+    asked.fail(PeerError(Code.UNAVAILABLE, "STREAM_LOST", ""))
+    assert asked.done.is_set() and side.failures == ["STREAM_LOST"] and session.take_failed()
+    overtaken = request(side, session, [1, 2])
+    overtaken.fail(PeerError(Code.ABORTED, "STALE_ROUND", ""))
+    assert overtaken.done.is_set() and side.failures == ["STREAM_LOST"] and not session.take_failed()
