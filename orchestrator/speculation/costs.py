@@ -20,22 +20,11 @@ _HICCUP = 4.0
 class Average:
     """A mean that forgets: of the first observations their plain mean, then an exponential one."""
 
-    def __init__(self, initial: float | None = None, weight: float = _WEIGHT, ceiling: float = math.inf) -> None:
+    def __init__(self, initial: float | None = None, ceiling: float = math.inf) -> None:
         """An observation above ``ceiling`` times the mean counts as that."""
         self._ceiling = ceiling
         self._value = initial
         self._count = 0
-        self._weight = weight
-
-    @property
-    def known(self) -> bool:
-        """Whether anything has been observed or assumed."""
-        return self._value is not None
-
-    @property
-    def count(self) -> int:
-        """Observations so far."""
-        return self._count
 
     @property
     def value(self) -> float:
@@ -48,7 +37,7 @@ class Average:
         if self._value is None or self._count == 1:
             self._value = value
             return
-        weight = max(self._weight, 1 / self._count)
+        weight = max(_WEIGHT, 1 / self._count)
         counted = min(value, self._ceiling * self._value) if self._value else value
         self._value += weight * (counted - self._value)
 

@@ -236,15 +236,15 @@ class Planner:
         return best[0], -best[1]
 
     def _choose(self, forecasts: dict[Overlap, tuple[float, RoundPlan]], plain_rate: float) -> RoundPlan:
-        rates = {way: rate * (_LOYALTY if way is self._last.overlap else 1) for way, (rate, _) in forecasts.items()}
+        rates = {way: rate * (_LOYALTY if way is self._last.way else 1) for way, (rate, _) in forecasts.items()}
         best = max(rates, key=rates.__getitem__)
         if self._probing:
             self._probing -= 1
             return forecasts[best][1]
         known = self._pair.acceptance.count >= _LESSONS  # before that a guess would decide
-        if known and rates[best] <= plain_rate * (_WORTH_A_RETURN if self._off else _WORTH_IT):
+        if known and forecasts[best][0] <= plain_rate * (_WORTH_A_RETURN if self._off else _WORTH_IT):
             return self._plain(forecasts[best][1])
-        self._off = False
+        self._off, self._next_probe = False, _FIRST_PROBE
         for way, (rate, plan) in forecasts.items():
             if self._rounds_without[way] > _SECOND_LOOK_ROUNDS and rate > 0.7 * rates[best] and rate > plain_rate:
                 return plan

@@ -254,6 +254,21 @@ def test_a_draft_that_recovers_is_switched_on_again() -> None:
     assert all(planner.plan(32).draft_length for _ in range(20))
 
 
+def test_a_draft_that_fails_again_is_probed_as_early_as_the_first_time() -> None:
+    pair = knowledge(acceptance=0.0)
+    planner = Planner(pair)
+    for _ in range(1500):
+        planner.plan(32)
+    for _ in range(60):
+        planner.acceptance.observe(8, 8)
+    assert planner.plan(32).draft_length
+    for _ in range(1500):
+        planner.acceptance.observe(8, 0)
+    later = [planner.plan(32).draft_length for _ in range(100)]
+    assert later[0] == 0
+    assert next(index for index, length in enumerate(later) if length) < 60
+
+
 def test_forecasts_that_do_not_come_true_are_corrected() -> None:
     planner = Planner(knowledge(acceptance=0.8))
     assert planner.plan(32).way is Overlap.ENUMERATE
