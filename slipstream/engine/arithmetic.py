@@ -75,6 +75,7 @@ class ArithmeticModel:
     dtype = "float32"
     device = torch.device("cpu")
     bytes_per_token = 8
+    settled_after = 0
     sampling_defaults = SamplingDefaults()
 
     def __init__(self, settings: ArithmeticSettings) -> None:

@@ -13,6 +13,9 @@ from slipstream.engine.plan import KEY_BLOCK, AttentionGroup, StepPlan
 
 NAME = "slipstream_paged"
 
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+"""What `F.scaled_dot_product_attention` runs on a CPU; called by its name, it also tells the logarithm of its weights' sum."""
+
 
 class ShapeProbe:
     """Stands in for a StepPlan in one dense forward that learns the shape of every attention layer."""
@@ -103,11 +106,13 @@ def _attend(
     query = picked.view(group.batch, -1, kv_heads, repeats, size).permute(0, 2, 3, 1, 4)
     query = query.reshape(group.batch, kv_heads, -1, size)
     key, value = _gather(group, keys), _gather(group, values)
-    mask = group.mask(window, repeats, rows.dtype)
-    if softcap is None:
+    if softcap is not None or shape.value_size != size:
+        attended = _walk(group, query, key, value, scaling, window, softcap, repeats)
+    elif len(group.spans) == 1 or query.device.type != "cpu":
+        mask = group.mask(range(group.key_count), window, repeats, rows.dtype)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     else:
-        attended = _softcapped(query, key, value, mask, scaling, softcap)
+        attended = _attend_spans(group, query, key, value, scaling, window, repeats)
     attended = attended.view(group.batch, kv_heads, repeats, -1, shape.value_size).permute(0, 3, 1, 2, 4)
     return attended.reshape(-1, kv_heads * repeats, shape.value_size)
 
@@ -122,29 +127,68 @@ def _gather(group: AttentionGroup, pages: torch.Tensor) -> torch.Tensor:
     return picked.transpose(1, 2)
 
 
-def _softcapped(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float, softcap: float
+def _attend_spans(
+    group: AttentionGroup,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float,
+    window: int | None,
+    repeats: int,
 ) -> torch.Tensor:
-    """Attention with ``softcap * tanh(score / softcap)``, which the library's kernel lacks.
+    """Attention to both spans by themselves, joined by the sums of their weights (Milakov and Gimelshein 2018).
 
-    Walks the keys in blocks of KEY_BLOCK with a running softmax (Milakov and Gimelshein 2018): each block has one
-    shape, so its sums have one order, and a block that is all masked changes nothing.
+    A span that a query does not see changes none of its bits: its share is exactly 0.
+    """
+    outputs, log_sums = [], []
+    for span in group.spans:
+        output, log_sum = _FLASH(
+            query,
+            key[:, :, span.start : span.stop],
+            value[:, :, span.start : span.stop],
+            attn_mask=group.mask(span, window, repeats, query.dtype),
+            scale=scaling,
+        )
+        outputs.append(output.float())
+        log_sums.append(log_sum)
+    share = torch.sigmoid(log_sums[1] - log_sums[0] + group.tilt(window, repeats)).unsqueeze(-1)
+    return torch.lerp(outputs[0], outputs[1], share).to(query.dtype)
+
+
+def _walk(
+    group: AttentionGroup,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float,
+    window: int | None,
+    softcap: float | None,
+    repeats: int,
+) -> torch.Tensor:
+    """Attention that the library's kernel lacks: values of a size of their own, ``softcap * tanh(score / softcap)``.
+
+    Walks the keys in blocks of at most KEY_BLOCK with a running softmax: each block has one shape, so its sums have
+    one order, and a block that is all masked changes nothing.
     """
     top = query.new_full((*query.shape[:-1], 1), -torch.inf, dtype=torch.float32)
     weight_sum = torch.zeros_like(top)
     total = query.new_zeros(*query.shape[:-1], value.shape[-1], dtype=torch.float32)
-    for start in range(0, key.shape[2], KEY_BLOCK):
-        block = slice(start, start + KEY_BLOCK)
-        scores = (query @ key[:, :, block].transpose(-1, -2)).float() * scaling
-        scores = torch.tanh(scores / softcap) * softcap + mask[..., block].float()
-        new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
-        # A block before a sliding window is all masked: both tops are then -inf, and their difference must not be NaN.
-        finite_top = new_top.masked_fill(new_top == -torch.inf, 0.0)
-        weights = (scores - finite_top).exp()
-        rescale = (top - finite_top).exp()
-        weight_sum = weight_sum * rescale + weights.sum(dim=-1, keepdim=True)
-        total = total * rescale + (weights.to(value.dtype) @ value[:, :, block]).float()
-        top = new_top
+    for span in group.spans:
+        mask = group.mask(span, window, repeats, torch.float32)
+        for start in range(span.start, span.stop, KEY_BLOCK):
+            block = slice(start, min(start + KEY_BLOCK, span.stop))
+            scores = (query @ key[:, :, block].transpose(-1, -2)).float() * scaling
+            if softcap is not None:
+                scores = torch.tanh(scores / softcap) * softcap
+            scores = scores + mask[..., start - span.start : block.stop - span.start]
+            new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
+            # A block before a sliding window is all masked: both tops are then -inf, and their difference must not be NaN.
+            finite_top = new_top.masked_fill(new_top == -torch.inf, 0.0)
+            weights = (scores - finite_top).exp()
+            rescale = (top - finite_top).exp()
+            weight_sum = weight_sum * rescale + weights.sum(dim=-1, keepdim=True)
+            total = total * rescale + (weights.to(value.dtype) @ value[:, :, block]).float()
+            top = new_top
     return (total / weight_sum).to(query.dtype)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,9 +30,15 @@ MAX_PARAMETERS = 64_000_000
 """Above, arithmetic dwarfs dispatch and recording takes long."""
 
 MAX_ROWS = 64
+MAX_ROWS_UNPADDED = 8
+"""Where rows are not padded each count is a shape of its own, and a recording takes as long as dozens of forwards."""
+
 _USES_BEFORE_CAPTURE = 2
 _NO_SLOT = torch.tensor(-1)
 _TRIALS = 2
+SETTLED_AFTER = _USES_BEFORE_CAPTURE + 1 + _TRIALS
+"""Forwards of one shape after which it takes as long as it will."""
+
 _MAX_CAPTURES = 128
 
 
@@ -45,8 +51,12 @@ class _Capture:
 class CapturedForward:
     """Calls ``forward``, or for shapes that come again and again its recording. Belongs to one thread."""
 
-    def __init__(self, forward: Forward) -> None:
+    def __init__(self, forward: Forward, weights: Sequence[torch.Tensor] = (), max_rows: int = MAX_ROWS) -> None:
+        """``weights``: tensors that a recording cannot hold and is handed in each call, as packed ones are. Forwards of more
+        than ``max_rows`` rows are not recorded."""
         self._forward = forward
+        self._max_rows = max_rows
+        self._weights = weights
         self._use_counts: dict[_Key, int] = {}
         self._captures: dict[_Key, _Capture] = {}
         self._enabled = True
@@ -61,7 +71,7 @@ class CapturedForward:
             self._count(key, plan)
             return self._forward(plan)
         with optimized_execution(False):
-            logits = capture.replay(*_inputs(plan))
+            logits = capture.replay(*_inputs(plan), *self._weights)
         if capture.trials_left:
             capture.trials_left -= 1
             expected = self._forward(plan)
@@ -75,7 +85,7 @@ class CapturedForward:
     def _key(self, plan: StepPlan) -> _Key | None:
         """What a recording depends on; None for a plan that is not worth one."""
         rows = plan.slots.shape[0]
-        if not self._enabled or rows > MAX_ROWS or len(plan.groups) != 1 or not plan.groups[0].contiguous:
+        if not self._enabled or rows > self._max_rows or len(plan.groups) != 1 or not plan.groups[0].contiguous:
             return None
         group = plan.groups[0]
         in_a_row = group.first_slot is not None
@@ -89,7 +99,7 @@ class CapturedForward:
                 self._captures[key] = _Capture(replay)
 
     def _record(self, plan: StepPlan) -> Callable[..., torch.Tensor] | None:
-        key_count, in_a_row = plan.groups[0].key_count, plan.groups[0].first_slot is not None
+        given = plan.groups[0]
 
         def run(
             input_ids: torch.Tensor,
@@ -99,17 +109,20 @@ class CapturedForward:
             table: torch.Tensor,
             query_positions: torch.Tensor,
             first_slot: torch.Tensor,
+            *_: torch.Tensor,
         ) -> torch.Tensor:
             nothing = slots.new_empty(0)
-            start = first_slot if in_a_row else None
-            group = AttentionGroup(1, nothing, nothing, table, query_positions, key_count, True, start)
+            start = None if given.first_slot is None else first_slot
+            group = AttentionGroup(
+                1, nothing, nothing, table, query_positions, given.key_count, True, start, given.first_keys
+            )
             return self._forward(StepPlan([], input_ids, positions, slots, logit_rows, 0, [group]))
 
         try:
             with warnings.catch_warnings(record=True) as met, optimized_execution(False):
                 warnings.simplefilter("always")
                 replay: Callable[..., torch.Tensor] = torch.jit.trace(  # type: ignore[no-untyped-call]
-                    run, _inputs(plan), check_trace=False
+                    run, (*_inputs(plan), *self._weights), check_trace=False
                 )
         except RuntimeError as error:
             obstacles = [str(error)]
@@ -130,6 +143,7 @@ def _without_shape_arithmetic(replay: Callable[..., torch.Tensor]) -> Callable[.
     """
     try:
         graph = replay.graph.copy()  # type: ignore[attr-defined]
+        torch._C._jit_pass_inline(graph)
         torch._C._jit_pass_peephole(graph, False)
         torch._C._jit_pass_constant_propagation(graph)
         torch._C._jit_pass_dce(graph)

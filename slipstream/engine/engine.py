@@ -12,7 +12,7 @@ import torch
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Model
 from slipstream.engine.pages import PagePool
-from slipstream.engine.plan import BATCH_INVARIANT, KEY_BLOCK, Padding, Segment, build_plan
+from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, Padding, Segment, build_plan
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
 from slipstream.errors import SlipstreamError
@@ -29,6 +29,7 @@ _PROFILED = (1, 8, 16, 32, 64, 128, 256)
 """Token counts of the forwards that a profile measures."""
 
 _PROFILE_TRIALS = 2
+"""Of each count, once its time has settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +80,15 @@ class Engine:
         padding: Padding = BATCH_INVARIANT,
     ) -> None:
         """Reserve KV memory. UnsupportedModelError if the page size does not fit or no page does."""
-        if KEY_BLOCK % page_size:
-            raise UnsupportedModelError(f"page_size must divide {KEY_BLOCK}, but is {page_size}")
+        if FIRST_KEYS % page_size:
+            raise UnsupportedModelError(f"page_size must divide {FIRST_KEYS}, but is {page_size}")
         page_count = math.floor(kv_memory_mib * MIB / (model.bytes_per_token * page_size))
         if page_count < 1:
             needed = model.bytes_per_token * page_size / MIB
             raise UnsupportedModelError(f"kv_memory_mib of {kv_memory_mib:g} holds no page; one takes {needed:.2g} MiB")
         self.model = model
         self.page_size = page_size
-        self._padding = Padding(padding.row_multiple, max(padding.key_multiple, page_size))
+        self._padding = padding
         self.pool = PagePool(page_count)
         self.cache = SequenceCache(self.pool, page_size)
         self.kv_byte_count = model.reserve(page_count, page_size)
@@ -105,13 +106,13 @@ class Engine:
             if token_count > self.context_length or time.monotonic() > give_up:
                 break
             times = []
-            for _ in range(_PROFILE_TRIALS):
+            for _ in range(self.model.settled_after + _PROFILE_TRIALS):
                 self.cache.extend(sequence, [0] * token_count)
                 started = time.monotonic()
-                self.step([Append(sequence, token_count, 1, SamplingRule())])
+                self.step([Append(sequence, token_count, token_count, SamplingRule())])
                 times.append(time.monotonic() - started)
                 self.cache.release(sequence)
-            points.append((token_count, min(times)))  # the first of a shape is slower than those that follow
+            points.append((token_count, min(times)))
         self.step_count = 0  # of steps that served
         return points
 

@@ -26,6 +26,9 @@ class Model(Protocol):
     bytes_per_token: int
     """KV bytes one token takes over all layers."""
 
+    settled_after: int
+    """Forwards of one shape, from the first, after which another one takes as long as it will."""
+
     def reserve(self, page_count: int, page_size: int) -> int:
         """Reserve KV memory for that many pages; returns its bytes."""
 

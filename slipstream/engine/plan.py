@@ -10,7 +10,7 @@ Batch invariance on the CPU, measured with torch 2.13 in fp32 and bf16, rests on
 - a linear layer's row has the same bits for every row count that is a multiple of 8: rows are padded to one;
 - attention has the same bits for every query count that is a multiple of 8: queries are padded to one;
 - attention walks its keys in blocks of 512 and a partial block may be summed in another order: the keys of a segment
-  are padded to a multiple of 512, masked.
+  are attended to as a first block of 128 and what follows, padded to a multiple of 512, masked.
 
 A draft only guesses, so it may do without (TIGHT): one row stays one row, which halves a small draft's step.
 """
@@ -30,10 +30,19 @@ from slipstream.engine.pages import PADDING_PAGE
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What the rows and queries of a step, and the keys of each segment, are padded to a multiple of."""
+    """What the rows and queries of a step, and the keys of each segment, are padded to a multiple of.
+
+    With ``first_keys``, that many keys are attended to by themselves, and only those after them are padded to the multiple: a
+    short sequence then pays for few.
+    """
 
     row_multiple: int
     key_multiple: int
+    first_keys: int = 0
+
+    def keys(self, count: int) -> int:
+        """The padded count of ``count`` keys."""
+        return self.first_keys + _round_up(max(0, count - self.first_keys), self.key_multiple)
 
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -45,7 +54,10 @@ _KEYS_AT_ONCE = 4 * KEY_BLOCK
 """Keys gathered for one attention call. More would leave the processor's cache, and each call's memory would come fresh from
 the system: 16 sequences attended at once took 99 ms a forward of the embedded target, four at a time 27."""
 
-BATCH_INVARIANT = Padding(row_multiple=8, key_multiple=KEY_BLOCK)
+FIRST_KEYS = 128
+"""Keys in the first block, and so the largest page."""
+
+BATCH_INVARIANT = Padding(row_multiple=8, key_multiple=KEY_BLOCK, first_keys=FIRST_KEYS)
 TIGHT = Padding(row_multiple=1, key_multiple=128)
 
 
@@ -81,20 +93,41 @@ class AttentionGroup:
     key_count: int
     contiguous: bool
     first_slot: torch.Tensor | None = None
-    _masks: dict[tuple[int | None, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
+    first_keys: int = 0
+    _masks: dict[tuple[range, int | None, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
+    _tilts: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
 
-    def mask(self, window: int | None, repeats: int, dtype: torch.dtype) -> torch.Tensor:
+    @property
+    def spans(self) -> list[range]:
+        """The keys in the parts that are attended to one by one."""
+        if 0 < self.first_keys < self.key_count:
+            return [range(self.first_keys), range(self.first_keys, self.key_count)]
+        return [range(self.key_count)]
+
+    def mask(self, keys: range, window: int | None, repeats: int, dtype: torch.dtype) -> torch.Tensor:
         """Additive causal mask ``[batch, 1, repeats * queries, keys]``: a query sees its own and the ``window - 1`` keys
         before it, or all before it if window is None."""
-        if (window, repeats, dtype) not in self._masks:
+        known = (keys, window, repeats, dtype)
+        if known not in self._masks:
             queries = self.query_positions.unsqueeze(-1)
-            keys = torch.arange(self.key_count, device=queries.device)
-            hidden = keys > queries
+            positions = torch.arange(keys.start, keys.stop, device=queries.device)
+            hidden = positions > queries
             if window is not None:
-                hidden |= keys <= queries - window
+                hidden |= positions <= queries - window
             mask = torch.zeros(hidden.shape, dtype=dtype, device=queries.device).masked_fill_(hidden, -torch.inf)
-            self._masks[window, repeats, dtype] = (mask if repeats == 1 else mask.repeat(1, repeats, 1)).unsqueeze(1)
-        return self._masks[window, repeats, dtype]
+            self._masks[known] = (mask if repeats == 1 else mask.repeat(1, repeats, 1)).unsqueeze(1)
+        return self._masks[known]
+
+    def tilt(self, window: int | None, repeats: int) -> torch.Tensor:
+        """Float32 ``[batch, 1, repeats * queries]``, for two spans: -inf for a query that does not see the second, +inf for one
+        that no longer sees the first, else 0."""
+        if (window, repeats) not in self._tilts:
+            queries, first = self.query_positions, self.first_keys
+            tilt = torch.zeros(queries.shape, device=queries.device).masked_fill_(queries < first, -torch.inf)
+            if window is not None:
+                tilt.masked_fill_(queries - window >= first - 1, torch.inf)
+            self._tilts[window, repeats] = tilt.repeat(1, repeats).unsqueeze(1)
+        return self._tilts[window, repeats]
 
 
 @dataclass(slots=True)
@@ -134,6 +167,7 @@ class StepPlan:
                     group.key_count,
                     contiguous=True,
                     first_slot=group.first_slot,
+                    first_keys=group.first_keys,
                 )
             ],
         )
@@ -157,7 +191,7 @@ def build_plan(
         positions[row : row + count] = at
         slots[row : row + count] = np.asarray(segment.pages)[at // page_size] * page_size + at % page_size
         wanted_rows.extend(range(row + count - segment.wanted, row + count))
-        key_count = _round_up(segment.start + count, padding.key_multiple)
+        key_count = padding.keys(segment.start + count)
         # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md).
         first_slot = -1
         if len(segments) == 1:
@@ -166,7 +200,7 @@ def build_plan(
             first_slot = -1
         shapes[_round_up(count, padding.row_multiple), key_count, first_slot].append((segment, row))
         row += count
-    logit_rows = wanted_rows + [0] * (_round_up(len(wanted_rows), padding.row_multiple) - len(wanted_rows))
+    logit_rows = wanted_rows + [0] * (_logit_row_count(len(wanted_rows), row_count, padding) - len(wanted_rows))
     return StepPlan(
         segments=segments,
         input_ids=_tensor(input_ids, device).unsqueeze(0),
@@ -175,11 +209,21 @@ def build_plan(
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
         logit_count=len(wanted_rows),
         groups=[
-            _group(part, query_count, key_count, first_slot, page_size, device, contiguous=len(segments) == 1)
+            _group(part, query_count, key_count, first_slot, padding, page_size, device, contiguous=len(segments) == 1)
             for (query_count, key_count, first_slot), members in shapes.items()
             for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
         ],
     )
+
+
+def _logit_row_count(wanted: int, row_count: int, padding: Padding) -> int:
+    """Padded to one of few counts, so that forwards have few shapes to be recorded in: a power of two of multiples."""
+    count = padding.row_multiple
+    if count == 1:
+        return wanted
+    while count < wanted:
+        count *= 2
+    return min(count, max(row_count, _round_up(wanted, padding.row_multiple)))
 
 
 def _first_slot(pages: TokenSequence[int], page_size: int) -> int:
@@ -198,6 +242,7 @@ def _group(
     query_count: int,
     key_count: int,
     first_slot: int,
+    padding: Padding,
     page_size: int,
     device: torch.device,
     *,
@@ -224,6 +269,7 @@ def _group(
         key_count=key_count,
         contiguous=contiguous,
         first_slot=None if gathered else torch.tensor(first_slot),
+        first_keys=padding.first_keys,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from slipstream.engine import attention, capture
+from slipstream.engine import attention, capture, packing
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.plan import StepPlan
@@ -26,8 +26,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class TransformersModel:
     """A decoder-only transformers model over paged KV."""
 
-    def __init__(self, model: Any, generation: GenerationConfig) -> None:
-        """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be served."""
+    def __init__(self, model: Any, generation: GenerationConfig, *, single_rows: bool = False) -> None:
+        """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be served.
+
+        ``single_rows`` says that most forwards will have one row, so that its layers are laid out for that.
+        """
         self._model = model
         config = model.config.get_text_config()
         self.architecture = type(model).__name__
@@ -38,17 +41,20 @@ class TransformersModel:
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.device = model.device
         self.weights_fingerprint = _weights_fingerprint(model, self.end_token_ids)
-        self._layers = _probe_layers(model)
+        small = sum(weight.numel() for weight in model.parameters()) <= capture.MAX_PARAMETERS
+        self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None
-        small = sum(weight.numel() for weight in model.parameters()) <= capture.MAX_PARAMETERS
-        worth_capturing = small and self.device.type == "cpu"
-        self._run = capture.CapturedForward(self._run_modules) if worth_capturing else self._run_modules
+        self._run, self.settled_after = self._run_modules, 1
+        if small and self.device.type == "cpu":
+            max_rows = capture.MAX_ROWS_UNPADDED if single_rows else capture.MAX_ROWS
+            self._run = capture.CapturedForward(self._run_modules, packing.packed_weights(model), max_rows)
+            self.settled_after = capture.SETTLED_AFTER
         # Our attention has its own mask; a mask of four dimensions keeps transformers from computing one.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
 
     @classmethod
-    def load(cls, name: str, *, device: str, dtype: str) -> TransformersModel:
+    def load(cls, name: str, *, device: str, dtype: str, single_rows: bool = False) -> TransformersModel:
         """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be served."""
         source = Path(name).expanduser()
         if source.exists() and not (source / "config.json").exists():
@@ -71,7 +77,7 @@ class TransformersModel:
                     "attention interface can be served"
                 ) from error
             raise UnsupportedModelError(f"cannot load {name} on {device} as {dtype}: {error}") from error
-        return cls(model, generation)
+        return cls(model, generation, single_rows=single_rows)
 
     def reserve(self, page_count: int, page_size: int) -> int:
         self._memory = KvMemory(self._layers, page_count, page_size, self._model.dtype, self.device)
@@ -112,6 +118,16 @@ def _refuse_foreign(config: Any) -> None:
         raise UnsupportedModelError(
             f"{name} has layers of {', '.join(sorted(foreign))}; only full and sliding-window attention can be served"
         )
+
+
+def _probe_packed(model: Any, least_weights: int) -> list[LayerShape]:
+    """Pack the model's layers and probe it; leave it as it was if it reads its layers' weights itself."""
+    packed = packing.pack(model, least_weights)
+    try:
+        return _probe_layers(model)
+    except UnsupportedModelError:
+        packed.undo()
+        return _probe_layers(model)
 
 
 def _probe_layers(model: Any) -> list[LayerShape]:
