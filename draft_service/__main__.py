@@ -35,6 +35,6 @@ if __name__ == "__main__":
         rpc_service="slipstream.v1.DraftService",
         role="draft",
         padding=TIGHT,
-        profile_seconds=0.1,
+        profile_seconds=0.3,
         add_service=_add,
     )

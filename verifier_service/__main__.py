@@ -35,6 +35,6 @@ if __name__ == "__main__":
         rpc_service="slipstream.v1.VerifierService",
         role="target",
         padding=BATCH_INVARIANT,
-        profile_seconds=1.0,
+        profile_seconds=1.5,
         add_service=_add,
     )

@@ -19,7 +19,7 @@ import torch
 from torch.jit import optimized_execution  # type: ignore[attr-defined]
 from torch.jit._trace import TracerWarning
 
-from slipstream.engine.plan import AttentionGroup, StepPlan
+from slipstream.engine.plan import SMALL_STEP, AttentionGroup, StepPlan
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,6 @@ _Key = tuple[int, int, int, int, bool]
 
 MAX_PARAMETERS = 64_000_000
 """Above, arithmetic dwarfs dispatch and recording takes long."""
-
-MAX_ROWS = 64
-MAX_ROWS_UNPADDED = 8
-"""Where rows are not padded each count is a shape of its own, and a recording takes as long as dozens of forwards."""
 
 _USES_BEFORE_CAPTURE = 2
 _NO_SLOT = torch.tensor(-1)
@@ -51,11 +47,9 @@ class _Capture:
 class CapturedForward:
     """Calls ``forward``, or for shapes that come again and again its recording. Belongs to one thread."""
 
-    def __init__(self, forward: Forward, weights: Sequence[torch.Tensor] = (), max_rows: int = MAX_ROWS) -> None:
-        """``weights``: tensors that a recording cannot hold and is handed in each call, as packed ones are. Forwards of more
-        than ``max_rows`` rows are not recorded."""
+    def __init__(self, forward: Forward, weights: Sequence[torch.Tensor] = ()) -> None:
+        """``weights``: tensors that a recording cannot hold and is handed in each call, as packed ones are."""
         self._forward = forward
-        self._max_rows = max_rows
         self._weights = weights
         self._use_counts: dict[_Key, int] = {}
         self._captures: dict[_Key, _Capture] = {}
@@ -85,11 +79,13 @@ class CapturedForward:
     def _key(self, plan: StepPlan) -> _Key | None:
         """What a recording depends on; None for a plan that is not worth one."""
         rows = plan.slots.shape[0]
-        if not self._enabled or rows > self._max_rows or len(plan.groups) != 1 or not plan.groups[0].contiguous:
+        if not self._enabled or rows > SMALL_STEP or len(plan.groups) != 1 or not plan.groups[0].contiguous:
+            return None
+        logit_rows = plan.logit_rows.shape[0]
+        if logit_rows not in (1, rows):  # a target's prefill: each sequence has few
             return None
         group = plan.groups[0]
-        in_a_row = group.first_slot is not None
-        return rows, plan.logit_rows.shape[0], group.key_count, group.query_positions.shape[1], in_a_row
+        return rows, logit_rows, group.key_count, group.query_positions.shape[1], group.first_slot is not None
 
     def _count(self, key: _Key, plan: StepPlan) -> None:
         self._use_counts[key] = self._use_counts.get(key, 0) + 1

@@ -25,7 +25,7 @@ from slipstream.sampling.rule import SamplingRule
 
 MIB = 2**20
 
-_PROFILED = (1, 8, 16, 32, 64, 128, 256)
+_PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 """Token counts of the forwards that a profile measures."""
 
 _PROFILE_TRIALS = 2
@@ -109,7 +109,7 @@ class Engine:
             for _ in range(self.model.settled_after + _PROFILE_TRIALS):
                 self.cache.extend(sequence, [0] * token_count)
                 started = time.monotonic()
-                self.step([Append(sequence, token_count, token_count, SamplingRule())])
+                self.step([Append(sequence, token_count, 1 if self.runs_on else token_count, SamplingRule())])
                 times.append(time.monotonic() - started)
                 self.cache.release(sequence)
             points.append((token_count, min(times)))
@@ -136,7 +136,7 @@ class Engine:
     @property
     def runs_on(self) -> bool:
         """Whether `run_on` may be used: rows are not padded, which what a target promises needs."""
-        return self._padding.row_multiple == 1
+        return self._padding.single_row
 
     def run_on(self, append: Append, count: int) -> list[Choice]:
         """What ``count`` steps of one wanted row would choose, each token appended for the next, planned once for them all.

@@ -12,7 +12,8 @@ Batch invariance on the CPU, measured with torch 2.13 in fp32 and bf16, rests on
 - attention walks its keys in blocks of 512 and a partial block may be summed in another order: the keys of a segment
   are attended to as a first block of 128 and what follows, padded to a multiple of 512, masked.
 
-A draft only guesses, so it may do without (TIGHT): one row stays one row, which halves a small draft's step.
+A draft only guesses, so it may do without (TIGHT): one row stays one row, which halves a small draft's step. More rows are
+padded there too, for few shapes to record (`slipstream.engine.capture`).
 """
 
 from __future__ import annotations
@@ -27,18 +28,36 @@ import torch
 
 from slipstream.engine.pages import PADDING_PAGE
 
+SMALL_STEP = 64
+"""Rows of a step that is mostly overhead."""
+
 
 @dataclass(frozen=True, slots=True)
 class Padding:
     """What the rows and queries of a step, and the keys of each segment, are padded to a multiple of.
 
     With ``first_keys``, that many keys are attended to by themselves, and only those after them are padded to the multiple: a
-    short sequence then pays for few.
+    short sequence then pays for few. With ``single_row`` a step of one row is not padded, nor are the queries of each of
+    several segments.
     """
 
     row_multiple: int
     key_multiple: int
     first_keys: int = 0
+    single_row: bool = False
+
+    def rows(self, count: int) -> int:
+        """The padded count of a step's ``count`` rows."""
+        return count if count == 1 and self.single_row else _round_up(count, self.row_multiple)
+
+    def queries(self, count: int) -> int:
+        """The padded count of ``count`` queries of one of several segments."""
+        return count if self.single_row else _round_up(count, self.row_multiple)
+
+    def logit_rows(self, wanted: int, row_count: int) -> int:
+        """The padded count of ``wanted`` logits: those of all rows where a small step wants many, for few shapes of it."""
+        count = self.queries(wanted)
+        return row_count if self.row_multiple < count and row_count <= SMALL_STEP else count
 
     def keys(self, count: int) -> int:
         """The padded count of ``count`` keys."""
@@ -58,7 +77,7 @@ FIRST_KEYS = 128
 """Keys in the first block, and so the largest page."""
 
 BATCH_INVARIANT = Padding(row_multiple=8, key_multiple=KEY_BLOCK, first_keys=FIRST_KEYS)
-TIGHT = Padding(row_multiple=1, key_multiple=128)
+TIGHT = Padding(row_multiple=8, key_multiple=128, single_row=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +197,7 @@ def build_plan(
 ) -> StepPlan:
     """Lay out a batch. The padding's key multiple must be one of ``page_size`` too; ``slot_count`` is the memory's size."""
     counts = [len(segment.tokens) for segment in segments]
-    row_count = _round_up(sum(counts), padding.row_multiple)
+    row_count = padding.rows(sum(counts))
     input_ids = np.zeros(row_count, dtype=np.int64)
     positions = np.zeros(row_count, dtype=np.int64)
     slots = np.full(row_count, PADDING_PAGE * page_size, dtype=np.int64)
@@ -192,15 +211,17 @@ def build_plan(
         slots[row : row + count] = np.asarray(segment.pages)[at // page_size] * page_size + at % page_size
         wanted_rows.extend(range(row + count - segment.wanted, row + count))
         key_count = padding.keys(segment.start + count)
-        # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md).
+        # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md), and few keys
+        # gathered are no slower; so short sequences have one shape, wherever their pages are.
         first_slot = -1
-        if len(segments) == 1:
+        if len(segments) == 1 and key_count > FIRST_KEYS:
             first_slot = _first_slot(segment.pages[: -(-(segment.start + count) // page_size)], page_size)
         if first_slot + key_count > slot_count:
             first_slot = -1
-        shapes[_round_up(count, padding.row_multiple), key_count, first_slot].append((segment, row))
+        query_count = row_count if len(segments) == 1 else padding.queries(count)
+        shapes[query_count, key_count, first_slot].append((segment, row))
         row += count
-    logit_rows = wanted_rows + [0] * (_logit_row_count(len(wanted_rows), row_count, padding) - len(wanted_rows))
+    logit_rows = wanted_rows + [0] * (padding.logit_rows(len(wanted_rows), row_count) - len(wanted_rows))
     return StepPlan(
         segments=segments,
         input_ids=_tensor(input_ids, device).unsqueeze(0),
@@ -214,16 +235,6 @@ def build_plan(
             for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
         ],
     )
-
-
-def _logit_row_count(wanted: int, row_count: int, padding: Padding) -> int:
-    """Padded to one of few counts, so that forwards have few shapes to be recorded in: a power of two of multiples."""
-    count = padding.row_multiple
-    if count == 1:
-        return wanted
-    while count < wanted:
-        count *= 2
-    return min(count, max(row_count, _round_up(wanted, padding.row_multiple)))
 
 
 def _first_slot(pages: TokenSequence[int], page_size: int) -> int:

@@ -47,8 +47,7 @@ class TransformersModel:
         self._memory: KvMemory | None = None
         self._run, self.settled_after = self._run_modules, 1
         if small and self.device.type == "cpu":
-            max_rows = capture.MAX_ROWS_UNPADDED if single_rows else capture.MAX_ROWS
-            self._run = capture.CapturedForward(self._run_modules, packing.packed_weights(model), max_rows)
+            self._run = capture.CapturedForward(self._run_modules, packing.packed_weights(model))
             self.settled_after = capture.SETTLED_AFTER
         # Our attention has its own mask; a mask of four dimensions keeps transformers from computing one.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)

@@ -110,8 +110,9 @@ def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine
         )  # three seconds the paper model can do without
 
         log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
-        single_rows = padding.row_multiple == 1
-        model = TransformersModel.load(name, device=settings.device, dtype=settings.dtype, single_rows=single_rows)
+        model = TransformersModel.load(
+            name, device=settings.device, dtype=settings.dtype, single_rows=padding.single_row
+        )
     engine = Engine(
         model,
         kv_memory_mib=settings.kv_memory_mib,
