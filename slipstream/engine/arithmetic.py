@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.model import Choose, run_one_by_one
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
@@ -110,6 +111,9 @@ class ArithmeticModel:
         duration = settings.forward_ms / 1e3 + settings.row_us / 1e6 * plan.input_ids.shape[1]
         time.sleep(max(0.0, duration - (time.perf_counter() - started)))
         return logits
+
+    def forward_one_by_one(self, plan: StepPlan, token: int, choose: Choose) -> None:
+        run_one_by_one(self.forward, plan, token, choose)
 
     def _ranked(self, context_sum: int, position: int) -> list[int]:
         """The likeliest tokens, best first."""

@@ -152,22 +152,26 @@ class Engine:
         plan = build_plan([segment], self.page_size, self.model.device, self._padding, self._slot_count)
         choices: list[Choice] = []
         rows: list[torch.Tensor] = []
-        for index in range(count):
+        plain = is_plain_argmax(Row(rule, first + 1, sequence.tokens, drafting=True))
+
+        def next_token(index: int, logits: torch.Tensor) -> int | None:
             position = first + 1 + index
-            logits = self.model.forward(plan.one_row(index, sequence.tokens[position - 1]))
-            self.step_count += 1
-            row = Row(rule, position, sequence.tokens, drafting=True)
-            if is_plain_argmax(row):
+            if plain:
                 rows.append(logits)
                 token = int(logits.argmax())
             else:
-                choices += choose(logits, [row])
+                choices.extend(choose(logits, [Row(rule, position, sequence.tokens, drafting=True)]))
                 token = choices[-1].token
             if token in rule.end_token_ids or index == count - 1:
                 self.cache.truncate(sequence, position)
-                break
+                return None
             sequence.tokens[position] = token
-        return choices or choose_likeliest(torch.cat(rows).float(), candidate_count=0)
+            return token
+
+        self.model.forward_one_by_one(plan, sequence.tokens[first], next_token)
+        choices = choices or choose_likeliest(torch.cat(rows).float(), candidate_count=0)
+        self.step_count += len(choices)
+        return choices
 
     def _answer(self, appends: TokenSequence[Append], logits: torch.Tensor) -> list[Appended]:
         """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""

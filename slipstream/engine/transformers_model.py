@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from slipstream.engine import attention, capture, packing
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
+from slipstream.engine.model import Choose, run_one_by_one
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
@@ -45,7 +47,8 @@ class TransformersModel:
         self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None
-        self._run, self.settled_after = self._run_modules, 1
+        self._run: Callable[[StepPlan], torch.Tensor] = self._run_modules
+        self.settled_after = 1
         if small and self.device.type == "cpu":
             self._run = capture.CapturedForward(self._run_modules, packing.packed_weights(model))
             self.settled_after = capture.SETTLED_AFTER
@@ -89,6 +92,13 @@ class TransformersModel:
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
         return self._run(plan)[: plan.logit_count]
+
+    @torch.inference_mode()
+    def forward_one_by_one(self, plan: StepPlan, token: int, choose: Choose) -> None:
+        if isinstance(self._run, capture.CapturedForward):
+            self._run.one_by_one(plan, token, choose)
+        else:
+            run_one_by_one(self._run, plan, token, choose)
 
     def _run_modules(self, plan: StepPlan) -> torch.Tensor:
         output = self._model(
