@@ -19,7 +19,8 @@ from opentelemetry.trace import Span, SpanKind
 from orchestrator.breaker import Breaker
 from orchestrator.peer_sequence import REASONS_TO_RESTATE, PeerSequence, Position
 from orchestrator.peers import DraftPeer, ModelInfo, PeerTiming
-from orchestrator.speculation.planner import PairKnowledge, RoundPlan
+from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.plan import RoundPlan
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SessionSpeculation
 from slipstream.errors import Code

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeVar
 
 from orchestrator.errors import PromptTooLongError
 from orchestrator.session import TurnLimits
-from orchestrator.speculation.planner import Overlap
+from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings
 from slipstream.errors import FieldViolation, InvalidFieldsError

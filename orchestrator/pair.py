@@ -16,7 +16,7 @@ from orchestrator.errors import NotReadyError, SessionBusyError
 from orchestrator.generation import GenerationSettings, ModelLimits, ResolvedTurn, resolve
 from orchestrator.peers import DraftPeer, ModelInfo, VerifierPeer
 from orchestrator.rounds import Rounds
-from orchestrator.speculation.planner import PairKnowledge
+from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.store import SessionRecord, SessionStore
 from orchestrator.text import Codec

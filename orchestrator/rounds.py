@@ -20,7 +20,8 @@ from orchestrator.generation import ResolvedTurn
 from orchestrator.peers import ModelInfo, PeerTiming, Verification
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
-from orchestrator.speculation.planner import PLAIN, Overlap, PairKnowledge, RoundPlan
+from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
 from orchestrator.speculation.session import Candidate
 from orchestrator.store import SessionRecord
@@ -106,6 +107,8 @@ class Rounds:
                 "speculation does not pay for session %s: plain decoding, and a probe now and then", record.session.id
             )
         self.pair.session_count = max(1, self._budget.session_count)
+        if record.verifier.handle is None:
+            self._verifying.open(record.verifier)
         choice = await self._choose(session, tokens, turn, plan, longest, span)
         proposal = self._checked(choice.proposal, turn, session)
         ahead = None

@@ -26,7 +26,7 @@ from orchestrator.generation import ADAPTIVE, GenerationSettings
 from orchestrator.pair import ServedPair
 from orchestrator.peers import ModelInfo
 from orchestrator.session import FinishReason
-from orchestrator.speculation.planner import Overlap
+from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from orchestrator.store import SessionRecord
 from orchestrator.text import Message

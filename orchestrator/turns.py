@@ -16,7 +16,7 @@ from orchestrator.generation import ResolvedTurn
 from orchestrator.interrupt import Interrupt
 from orchestrator.rounds import Round, Rounds
 from orchestrator.session import FinishReason, Turn, common_prefix_length
-from orchestrator.speculation.planner import Overlap
+from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from orchestrator.store import SessionRecord
 from slipstream.sampling.outcome import TokenLogprobs

@@ -42,6 +42,29 @@ class VerifierSide:
         self._target = target
         self._lease_seconds = lease_seconds
         self._patience = patience_seconds
+        self._openings: dict[int, asyncio.Task[None]] = {}
+        """By the sequence's id. Each is a task of its own: a round that is given up leaves no handle that nobody knows."""
+
+    def open(self, sequence: PeerSequence) -> asyncio.Task[None]:
+        """Begin to open a handle, or go on with it: before a first round its proposal is worked on meanwhile."""
+        opening = self._openings.get(id(sequence))
+        if opening is None:
+            opening = self._openings[id(sequence)] = asyncio.create_task(self._open(sequence))
+            opening.add_done_callback(lambda done: self._opened(sequence, done))
+        return opening
+
+    async def _open(self, sequence: PeerSequence) -> None:
+        home, target = self.verifiers.home(sequence), self._target
+        handle = await home.open_sequence(target.tokenizer_fingerprint, target.weights_fingerprint, self._lease_seconds)
+        if sequence.address != home.address:  # released, or moved, meanwhile
+            home.close_sequence(handle)
+            return
+        sequence.handle, sequence.round = handle, 0
+
+    def _opened(self, sequence: PeerSequence, opening: asyncio.Task[None]) -> None:
+        del self._openings[id(sequence)]
+        if not opening.cancelled():
+            opening.exception()  # whoever waits for it is told; often nobody does
 
     async def verify(
         self,
@@ -97,13 +120,9 @@ class VerifierSide:
         logprobs: LogprobRequest | None,
         span: Span,
     ) -> Verification:
+        while sequence.handle is None:
+            await asyncio.shield(self.open(sequence))
         home = self.verifiers.home(sequence)
-        if sequence.handle is None:
-            target = self._target
-            sequence.handle = await home.open_sequence(
-                target.tokenizer_fingerprint, target.weights_fingerprint, self._lease_seconds
-            )
-            sequence.round = 0
         answer = await home.verify(
             sequence.handle,
             sequence.next_round(),

@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from orchestrator.speculation.costs import VerifyCosts
 
 _FRESH_SECONDS = 0.01
@@ -49,17 +51,12 @@ class VerifyBudget:
 
     def _compute(self) -> float:
         """The lowest odds worth a place, by the step-time curve."""
-        odds = sorted((odds for survivals in self._survivals.values() for odds in survivals), reverse=True)
-        count, expected = len(self._survivals), float(len(self._survivals))
-        around = self._costs.around.value
-        best_rate = expected / max(1e-9, self._step(count) + around)
-        threshold = 1.0 + 1e-9
-        for index, survival in enumerate(odds, 1):
-            expected += survival
-            rate = expected / max(1e-9, self._step(count + index) + around)
-            if rate >= best_rate:
-                best_rate, threshold = rate, survival
-        return threshold
-
-    def _step(self, token_count: int) -> float:
-        return self._costs.beside.at(token_count) or self._costs.alone.at(token_count)
+        odds = np.sort(np.concatenate([np.asarray(survivals, dtype=float) for survivals in self._survivals.values()]))
+        odds = odds[::-1]
+        count = len(self._survivals)
+        expected = count + np.concatenate(([0.0], np.cumsum(odds)))
+        curve = self._costs.beside if self._costs.beside.known else self._costs.alone
+        times = curve.table(count + np.arange(len(expected))) + self._costs.around.value
+        rates = expected / np.maximum(1e-9, times)
+        kept = len(odds) - int(rates[::-1].argmax())  # of equal rates the most
+        return float(odds[kept - 1]) if kept else 1.0 + 1e-9

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 _WEIGHT = 0.1
 """Of a new observation, once there are enough to have a mean."""
@@ -11,6 +17,7 @@ _WEIGHT = 0.1
 LONGEST_WEIGHED = 64
 """Draft tokens of a round beyond which nothing is weighed."""
 
+_OWN = np.arange(LONGEST_WEIGHED + 2, dtype=np.float64)
 _TABLE_USES = 16
 
 _HICCUP = 4.0
@@ -81,20 +88,18 @@ class StepTimeCurve:
 
     def at(self, token_count: float) -> float:
         """Expected seconds of a step; 0 if nothing is known. More tokens never take less."""
+        return float(self.table(np.array([token_count]))[0])
+
+    def table(self, token_counts: NDArray[np.integer[Any]] | Floats) -> Floats:
+        """`at` for many token counts."""
         if not self._counts:
-            return 0.0
-        below_count, below = self._counts[0], self._times[0].value
-        if token_count <= below_count:
-            return below
-        for count, time in zip(self._counts[1:], self._times[1:], strict=True):
-            here = max(below, time.value)
-            if token_count <= count:
-                return below + (here - below) * (token_count - below_count) / (count - below_count)
-            below_count, below = count, here
-        if len(self._counts) == 1:
-            return below
-        slope = max(0.0, below - self._times[-2].value) / (below_count - self._counts[-2])
-        return below + slope * (token_count - below_count)
+            return np.zeros(len(token_counts))
+        times = np.maximum.accumulate([time.value for time in self._times])
+        table = np.interp(token_counts, self._counts, times)
+        if len(self._counts) > 1:
+            slope = (times[-1] - times[-2]) / (self._counts[-1] - self._counts[-2])
+            table += slope * np.maximum(0.0, token_counts - self._counts[-1])
+        return table
 
 
 class VerifyCosts:
@@ -107,7 +112,7 @@ class VerifyCosts:
         self.around = Average(ceiling=_HICCUP)
         self.others = Average(0.0)
         """Tokens of other sessions in the same step."""
-        self._rounds: dict[bool, list[float]] = {}
+        self._rounds: dict[bool, Floats] = {}
         self._until_fresh = 0
 
     def observe(self, own: int, in_step: int, forward: float, round_trip: float, *, beside: bool) -> None:
@@ -117,22 +122,23 @@ class VerifyCosts:
         self.around.observe(max(0.0, round_trip - forward))
         self.others.observe(max(0, in_step - own))
 
-    def rounds(self, *, beside: bool) -> list[float]:
+    def rounds(self, *, beside: bool) -> Floats:
         """`at` for 0, 1, 2 .. own tokens, as it was not many observations ago: plans weigh many lengths for every round."""
         self._until_fresh -= 1
         if self._until_fresh < 0:
             self._until_fresh = _TABLE_USES
             self._rounds.clear()
         if beside not in self._rounds:
-            self._rounds[beside] = [max(1e-6, self.at(own, beside=beside)) for own in range(LONGEST_WEIGHED + 2)]
+            self._rounds[beside] = np.maximum(1e-6, self._table(_OWN, beside=beside))
         return self._rounds[beside]
 
     def at(self, own: int, *, beside: bool) -> float:
         """Expected seconds from asking to the answer."""
-        count = own + self.others.value
-        alone = self.alone.at(count)
-        step = (self.beside.at(count) or alone) if beside else alone or self.beside.at(count)
-        return step + self.around.value
+        return float(self._table(np.array([float(own)]), beside=beside)[0])
+
+    def _table(self, own: Floats, *, beside: bool) -> Floats:
+        curve, other = (self.beside, self.alone) if beside else (self.alone, self.beside)
+        return (curve if curve.known else other).table(own + self.others.value) + self.around.value
 
 
 class DraftCosts:

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import LONGEST_WEIGHED
+from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import NgramIndex
-from orchestrator.speculation.planner import Overlap, PairKnowledge, Planner
+from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Proposal, Source
 
 _MATCHES = (4, 6, 10, 20)
@@ -98,14 +102,10 @@ class SessionSpeculation:
 
     def best_length(self, survivals: Sequence[float], *, beside: bool) -> int:
         """How many tokens of a proposal that is there are worth verifying: most expected tokens a second."""
-        verify = self._pair.verify.rounds(beside=beside)
-        expected, best_rate, best = 1.0, 1 / verify[1], 0
-        for length, survival in enumerate(survivals[:LONGEST_WEIGHED], 1):
-            expected += survival
-            rate = expected / verify[1 + length]
-            if rate >= best_rate:
-                best_rate, best = rate, length
-        return best
+        weighed = survivals[:LONGEST_WEIGHED]
+        expected = np.concatenate(([1.0], 1.0 + np.cumsum(weighed)))
+        rates = expected / self._pair.verify.rounds(beside=beside)[1 : len(expected) + 1]
+        return len(weighed) - int(rates[::-1].argmax())  # of equal rates the longest: its tokens cost nothing
 
     def rate(self, expected: float, length: int, waited: float, *, beside: bool) -> float:
         """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them accepted, after a wait."""

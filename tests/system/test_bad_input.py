@@ -48,7 +48,7 @@ SETTINGS = [
     (pb.GenerationSettings(sampling={"top_p": 0}), "settings.sampling.top_p"),
     (pb.GenerationSettings(max_token_count=0), "settings.max_token_count"),
     (pb.GenerationSettings(stop_strings=[""]), "settings.stop_strings"),
-    (pb.GenerationSettings(speculation={"mode": 2, "draft_length": 33}), "settings.speculation.draft_length"),
+    (pb.GenerationSettings(speculation={"mode": 2, "draft_length": 65}), "settings.speculation.draft_length"),
     (pb.GenerationSettings(speculation={"mode": 2, "draft_length": 0}), "settings.speculation.draft_length"),
 ]
 
@@ -177,7 +177,7 @@ def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
             item(handle=handle, round=3, tail=[5], base_length=-1),
             item(handle=handle, round=4, tail=[5], base_length=7),
             item(handle=handle, round=5, tail=[259]),
-            item(handle=handle, round=6, tail=[5], proposal=[5] * 33),
+            item(handle=handle, round=6, tail=[5], proposal=[5] * 65),
             item(handle=handle, round=7, tail=[5], rule={"temperature": -1}),
             item(handle=handle, round=8, tail=[5] * 9000),
             item(handle=handle, round=9, tail=[5], rule={"end_token_ids": [259], "first_end_position": 99}),

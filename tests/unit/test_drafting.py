@@ -10,7 +10,7 @@ from opentelemetry.trace import INVALID_SPAN
 from orchestrator.drafting import Ask, DraftRequest, DraftSession
 from orchestrator.peer_sequence import Position
 from orchestrator.peers import PeerTiming
-from orchestrator.speculation.planner import PairKnowledge
+from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SessionSpeculation
 from slipstream.errors import Code

@@ -8,7 +8,7 @@ from orchestrator.breaker import Breaker
 from orchestrator.drafting import DraftSession
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.peer_sequence import PeerSequence
-from orchestrator.speculation.planner import PairKnowledge
+from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.store import SessionStore
 from orchestrator.text import Codec

@@ -16,8 +16,10 @@ from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
+from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import NgramIndex
-from orchestrator.speculation.planner import Overlap, PairKnowledge, Planner, RoundPlan
+from orchestrator.speculation.plan import Overlap, RoundPlan
+from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Source
 from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.speculation.sharpening import FACTORS, Sharpening

@@ -1,0 +1,93 @@
+"""Tokens a second that each way to run rounds should bring, from what has been measured: acceptance by position, verification
+by the tokens in it, a draft's step, and what surrounds the two (network, queues). Pure.
+
+With S_i the odds that the first i draft tokens survive, V(n) a verification of n tokens, D(k) a proposal of k, and h the odds
+that the draft has prepared for what verification answered::
+
+    plain          1                 / V(1)
+    synchronous    (1 + S_1 .. S_k)  / (V(1 + k) + D(k))
+    enumerated     (1 + h (S_1 .. S_k) + (1 - h) (S_1 .. S_r)) / (max(V(1 + k), D(1 + k)) + (1 - h) D(r))
+                                                                   r: the best k of a synchronous round
+    run ahead      (1 + u S_m (S_1 .. S_(k-m)))  / V(1 + k - m)    m: tokens that go by until a proposal is there
+                                                                   u: proposals a verification
+
+Maximising over k is the ratio rule: a token more is drafted while its odds by its seconds beat the average.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.speculation.costs import LONGEST_WEIGHED
+from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.plan import Overlap, RoundPlan
+
+Floats = NDArray[np.float64]
+
+_LENGTHS = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, LONGEST_WEIGHED])
+"""Draft lengths that are weighed: close together where a token more or less matters."""
+
+_BRANCH_COUNTS = np.array([2, 4, 8, 16])
+
+FIXED_BRANCHES = 8
+"""Where their number is not weighed."""
+
+
+class Forecasts:
+    """Of one session's next round. Of equal rates the shorter draft and the fewer branches win."""
+
+    def __init__(self, pair: PairKnowledge, survivals: list[float]) -> None:
+        """``survivals``: the odds that the first 1, 2 .. tokens survive, as many as a draft may have."""
+        self._pair = pair
+        self._survivals = np.array(survivals)
+        self._sums = np.concatenate(([1.0], 1.0 + np.cumsum(self._survivals)))
+        """Of expected tokens of a round, by the draft's length."""
+        self._lengths = _LENGTHS[: int(np.searchsorted(_LENGTHS, len(survivals), side="right"))]
+        self._around = pair.drafting.around.value
+        self._recovery = RoundPlan(0)
+
+    def best(self, way: Overlap) -> RoundPlan:
+        """The best plan of one way; its rate is not corrected."""
+        if way is Overlap.RUN_AHEAD:
+            return self._run_ahead()
+        if self._recovery.rate is None:
+            self._recovery = self._synchronous()
+        return self._recovery if way is Overlap.NONE else self._enumerated(self._recovery.draft_length)
+
+    def _synchronous(self) -> RoundPlan:
+        lengths, verify = self._lengths, self._pair.verify.rounds(beside=False)
+        step = self._pair.drafting.busy(1, self._pair.session_count)
+        rates = self._sums[lengths] / (verify[1 + lengths] + self._around + lengths * step)
+        best = int(rates.argmax())
+        return RoundPlan(int(lengths[best]), Overlap.NONE, rate=float(rates[best]))
+
+    def _enumerated(self, recovery: int) -> RoundPlan:
+        lengths, pair = self._lengths, self._pair
+        verify, drafting = pair.verify.rounds(beside=True), pair.drafting
+        counts = _BRANCH_COUNTS.tolist()
+        hits = np.array([[pair.hits.at(count)] for count in counts])
+        steps = np.array([[drafting.busy(1, count * pair.session_count)] for count in counts])
+        expected = hits * self._sums[lengths] + (1 - hits) * self._sums[recovery]
+        overlapped = np.maximum(verify[1 + lengths], self._around + (1 + lengths) * steps)
+        rates = expected / (overlapped + (1 - hits) * drafting.at(recovery, pair.session_count))
+        branches, best = divmod(int(rates.argmax()), len(lengths))
+        return RoundPlan(int(lengths[best]), Overlap.ENUMERATE, counts[branches], float(rates.max()), recovery)
+
+    def _run_ahead(self) -> RoundPlan:
+        """A proposal arrives after a delay; by then a token has gone by for each round."""
+        pair = self._pair
+        verify = pair.verify.rounds(beside=True)
+        step = pair.drafting.busy(1, FIXED_BRANCHES * pair.session_count)
+        busy = (self._lengths + 1) * step
+        gone = np.ceil((self._around + busy) / verify[1]).astype(int)
+        in_time = gone < self._lengths
+        if not in_time.any():
+            return RoundPlan(int(self._lengths[0]), Overlap.RUN_AHEAD, FIXED_BRANCHES, 0.0)
+        lengths, gone, busy = self._lengths[in_time], gone[in_time], busy[in_time]
+        rest = lengths - gone
+        used = np.minimum(1.0, verify[1] / np.maximum(1e-6, busy))
+        arrived = np.where(gone > 0, self._survivals[gone - 1], 1.0)
+        rates = (1 + used * arrived * (self._sums[rest] - 1)) / verify[1 + rest]
+        best = int(rates.argmax())
+        return RoundPlan(int(lengths[best]), Overlap.RUN_AHEAD, FIXED_BRANCHES, float(rates[best]))
