@@ -50,5 +50,10 @@ class PairKnowledge:
         self.calibration = Calibration()
         self.hits = HitRates()
         self.sharpening = Sharpening()
-        self.corrections: defaultdict[Overlap | None, Correction] = defaultdict(Correction)
-        """For plain decoding (None) too."""
+        self._corrections: defaultdict[tuple[Overlap | None, int], Correction] = defaultdict(Correction)
+
+    def correction(self, way: Overlap | None) -> Correction:
+        """Of the forecasts for a way, or for plain decoding (None), with about as many sessions as now: where many share a
+        draft
+        and a verifier, they wait for one another in ways that a forecast does not see."""
+        return self._corrections[way, self.session_count.bit_length()]

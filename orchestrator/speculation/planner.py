@@ -56,14 +56,14 @@ class Planner:
         ways = [overlap] if overlap else list(Overlap)
         weighed = Forecasts(self._pair, self.acceptance.survivals(longest))
         forecasts = {way: self._corrected(weighed.best(way)) for way in ways}
-        plan = self._choose(forecasts, self.plain_rate * self._pair.corrections[None].factor)
+        plan = self._choose(forecasts, self.plain_rate * self._pair.correction(None).factor)
         self._note(plan)
         return plan
 
     def observe(self, plan: RoundPlan, tokens: int, seconds: float) -> None:
         """A planned round brought ``tokens`` and took ``seconds``."""
         if plan.rate is not None:
-            self._pair.corrections[plan.way].observe(plan.rate * seconds, tokens)
+            self._pair.correction(plan.way).observe(plan.rate * seconds, tokens)
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""
@@ -77,7 +77,7 @@ class Planner:
 
     def _corrected(self, plan: RoundPlan) -> tuple[float, RoundPlan]:
         assert plan.rate is not None
-        return plan.rate * self._pair.corrections[plan.way].factor, plan
+        return plan.rate * self._pair.correction(plan.way).factor, plan
 
     def _choose(self, forecasts: dict[Overlap, tuple[float, RoundPlan]], plain_rate: float) -> RoundPlan:
         rates = {way: rate * (_LOYALTY if way is self._last.way else 1) for way, (rate, _) in forecasts.items()}
