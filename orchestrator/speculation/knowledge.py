@@ -54,6 +54,5 @@ class PairKnowledge:
 
     def correction(self, way: Overlap | None) -> Correction:
         """Of the forecasts for a way, or for plain decoding (None), with about as many sessions as now: where many share a
-        draft
-        and a verifier, they wait for one another in ways that a forecast does not see."""
+        draft and a verifier, they wait for one another in ways that a forecast does not see."""
         return self._corrections[way, self.session_count.bit_length()]
