@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -57,7 +58,6 @@ class Simulated(
         self._step_seconds = step_seconds
         self._handles: dict[str, _Handle] = {}
         self._files = load_tokenizer_files("arithmetic:")
-        self._count = 0
 
     async def GetModelInfo(self, request: Any, context: Any) -> model_pb2.GetModelInfoResponse:
         info = model_pb2.ModelInfo(
@@ -80,8 +80,7 @@ class Simulated(
             yield model_pb2.GetTokenizerResponse(file_name=name, data=data)
 
     async def OpenSequence(self, request: Any, context: Any) -> model_pb2.OpenSequenceResponse:
-        self._count += 1
-        handle = f"h{self._count}"
+        handle = secrets.token_hex(8)
         self._handles[handle] = _Handle()
         return model_pb2.OpenSequenceResponse(handle=handle, lease=duration(600))
 
@@ -103,6 +102,8 @@ class Simulated(
             yield draft_pb2.ProposeResponse(results=[self._propose(item) for item in items])
 
     def _verify(self, item: verifier_pb2.VerifyItem, batch: int) -> verifier_pb2.VerifyResult:
+        if item.HasField("open"):
+            self._handles.setdefault(item.handle, _Handle())
         handle = self._handles[item.handle]
         handle.state(item.base_length, item.tail)
         total, position = handle.sums[-1], len(handle.sums) - 1
@@ -132,6 +133,8 @@ class Simulated(
         )
 
     def _propose(self, item: draft_pb2.ProposeItem) -> draft_pb2.ProposeResult:
+        if item.HasField("open"):
+            self._handles.setdefault(item.handle, _Handle())
         handle = self._handles[item.handle]
         handle.state(item.base_length, item.tail)
         total, position = handle.sums[-1], len(handle.sums) - 1

@@ -9,6 +9,7 @@ from draft_service.proposer import ProposeJob
 from draft_service.service import DraftService
 from slipstream.engine.host import EngineHost
 from slipstream.engine.plan import TIGHT
+from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.rpc.server import Server
@@ -23,8 +24,12 @@ class DraftSettings(ModelServiceSettings):
     address: str = Field("127.0.0.1:50053", description="host:port to listen on; port 0 takes a free one")
 
 
-def _add(host: EngineHost[ProposeJob], settings: ModelServiceSettings, server: Server) -> None:
-    service = DraftService(host, max_draft_length=settings.max_draft_length, draining=server.draining)
+def _add(
+    host: EngineHost[ProposeJob], settings: ModelServiceSettings, server: Server, model_service: ModelService
+) -> None:
+    service = DraftService(
+        host, model_service.open_as, max_draft_length=settings.max_draft_length, draining=server.draining
+    )
     draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server.grpc)
 
 

@@ -11,7 +11,7 @@ from draft_service.proposer import Branch, BranchJob, ProposeJob
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.model_service import timing_of
+from slipstream.hosting.model_service import OpenAs, timing_of
 from slipstream.rpc.item_stream import answer_items
 from slipstream.rpc.sampling_wire import distribution_message, rule_of
 from slipstream.rpc.status import status_of
@@ -26,8 +26,11 @@ MAX_BRANCH_COUNT = 64
 class DraftService(draft_pb2_grpc.DraftServiceServicer):
     """Answers the rounds of many sequences over each stream."""
 
-    def __init__(self, host: EngineHost[ProposeJob], *, max_draft_length: int, draining: asyncio.Event) -> None:
+    def __init__(
+        self, host: EngineHost[ProposeJob], open_as: OpenAs, *, max_draft_length: int, draining: asyncio.Event
+    ) -> None:
         self._host = host
+        self._open_as = open_as
         self._max_draft_length = max_draft_length
         self._draining = draining
 
@@ -88,6 +91,8 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         statement = Statement(item.base_length, tuple(item.tail))
         in_flight = tuple(item.in_flight)
         branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
+        if item.HasField("open"):
+            self._open_as(item.open, item.handle)
         await self._host.prepare(rule)
         return await self._host.run(
             item.handle,

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.breaker import Breaker
 from orchestrator.peer_sequence import REASONS_TO_RESTATE, PeerSequence, Position
-from orchestrator.peers import DraftPeer, ModelInfo, PeerTiming
+from orchestrator.peers import DraftPeer, ModelInfo, PeerTiming, Terms
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import RoundPlan
 from orchestrator.speculation.proposal import Branch, Proposal
@@ -56,7 +55,7 @@ class DraftSession:
     finished: list[PeerTiming] = field(default_factory=list)
     failed: bool = False
     released: bool = False
-    """No handle may be opened any more."""
+    """Nothing may be asked any more."""
 
     def begin_turn(self, shared_length: int) -> None:
         """A new prompt, or a turn undone: only the first ``shared_length`` tokens are what they were."""
@@ -94,23 +93,12 @@ class DraftRequest:
         self.start()
 
     def start(self) -> None:
-        """Send the item once there is a handle."""
+        """Send the item."""
         sequence = self._session.sequence
         if self._session.released:
             self._end()
             return
-        if sequence.handle is None:
-            self._side.in_background(self._open())
-            return
         self._side.send(self, sequence, sequence.position(self._tokens, self.length), traceparent_of(self._span))
-
-    async def _open(self) -> None:
-        try:
-            await self._side.open(self._session)
-        except PeerError as error:
-            self.fail(error)
-        else:
-            self.start()
 
     def take(self, branches: list[Branch]) -> None:
         """Branches for the session's continuations."""
@@ -123,6 +111,7 @@ class DraftRequest:
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
+        self._session.sequence.answered()
         if self._continuations is self._session.speculation.continuations:  # another turn's tokens may be others
             self._session.sequence.learn(self.length)
         self._session.finished.append(timing)
@@ -171,13 +160,11 @@ class DraftSide:
     ) -> None:
         """``sharpening`` is a fixed factor; None learns it."""
         self._draft = draft
-        self._target = target
+        self._terms = Terms(target.tokenizer_fingerprint, "", lease_seconds)  # its weights may be any
         self._pair = pair
-        self._lease_seconds = lease_seconds
         self._deadline = deadline_seconds
         self._sharpening = sharpening
         self._breaker = Breaker()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def available(self) -> bool:
@@ -233,27 +220,16 @@ class DraftSide:
         """Give a session's pages back."""
         session.released = True
         if self._draft is not None:
-            self._draft.close_sequence(session.sequence.handle)
+            self._draft.close_sequence(session.sequence)
             session.sequence.forget()
-
-    async def open(self, session: DraftSession) -> None:
-        """Open a handle. PeerError."""
-        assert self._draft is not None
-        sequence = session.sequence
-        handle = await self._draft.open_sequence(self._target.tokenizer_fingerprint, "", self._lease_seconds)
-        if session.released or sequence.handle is not None:  # or two requests opened at once
-            self._draft.close_sequence(handle)
-            return
-        sequence.handle = handle
-        sequence.round = 0
 
     def send(self, request: DraftRequest, sequence: PeerSequence, position: Position, traceparent: str) -> None:
         """Put a request's item on the stream."""
-        assert self._draft is not None and sequence.handle is not None
+        assert self._draft is not None
         ask = request.ask
         self._draft.propose(
-            sequence.handle,
-            sequence.next_round(),
+            sequence,
+            self._terms,
             position,
             ask.in_flight,
             ask.draft_length,
@@ -273,12 +249,6 @@ class DraftSide:
         if self._breaker.allows:
             log.warning("the draft service failed a round (%s): going on without it", reason)
         self._breaker.failed()
-
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something nobody waits for."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _factor(self, rule: SamplingRule) -> float:
         if rule.temperature == 0 or rule.draws_ratios:

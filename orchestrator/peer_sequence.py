@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT")
 """What a peer says of a position that it cannot take up: nothing is wrong, it only has to be stated from further back."""
@@ -17,15 +18,21 @@ class Position:
     tail: Sequence[int]
 
 
+def _new_handle() -> str:
+    return secrets.token_hex(8)
+
+
 @dataclass(slots=True)
 class PeerSequence:
-    """A handle, if one is open, the last round's number, and how many committed tokens the peer's cache surely holds.
+    """A handle, the last round's number, and how many committed tokens the peer's cache surely holds.
 
+    The handle is ours to name. Until the peer ``is_open`` for it, requests carry the terms on which to open it.
     ``address`` is the peer's, where there are several to choose from and one has been.
     """
 
     address: str | None = None
-    handle: str | None = None
+    handle: str = field(default_factory=_new_handle)
+    is_open: bool = False
     round: int = 0
     known_length: int = 0
 
@@ -44,6 +51,10 @@ class PeerSequence:
         base_length = min(self.known_length, length - 1)
         return Position(base_length, tokens[base_length:length])
 
+    def answered(self) -> None:
+        """The peer knows the handle."""
+        self.is_open = True
+
     def learn(self, length: int) -> None:
         """The peer's cache holds at least this many committed tokens."""
         self.known_length = max(self.known_length, length)
@@ -61,5 +72,6 @@ class PeerSequence:
 
     def forget(self) -> None:
         """The peer does not know the handle any more."""
-        self.handle = None
-        self.known_length = 0
+        self.handle = _new_handle()
+        self.is_open = False
+        self.round = self.known_length = 0

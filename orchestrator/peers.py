@@ -14,7 +14,7 @@ from typing import Protocol
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from orchestrator.peer_sequence import Position
+from orchestrator.peer_sequence import PeerSequence, Position
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal
 from orchestrator.text import Codec
 from slipstream.errors import Code, SlipstreamError
@@ -72,6 +72,24 @@ class ModelInfo:
     weights_fingerprint: str
     step_times: tuple[tuple[int, float], ...] = field(default=(), compare=False)
     """(token count, seconds) of forwards, as the service measured them at its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what a handle is opened: the fingerprints of the tokenizer and, unless empty, of the weights that its tokens come
+    from, which the peer compares with its own; and the lease in seconds."""
+
+    tokenizer: str
+    weights: str
+    lease_seconds: float
+
+    def message(self) -> model_pb2.OpenSequenceRequest:
+        """For the wire."""
+        return model_pb2.OpenSequenceRequest(
+            tokenizer_fingerprint=self.tokenizer,
+            weights_fingerprint=self.weights,
+            lease=duration(self.lease_seconds),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,21 +189,10 @@ class ModelPeer:
         assert self.info is not None, "a peer is asked once it has been reached"
         return rule_message(rule, self.info.vocabulary_size)
 
-    async def open_sequence(self, tokenizer: str, weights: str, lease_seconds: float) -> str:
-        """A new handle. PeerError, for one if the fingerprint of the tokenizer or, where one is given, of the weights
-        is another one."""
-        request = model_pb2.OpenSequenceRequest(
-            tokenizer_fingerprint=tokenizer, weights_fingerprint=weights, lease=duration(lease_seconds)
-        )
-        try:
-            return (await self._model.OpenSequence(request)).handle
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error) from error
-
-    def close_sequence(self, handle: str | None) -> None:
-        """Give a handle back without waiting; if the peer is away its lease ends on its own."""
-        if handle is not None:
-            task = asyncio.create_task(self._close_sequence(handle))
+    def close_sequence(self, sequence: PeerSequence) -> None:
+        """Give a handle back without waiting, if it was ever used; if the peer is away its lease ends on its own."""
+        if sequence.round:
+            task = asyncio.create_task(self._close_sequence(sequence.handle))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -215,20 +222,21 @@ class VerifierPeer(ModelPeer):
 
     async def verify(
         self,
-        handle: str,
-        number: int,
+        sequence: PeerSequence,
+        terms: Terms,
         position: Position,
         proposal: Proposal,
         rule: SamplingRule,
         logprobs: LogprobRequest | None,
         traceparent: str,
     ) -> Verification:
-        """One round. PeerError if the item failed or the stream was lost."""
+        """One round, which opens the sequence's handle if need be. PeerError if the item failed or the stream was lost."""
         started = time.monotonic()
         result = await self._stream.ask(
             verifier_pb2.VerifyItem(
-                handle=handle,
-                round=number,
+                handle=sequence.handle,
+                round=sequence.next_round(),
+                open=None if sequence.is_open else terms.message(),
                 base_length=position.base_length,
                 tail=position.tail,
                 proposal=proposal.tokens,
@@ -269,8 +277,8 @@ class DraftPeer(ModelPeer):
 
     def propose(
         self,
-        handle: str,
-        number: int,
+        sequence: PeerSequence,
+        terms: Terms,
         position: Position,
         in_flight: Sequence[int],
         draft_length: int,
@@ -281,8 +289,9 @@ class DraftPeer(ModelPeer):
     ) -> None:
         """Ask without waiting: for a plain proposal, or with something in flight for up to ``branch_count`` branches."""
         item = draft_pb2.ProposeItem(
-            handle=handle,
-            round=number,
+            handle=sequence.handle,
+            round=sequence.next_round(),
+            open=None if sequence.is_open else terms.message(),
             base_length=position.base_length,
             tail=position.tail,
             in_flight=in_flight,

@@ -107,8 +107,6 @@ class Rounds:
                 "speculation does not pay for session %s: plain decoding, and a probe now and then", record.session.id
             )
         self.pair.session_count = max(1, self._budget.session_count)
-        if record.verifier.handle is None:
-            self._verifying.open(record.verifier)
         choice = await self._choose(session, tokens, turn, plan, longest, span)
         proposal = self._checked(choice.proposal, turn, session)
         ahead = None

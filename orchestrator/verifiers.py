@@ -62,7 +62,7 @@ class Verifiers:
         self._breakers[away].failed()
         if not any(peer.address != away for peer in self._usable()):
             return False
-        self._by_address[away].close_sequence(sequence.handle)  # it may be well, and only its stream was lost
+        self._by_address[away].close_sequence(sequence)  # it may be well, and only its stream was lost
         self.forget(sequence)
         log.warning("the verifier at %s is away: a session moves to %s", away, self.home(sequence).address)
         return True
@@ -70,7 +70,7 @@ class Verifiers:
     def release(self, sequence: PeerSequence) -> None:
         """Give a sequence's pages back."""
         if sequence.address is not None:
-            self._by_address[sequence.address].close_sequence(sequence.handle)
+            self._by_address[sequence.address].close_sequence(sequence)
             self.forget(sequence)
 
     def forget(self, sequence: PeerSequence) -> None:

@@ -15,7 +15,7 @@ from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.errors import VerifierLostError
 from orchestrator.peer_sequence import REASONS_TO_RESTATE, PeerSequence
-from orchestrator.peers import ModelInfo, Verification
+from orchestrator.peers import ModelInfo, Terms, Verification
 from orchestrator.speculation.proposal import Proposal
 from orchestrator.verifiers import Verifiers
 from slipstream.errors import Code
@@ -39,32 +39,8 @@ class VerifierSide:
         self, verifiers: Verifiers, target: ModelInfo, *, lease_seconds: float, patience_seconds: float
     ) -> None:
         self.verifiers = verifiers
-        self._target = target
-        self._lease_seconds = lease_seconds
+        self._terms = Terms(target.tokenizer_fingerprint, target.weights_fingerprint, lease_seconds)
         self._patience = patience_seconds
-        self._openings: dict[int, asyncio.Task[None]] = {}
-        """By the sequence's id. Each is a task of its own: a round that is given up leaves no handle that nobody knows."""
-
-    def open(self, sequence: PeerSequence) -> asyncio.Task[None]:
-        """Begin to open a handle, or go on with it: before a first round its proposal is worked on meanwhile."""
-        opening = self._openings.get(id(sequence))
-        if opening is None:
-            opening = self._openings[id(sequence)] = asyncio.create_task(self._open(sequence))
-            opening.add_done_callback(lambda done: self._opened(sequence, done))
-        return opening
-
-    async def _open(self, sequence: PeerSequence) -> None:
-        home, target = self.verifiers.home(sequence), self._target
-        handle = await home.open_sequence(target.tokenizer_fingerprint, target.weights_fingerprint, self._lease_seconds)
-        if sequence.address != home.address:  # released, or moved, meanwhile
-            home.close_sequence(handle)
-            return
-        sequence.handle, sequence.round = handle, 0
-
-    def _opened(self, sequence: PeerSequence, opening: asyncio.Task[None]) -> None:
-        del self._openings[id(sequence)]
-        if not opening.cancelled():
-            opening.exception()  # whoever waits for it is told; often nobody does
 
     async def verify(
         self,
@@ -120,12 +96,10 @@ class VerifierSide:
         logprobs: LogprobRequest | None,
         span: Span,
     ) -> Verification:
-        while sequence.handle is None:
-            await asyncio.shield(self.open(sequence))
         home = self.verifiers.home(sequence)
         answer = await home.verify(
-            sequence.handle,
-            sequence.next_round(),
+            sequence,
+            self._terms,
             sequence.position(tokens),
             proposal,
             rule,
@@ -133,6 +107,7 @@ class VerifierSide:
             traceparent_of(span),
         )
         self.verifiers.answered(sequence)
+        sequence.answered()
         sequence.learn(len(tokens) + answer.accepted_count)
         return answer
 

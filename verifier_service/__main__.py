@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from slipstream.engine.host import EngineHost
 from slipstream.engine.plan import BATCH_INVARIANT
+from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.rpc.server import Server
@@ -23,8 +24,12 @@ class VerifierSettings(ModelServiceSettings):
     address: str = Field("127.0.0.1:50052", description="host:port to listen on; port 0 takes a free one")
 
 
-def _add(host: EngineHost[VerifyJob], settings: ModelServiceSettings, server: Server) -> None:
-    service = VerifierService(host, max_draft_length=settings.max_draft_length, draining=server.draining)
+def _add(
+    host: EngineHost[VerifyJob], settings: ModelServiceSettings, server: Server, model_service: ModelService
+) -> None:
+    service = VerifierService(
+        host, model_service.open_as, max_draft_length=settings.max_draft_length, draining=server.draining
+    )
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server.grpc)
 
 

@@ -10,7 +10,7 @@ import grpc
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.model_service import timing_of
+from slipstream.hosting.model_service import OpenAs, timing_of
 from slipstream.rpc.item_stream import answer_items
 from slipstream.rpc.sampling_wire import distribution_of, logprobs_message, rule_of
 from slipstream.rpc.status import status_of
@@ -25,8 +25,11 @@ from verifier_service.verifier import VerifyJob
 class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     """Answers the rounds of many sequences over each stream."""
 
-    def __init__(self, host: EngineHost[VerifyJob], *, max_draft_length: int, draining: asyncio.Event) -> None:
+    def __init__(
+        self, host: EngineHost[VerifyJob], open_as: OpenAs, *, max_draft_length: int, draining: asyncio.Event
+    ) -> None:
         self._host = host
+        self._open_as = open_as
         self._max_draft_length = max_draft_length
         self._draining = draining
 
@@ -73,6 +76,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         proposal = tuple(item.proposal)
         distributions = self._distributions(item, rule)
         logprobs = _logprob_request(item)
+        if item.HasField("open"):
+            self._open_as(item.open, item.handle)
         await self._host.prepare(rule)
         return await self._host.run(
             item.handle,

@@ -72,14 +72,25 @@ class EngineHost(Generic[JobT]):
 
     def open(self, lease_seconds: float | None) -> tuple[str, float]:
         """A new handle and the lease granted, in seconds. SequenceLimitError if too many are open."""
+        handle = secrets.token_hex(8)
+        return handle, self._open(handle, lease_seconds)
+
+    def open_as(self, handle: str, lease_seconds: float | None) -> None:
+        """A handle under a name that the caller has chosen, unless it is open already. SequenceLimitError."""
+        if self._leases.holds(handle):
+            return
+        self.close(handle)  # its lease ended just now
+        self._open(handle, lease_seconds)
+
+    def _open(self, handle: str, lease_seconds: float | None) -> float:
         if len(self._sequences) >= self._limits.max_sequence_count:
             raise SequenceLimitError(f"{len(self._sequences)} sequences are open, which is the limit")
         granted = min(lease_seconds or self._limits.default_lease_seconds, self._limits.max_lease_seconds)
-        sequence = Sequence(secrets.token_hex(8))
-        self._sequences[sequence.handle] = sequence
-        self._leases.grant(sequence.handle, granted)
+        sequence = Sequence(handle)
+        self._sequences[handle] = sequence
+        self._leases.grant(handle, granted)
         self._thread.add(sequence)
-        return sequence.handle, granted
+        return granted
 
     def close(self, handle: str) -> None:
         """Give a handle's pages back; nothing happens if it is not open."""

@@ -26,9 +26,13 @@ class Leases:
 
     def renew(self, handle: str) -> None:
         """Start the lease's idle time again. UnknownHandleError if it is not, or no longer, there."""
-        if handle not in self._lease or self._ends[handle] <= self._clock():
+        if not self.holds(handle):
             raise UnknownHandleError(f"handle {handle!r} is not open: never given, closed, or its lease ended")
         self._ends[handle] = self._clock() + self._lease[handle]
+
+    def holds(self, handle: str) -> bool:
+        """Whether there is a lease whose idle time is not over."""
+        return handle in self._lease and self._ends[handle] > self._clock()
 
     def extend(self, handle: str) -> None:
         """Start the idle time again even if it is over: the handle was in use. Nothing happens if there is no lease."""

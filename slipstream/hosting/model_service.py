@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
@@ -25,7 +25,11 @@ from slipstream.v1 import model_pb2, model_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+OpenAs = Callable[[model_pb2.OpenSequenceRequest, str], None]
+"""`ModelService.open_as`."""
+
 _CHUNK_BYTES = 256 * 1024
+_SHORTEST_NAME, _LONGEST_NAME = 16, 64
 
 
 class ModelService(model_pb2_grpc.ModelServiceServicer):
@@ -77,25 +81,39 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         self, request: model_pb2.OpenSequenceRequest, context: Context
     ) -> model_pb2.OpenSequenceResponse:
         try:
-            asked, own = request.tokenizer_fingerprint, self._tokenizer.fingerprint
-            if asked and asked != own:
-                raise TokenizerMismatchError(
-                    f"the caller's tokenizer is {asked}, but {self._info.name} has {own}", asked=asked, own=own
-                )
-            weights = self._info.weights_fingerprint
-            if request.weights_fingerprint and request.weights_fingerprint != weights:
-                raise WeightsMismatchError(
-                    f"the tokens come from weights {request.weights_fingerprint}, but {self._info.name} has {weights}",
-                    asked=request.weights_fingerprint,
-                    own=weights,
-                )
-            lease = seconds(request.lease) if request.HasField("lease") else None
-            if lease is not None and lease <= 0:
-                raise InvalidFieldsError([FieldViolation("lease", f"must be above 0 s, but is {lease:g} s")])
-            handle, granted = self._host.open(lease)
+            handle, granted = self._host.open(self._lease(request))
         except SlipstreamError as error:
             await abort(context, error)
         return model_pb2.OpenSequenceResponse(handle=handle, lease=duration(granted))
+
+    def open_as(self, request: model_pb2.OpenSequenceRequest, handle: str) -> None:
+        """Open a handle under the caller's name for it, unless it is open.
+
+        TokenizerMismatchError, WeightsMismatchError, InvalidFieldsError or SequenceLimitError.
+        """
+        if not _SHORTEST_NAME <= len(handle) <= _LONGEST_NAME:
+            length = f"must have {_SHORTEST_NAME} to {_LONGEST_NAME} characters to be opened, but has {len(handle)}"
+            raise InvalidFieldsError([FieldViolation("handle", length)])
+        self._host.open_as(handle, self._lease(request))
+
+    def _lease(self, request: model_pb2.OpenSequenceRequest) -> float | None:
+        """The lease that is asked for, in seconds, once the caller's model has been compared with ours."""
+        asked, own = request.tokenizer_fingerprint, self._tokenizer.fingerprint
+        if asked and asked != own:
+            raise TokenizerMismatchError(
+                f"the caller's tokenizer is {asked}, but {self._info.name} has {own}", asked=asked, own=own
+            )
+        weights = self._info.weights_fingerprint
+        if request.weights_fingerprint and request.weights_fingerprint != weights:
+            raise WeightsMismatchError(
+                f"the tokens come from weights {request.weights_fingerprint}, but {self._info.name} has {weights}",
+                asked=request.weights_fingerprint,
+                own=weights,
+            )
+        lease = seconds(request.lease) if request.HasField("lease") else None
+        if lease is not None and lease <= 0:
+            raise InvalidFieldsError([FieldViolation("lease", f"must be above 0 s, but is {lease:g} s")])
+        return lease
 
     async def CloseSequence(
         self, request: model_pb2.CloseSequenceRequest, context: Context

@@ -28,7 +28,7 @@ from slipstream.v1 import model_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-AddService = Callable[[EngineHost[Any], ModelServiceSettings, Server], None]
+AddService = Callable[[EngineHost[Any], ModelServiceSettings, Server, ModelService], None]
 
 
 def run_model_service(
@@ -89,7 +89,7 @@ async def _serve(
         host, tokenizer, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
     )
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
-    add_service(host, settings, server)
+    add_service(host, settings, server, model_service)
     port = await server.start()
     await server.set_serving(True)
     log.info("serving %s on port %d", shown_name, port)

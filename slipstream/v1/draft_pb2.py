@@ -27,7 +27,7 @@ from slipstream.v1 import model_pb2 as slipstream_dot_v1_dot_model__pb2
 from slipstream.v1 import sampling_pb2 as slipstream_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19slipstream/v1/draft.proto\x12\rslipstream.v1\x1a\x17google/rpc/status.proto\x1a\x19slipstream/v1/model.proto\x1a\x1cslipstream/v1/sampling.proto\";\n\x0eProposeRequest\x12)\n\x05items\x18\x01 \x03(\x0b\x32\x1a.slipstream.v1.ProposeItem\"\xd2\x01\n\x0bProposeItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x03(\x05\x12\x11\n\tin_flight\x18\x05 \x03(\x05\x12\x14\n\x0c\x64raft_length\x18\x06 \x01(\x05\x12\x18\n\x10max_branch_count\x18\x07 \x01(\x05\x12)\n\x04rule\x18\x08 \x01(\x0b\x32\x1b.slipstream.v1.SamplingRule\x12\x13\n\x0btraceparent\x18\t \x01(\t\"@\n\x0fProposeResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.slipstream.v1.ProposeResult\"\xb4\x01\n\rProposeResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\'\n\x08\x62ranches\x18\x04 \x03(\x0b\x32\x15.slipstream.v1.Branch\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\x12)\n\x06timing\x18\x06 \x01(\x0b\x32\x19.slipstream.v1.ItemTiming\"\xb4\x01\n\x06\x42ranch\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x01 \x01(\x05\x12\x17\n\nnext_token\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\x05\x12\x37\n\rdistributions\x18\x04 \x03(\x0b\x32 .slipstream.v1.TokenDistribution\x12\x10\n\x08logprobs\x18\x05 \x03(\x02\x12\x0f\n\x07margins\x18\x06 \x03(\x02\x42\r\n\x0b_next_token2\\\n\x0c\x44raftService\x12L\n\x07Propose\x12\x1d.slipstream.v1.ProposeRequest\x1a\x1e.slipstream.v1.ProposeResponse(\x01\x30\x01\x42L\n\x10\x61i.slipstream.v1B\nDraftProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19slipstream/v1/draft.proto\x12\rslipstream.v1\x1a\x17google/rpc/status.proto\x1a\x19slipstream/v1/model.proto\x1a\x1cslipstream/v1/sampling.proto\";\n\x0eProposeRequest\x12)\n\x05items\x18\x01 \x03(\x0b\x32\x1a.slipstream.v1.ProposeItem\"\x84\x02\n\x0bProposeItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x03(\x05\x12\x11\n\tin_flight\x18\x05 \x03(\x05\x12\x14\n\x0c\x64raft_length\x18\x06 \x01(\x05\x12\x18\n\x10max_branch_count\x18\x07 \x01(\x05\x12)\n\x04rule\x18\x08 \x01(\x0b\x32\x1b.slipstream.v1.SamplingRule\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x30\n\x04open\x18\n \x01(\x0b\x32\".slipstream.v1.OpenSequenceRequest\"@\n\x0fProposeResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.slipstream.v1.ProposeResult\"\xb4\x01\n\rProposeResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\'\n\x08\x62ranches\x18\x04 \x03(\x0b\x32\x15.slipstream.v1.Branch\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\x12)\n\x06timing\x18\x06 \x01(\x0b\x32\x19.slipstream.v1.ItemTiming\"\xb4\x01\n\x06\x42ranch\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x01 \x01(\x05\x12\x17\n\nnext_token\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\x05\x12\x37\n\rdistributions\x18\x04 \x03(\x0b\x32 .slipstream.v1.TokenDistribution\x12\x10\n\x08logprobs\x18\x05 \x03(\x02\x12\x0f\n\x07margins\x18\x06 \x03(\x02\x42\r\n\x0b_next_token2\\\n\x0c\x44raftService\x12L\n\x07Propose\x12\x1d.slipstream.v1.ProposeRequest\x1a\x1e.slipstream.v1.ProposeResponse(\x01\x30\x01\x42L\n\x10\x61i.slipstream.v1B\nDraftProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,13 +38,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROPOSEREQUEST']._serialized_start=126
   _globals['_PROPOSEREQUEST']._serialized_end=185
   _globals['_PROPOSEITEM']._serialized_start=188
-  _globals['_PROPOSEITEM']._serialized_end=398
-  _globals['_PROPOSERESPONSE']._serialized_start=400
-  _globals['_PROPOSERESPONSE']._serialized_end=464
-  _globals['_PROPOSERESULT']._serialized_start=467
-  _globals['_PROPOSERESULT']._serialized_end=647
-  _globals['_BRANCH']._serialized_start=650
-  _globals['_BRANCH']._serialized_end=830
-  _globals['_DRAFTSERVICE']._serialized_start=832
-  _globals['_DRAFTSERVICE']._serialized_end=924
+  _globals['_PROPOSEITEM']._serialized_end=448
+  _globals['_PROPOSERESPONSE']._serialized_start=450
+  _globals['_PROPOSERESPONSE']._serialized_end=514
+  _globals['_PROPOSERESULT']._serialized_start=517
+  _globals['_PROPOSERESULT']._serialized_end=697
+  _globals['_BRANCH']._serialized_start=700
+  _globals['_BRANCH']._serialized_end=880
+  _globals['_DRAFTSERVICE']._serialized_start=882
+  _globals['_DRAFTSERVICE']._serialized_end=974
 # @@protoc_insertion_point(module_scope)

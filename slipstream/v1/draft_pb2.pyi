@@ -56,6 +56,7 @@ class ProposeItem(_message.Message):
     MAX_BRANCH_COUNT_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     round: _builtins.int
     """Rises with every new request on a handle. The same number again gets the stored answer; a lower one is ABORTED."""
@@ -81,6 +82,12 @@ class ProposeItem(_message.Message):
     def rule(self) -> _sampling_pb2.SamplingRule:
         """The target's rule. The draft adds the same noise to its own logits, which is why the two mostly agree."""
 
+    @_builtins.property
+    def open(self) -> _model_pb2.OpenSequenceRequest:
+        """Opens the handle with this item, if it is not open: a round trip less than OpenSequence. The handle is then a name of the
+        caller's own, which must be one that nobody else uses: 16 random hex digits or more. Absent: an unknown handle fails.
+        """
+
     def __init__(
         self,
         *,
@@ -93,10 +100,11 @@ class ProposeItem(_message.Message):
         max_branch_count: _builtins.int = ...,
         rule: _sampling_pb2.SamplingRule | None = ...,
         traceparent: _builtins.str = ...,
+        open: _model_pb2.OpenSequenceRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["open", b"open", "rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "draft_length", b"draft_length", "handle", b"handle", "in_flight", b"in_flight", "max_branch_count", b"max_branch_count", "round", b"round", "rule", b"rule", "tail", b"tail", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "draft_length", b"draft_length", "handle", b"handle", "in_flight", b"in_flight", "max_branch_count", b"max_branch_count", "open", b"open", "round", b"round", "rule", b"rule", "tail", b"tail", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -241,6 +241,8 @@ Global___GetTokenizerResponse: _TypeAlias = GetTokenizerResponse  # noqa: Y015
 
 @_typing.final
 class OpenSequenceRequest(_message.Message):
+    """Also part of a handle's first item, which then opens it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKENIZER_FINGERPRINT_FIELD_NUMBER: _builtins.int

@@ -27,7 +27,7 @@ from slipstream.v1 import model_pb2 as slipstream_dot_v1_dot_model__pb2
 from slipstream.v1 import sampling_pb2 as slipstream_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cslipstream/v1/verifier.proto\x12\rslipstream.v1\x1a\x17google/rpc/status.proto\x1a\x19slipstream/v1/model.proto\x1a\x1cslipstream/v1/sampling.proto\"9\n\rVerifyRequest\x12(\n\x05items\x18\x01 \x03(\x0b\x32\x19.slipstream.v1.VerifyItem\"\xa6\x02\n\nVerifyItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x03(\x05\x12\x10\n\x08proposal\x18\x05 \x03(\x05\x12)\n\x04rule\x18\x06 \x01(\x0b\x32\x1b.slipstream.v1.SamplingRule\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x37\n\rdistributions\x18\x08 \x03(\x0b\x32 .slipstream.v1.TokenDistribution\x12\x1e\n\x11top_logprob_count\x18\t \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rtail_logprobs\x18\n \x01(\x08\x42\x14\n\x12_top_logprob_count\">\n\x0eVerifyResponse\x12,\n\x07results\x18\x01 \x03(\x0b\x32\x1b.slipstream.v1.VerifyResult\"\xb5\x02\n\x0cVerifyResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x04 \x01(\x05\x12\x12\n\nnext_token\x18\x05 \x01(\x05\x12\x17\n\x0fprefilled_count\x18\x06 \x01(\x05\x12\x0e\n\x06margin\x18\x07 \x01(\x02\x12)\n\x06timing\x18\x08 \x01(\x0b\x32\x19.slipstream.v1.ItemTiming\x12.\n\x08logprobs\x18\t \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12\x33\n\rtail_logprobs\x18\n \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs2\\\n\x0fVerifierService\x12I\n\x06Verify\x12\x1c.slipstream.v1.VerifyRequest\x1a\x1d.slipstream.v1.VerifyResponse(\x01\x30\x01\x42O\n\x10\x61i.slipstream.v1B\rVerifierProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cslipstream/v1/verifier.proto\x12\rslipstream.v1\x1a\x17google/rpc/status.proto\x1a\x19slipstream/v1/model.proto\x1a\x1cslipstream/v1/sampling.proto\"9\n\rVerifyRequest\x12(\n\x05items\x18\x01 \x03(\x0b\x32\x19.slipstream.v1.VerifyItem\"\xd8\x02\n\nVerifyItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x03(\x05\x12\x10\n\x08proposal\x18\x05 \x03(\x05\x12)\n\x04rule\x18\x06 \x01(\x0b\x32\x1b.slipstream.v1.SamplingRule\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x37\n\rdistributions\x18\x08 \x03(\x0b\x32 .slipstream.v1.TokenDistribution\x12\x1e\n\x11top_logprob_count\x18\t \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rtail_logprobs\x18\n \x01(\x08\x12\x30\n\x04open\x18\x0b \x01(\x0b\x32\".slipstream.v1.OpenSequenceRequestB\x14\n\x12_top_logprob_count\">\n\x0eVerifyResponse\x12,\n\x07results\x18\x01 \x03(\x0b\x32\x1b.slipstream.v1.VerifyResult\"\xb5\x02\n\x0cVerifyResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x04 \x01(\x05\x12\x12\n\nnext_token\x18\x05 \x01(\x05\x12\x17\n\x0fprefilled_count\x18\x06 \x01(\x05\x12\x0e\n\x06margin\x18\x07 \x01(\x02\x12)\n\x06timing\x18\x08 \x01(\x0b\x32\x19.slipstream.v1.ItemTiming\x12.\n\x08logprobs\x18\t \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12\x33\n\rtail_logprobs\x18\n \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs2\\\n\x0fVerifierService\x12I\n\x06Verify\x12\x1c.slipstream.v1.VerifyRequest\x1a\x1d.slipstream.v1.VerifyResponse(\x01\x30\x01\x42O\n\x10\x61i.slipstream.v1B\rVerifierProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFYREQUEST']._serialized_start=129
   _globals['_VERIFYREQUEST']._serialized_end=186
   _globals['_VERIFYITEM']._serialized_start=189
-  _globals['_VERIFYITEM']._serialized_end=483
-  _globals['_VERIFYRESPONSE']._serialized_start=485
-  _globals['_VERIFYRESPONSE']._serialized_end=547
-  _globals['_VERIFYRESULT']._serialized_start=550
-  _globals['_VERIFYRESULT']._serialized_end=859
-  _globals['_VERIFIERSERVICE']._serialized_start=861
-  _globals['_VERIFIERSERVICE']._serialized_end=953
+  _globals['_VERIFYITEM']._serialized_end=533
+  _globals['_VERIFYRESPONSE']._serialized_start=535
+  _globals['_VERIFYRESPONSE']._serialized_end=597
+  _globals['_VERIFYRESULT']._serialized_start=600
+  _globals['_VERIFYRESULT']._serialized_end=909
+  _globals['_VERIFIERSERVICE']._serialized_start=911
+  _globals['_VERIFIERSERVICE']._serialized_end=1003
 # @@protoc_insertion_point(module_scope)

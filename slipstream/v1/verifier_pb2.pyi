@@ -57,6 +57,7 @@ class VerifyItem(_message.Message):
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROB_COUNT_FIELD_NUMBER: _builtins.int
     TAIL_LOGPROBS_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     round: _builtins.int
     """Rises with every new request on a handle. The same number again gets the stored answer; a lower one is ABORTED."""
@@ -82,6 +83,12 @@ class VerifyItem(_message.Message):
     def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenDistribution]:
         """For rule.acceptance RATIO at a temperature above 0: the distribution each proposal token was drawn from."""
 
+    @_builtins.property
+    def open(self) -> _model_pb2.OpenSequenceRequest:
+        """Opens the handle with this item, if it is not open: a round trip less than OpenSequence. The handle is then a name of the
+        caller's own, which must be one that nobody else uses: 16 random hex digits or more. Absent: an unknown handle fails.
+        """
+
     def __init__(
         self,
         *,
@@ -95,10 +102,11 @@ class VerifyItem(_message.Message):
         distributions: _abc.Iterable[_sampling_pb2.TokenDistribution] | None = ...,
         top_logprob_count: _builtins.int | None = ...,
         tail_logprobs: _builtins.bool = ...,
+        open: _model_pb2.OpenSequenceRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "open", b"open", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "distributions", b"distributions", "handle", b"handle", "proposal", b"proposal", "round", b"round", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "distributions", b"distributions", "handle", b"handle", "open", b"open", "proposal", b"proposal", "round", b"round", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_logprob_count: _TypeAlias = _typing.Literal["top_logprob_count"]  # noqa: Y015
     _WhichOneofArgType__top_logprob_count: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count"]  # noqa: Y015

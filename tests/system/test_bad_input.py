@@ -166,6 +166,29 @@ def item_errors(responses: Iterator[verifier_pb2.VerifyResponse] | Iterator[draf
     return [reasons[number] for number in sorted(reasons)]
 
 
+def test_an_item_opens_a_handle_of_the_callers_own_name(paper: LocalServices) -> None:
+    name, terms = "0123456789abcdef", model_pb2.OpenSequenceRequest()
+    stranger = model_pb2.OpenSequenceRequest(tokenizer_fingerprint="another")
+    with grpc.insecure_channel(paper.verifier_address) as channel:
+        model = model_pb2_grpc.ModelServiceStub(channel)
+        before = model.GetLoad(model_pb2.GetLoadRequest()).load.sequence_count
+        item = verifier_pb2.VerifyItem
+        items = [
+            item(handle=name, round=1, tail=[5, 6]),
+            item(handle=name, round=2, tail=[5, 6], open=stranger),
+            item(handle="short", round=3, tail=[5, 6], open=terms),
+            item(handle=name, round=4, tail=[5, 6], open=terms),
+            item(handle=name, round=5, tail=[7], base_length=2, open=terms),
+            item(handle=name, round=6, tail=[8], base_length=3),
+        ]
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        reasons = [item_errors(stub.Verify(iter([verifier_pb2.VerifyRequest(items=[i])])))[0] for i in items]
+        during = model.GetLoad(model_pb2.GetLoadRequest()).load.sequence_count
+        model.CloseSequence(model_pb2.CloseSequenceRequest(handle=name))
+    assert reasons == ["UNKNOWN_HANDLE", "TOKENIZER_MISMATCH", "INVALID_FIELDS", "", "", ""]
+    assert during == before + 1
+
+
 def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
     with grpc.insecure_channel(paper.verifier_address) as channel:
         model = model_pb2_grpc.ModelServiceStub(channel)
@@ -279,7 +302,7 @@ def test_a_port_in_use_is_told_in_one_line(paper: LocalServices) -> None:
     [
         (["--model", "/no/such/model"], "there is no model directory /no/such/model"),
         (["--model", "arithmetic:speed=9"], "has no key 'speed'; it has vocabulary, context"),
-        (["--model", "arithmetic:", "--page-size", "24"], "page_size must divide 512, but is 24"),
+        (["--model", "arithmetic:", "--page-size", "24"], "page_size must divide 128, but is 24"),
         (["--model", "arithmetic:", "--kv-memory-mib", "0.00001"], "holds no page"),
     ],
 )

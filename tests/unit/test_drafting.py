@@ -43,9 +43,7 @@ def request(side: Side, session: DraftSession, tokens: list[int]) -> DraftReques
 
 @pytest.fixture
 def session() -> DraftSession:
-    session = DraftSession(SessionSpeculation(PairKnowledge()))
-    session.sequence.handle = "h"
-    return session
+    return DraftSession(SessionSpeculation(PairKnowledge()))
 
 
 async def test_an_answer_teaches_what_the_draft_holds_and_what_may_come_next(session: DraftSession) -> None:
