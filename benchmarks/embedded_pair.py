@@ -22,6 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
+from benchmarks import onnx_models
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Result, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
@@ -62,6 +63,15 @@ def transformers_systems(temperature: float, target_directory: Path, dtype: str,
         System("transformers", temperature, generate),
         System("transformers assisted", temperature, lambda prompt: generate(prompt, assistant_model=draft)),
         System("transformers prompt lookup", temperature, lambda prompt: generate(prompt, prompt_lookup_num_tokens=10)),
+    ]
+
+
+def onnxruntime_systems(temperature: float, directories: tuple[Path, Path], max_tokens: int) -> list[System]:
+    """onnxruntime-genai, which runs target and draft in one process, plain and speculative."""
+    names = ("onnxruntime-genai", "onnxruntime-genai speculative")
+    return [
+        System(name, temperature, onnx_models.generator(directory, temperature, max_tokens))
+        for name, directory in zip(names, directories, strict=True)
     ]
 
 
@@ -134,13 +144,25 @@ def median_ratio(one: System, other: System) -> float:
 def throughput_table(systems: Sequence[System]) -> Table:
     """Tokens/s and ratios for each temperature."""
     table = Table(title="tokens/s: medians; ratios: medians within one run")
-    columns = ("T", "system", "tokens/s", "x transformers", "x assisted", "x off", "acceptance", "mean length", "hits")
+    columns = (
+        "T",
+        "system",
+        "tokens/s",
+        "x transformers",
+        "x assisted",
+        "x onnx",
+        "x off",
+        "acceptance",
+        "mean length",
+        "hits",
+    )
     for column in columns:
         table.add_column(column, justify="left" if column == "system" else "right")
     for temperature in sorted({system.temperature for system in systems}):
         group = [system for system in systems if system.temperature == temperature]
         plain, assisted = group[:2]
-        off = next(system for system in group if system.name == "Slipstream off")
+        by_name = {system.name: system for system in group}
+        bases = (plain, assisted, by_name.get("onnxruntime-genai speculative"), by_name["Slipstream off"])
         for system in group:
             accepted = sum(r.accepted_token_count for r in system.results)
             drafted = sum(r.draft_token_count for r in system.results)
@@ -149,7 +171,7 @@ def throughput_table(systems: Sequence[System]) -> Table:
                 f"{temperature:g}",
                 system.name,
                 f"{statistics.median(system.rates):.0f}",
-                *(f"{median_ratio(system, base):.2f}" for base in (plain, assisted, off)),
+                *("" if base is None else f"{median_ratio(system, base):.2f}" for base in bases),
                 f"{accepted / drafted:.3f}" if drafted else "",
                 f"{1 + accepted / drafts:.2f}" if drafts else "",
                 f"{sum(r.hit_count for r in system.results)}:{sum(r.miss_count for r in system.results)}",
@@ -190,6 +212,9 @@ def main() -> None:
         "--repeated", action="store_true", help="ask what the chat has answered already: a copy-heavy task"
     )
     parser.add_argument("--held-out", action="store_true", help="ask in the phrasing that training never saw")
+    parser.add_argument(
+        "--onnxruntime", type=Path, metavar="DIRECTORY", help="beside onnxruntime-genai too; its models are kept there"
+    )
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     wording = ("repeated " if options.repeated else "") + ("held-out" if options.held_out else "trained")
@@ -201,12 +226,17 @@ def main() -> None:
     phrasings = [HELD_OUT_PHRASING] if options.held_out else QUESTION_PHRASINGS
     questions = prompts(options.prompts, phrasings)
     systems: list[System] = []
+    exported = None
+    if options.onnxruntime is not None:
+        exported = onnx_models.export(options.onnxruntime, options.target, embedded_directory("draft"))
     pair = PairSettings(target=str(options.target), dtype=options.dtype)
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         modes = {name: MODES[name] for name in MODES if name in ("off", *options.modes)}
         modes |= {f"K={length}": Settings(draft_length=length) for length in options.draft_lengths}
         for temperature in options.temperatures:
             systems += transformers_systems(temperature, options.target, options.dtype, options.max_tokens)
+            if exported is not None:
+                systems += onnxruntime_systems(temperature, exported, options.max_tokens)
             for name, mode in modes.items():
                 systems.append(slipstream_system(client, f"Slipstream {name}", temperature, mode, options.max_tokens))
         if options.repeated:
