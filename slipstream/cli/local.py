@@ -33,6 +33,11 @@ class ServiceFailedError(SlipstreamError):
     reason = "SERVICE_FAILED"
 
 
+_ENVIRONMENT = {"GOMP_SPINCOUNT": "10000"}
+"""libgomp's threads spin for milliseconds after a forward, on cores that the other services need by then. So they bridge the
+gaps between a forward's operations and little more: 5 % more tokens on two cores."""
+
+
 @dataclass(frozen=True, slots=True)
 class PairSettings:
     """What to serve. ``target_flags`` and ``draft_flags`` go to the services as they are; an empty draft means none."""
@@ -77,7 +82,7 @@ class Service:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us: we drain, then stop them
-                env={**os.environ, **environment},
+                env={**_ENVIRONMENT, **os.environ, **environment},
             )
 
     def wait_until_healthy(self, timeout: float) -> None:
