@@ -45,6 +45,10 @@ class Forecasts:
         """Of expected tokens of a round, by the draft's length."""
         self._lengths = _LENGTHS[: int(np.searchsorted(_LENGTHS, len(survivals), side="right"))]
         self._around = pair.drafting.around.value
+        rows = np.concatenate(([1], _BRANCH_COUNTS, [FIXED_BRANCHES])) * pair.session_count
+        steps = pair.drafting.steps.table(rows)
+        self._step, self._branch_steps, self._fixed_step = steps[0], steps[1:-1, np.newaxis], steps[-1]
+        """Seconds of a draft's step: of all sessions' rows, with one branch each or more."""
         self._recovery = RoundPlan(0)
 
     def best(self, way: Overlap) -> RoundPlan:
@@ -57,29 +61,24 @@ class Forecasts:
 
     def _synchronous(self) -> RoundPlan:
         lengths, verify = self._lengths, self._pair.verify.rounds(beside=False)
-        step = self._pair.drafting.busy(1, self._pair.session_count)
-        rates = self._sums[lengths] / (verify[1 + lengths] + self._around + lengths * step)
+        rates = self._sums[lengths] / (verify[1 + lengths] + self._around + lengths * self._step)
         best = int(rates.argmax())
         return RoundPlan(int(lengths[best]), Overlap.NONE, rate=float(rates[best]))
 
     def _enumerated(self, recovery: int) -> RoundPlan:
-        lengths, pair = self._lengths, self._pair
-        verify, drafting = pair.verify.rounds(beside=True), pair.drafting
-        counts = _BRANCH_COUNTS.tolist()
-        hits = np.array([[pair.hits.at(count)] for count in counts])
-        steps = np.array([[drafting.busy(1, count * pair.session_count)] for count in counts])
+        lengths, verify = self._lengths, self._pair.verify.rounds(beside=True)
+        hits = np.array([[self._pair.hits.at(count)] for count in _BRANCH_COUNTS.tolist()])
         expected = hits * self._sums[lengths] + (1 - hits) * self._sums[recovery]
-        overlapped = np.maximum(verify[1 + lengths], self._around + (1 + lengths) * steps)
-        rates = expected / (overlapped + (1 - hits) * drafting.at(recovery, pair.session_count))
+        overlapped = np.maximum(verify[1 + lengths], self._around + (1 + lengths) * self._branch_steps)
+        rates = expected / (overlapped + (1 - hits) * (self._around + recovery * self._step))
         branches, best = divmod(int(rates.argmax()), len(lengths))
-        return RoundPlan(int(lengths[best]), Overlap.ENUMERATE, counts[branches], float(rates.max()), recovery)
+        branch_count = int(_BRANCH_COUNTS[branches])
+        return RoundPlan(int(lengths[best]), Overlap.ENUMERATE, branch_count, float(rates.max()), recovery)
 
     def _run_ahead(self) -> RoundPlan:
         """A proposal arrives after a delay; by then a token has gone by for each round."""
-        pair = self._pair
-        verify = pair.verify.rounds(beside=True)
-        step = pair.drafting.busy(1, FIXED_BRANCHES * pair.session_count)
-        busy = (self._lengths + 1) * step
+        verify = self._pair.verify.rounds(beside=True)
+        busy = (self._lengths + 1) * self._fixed_step
         gone = np.ceil((self._around + busy) / verify[1]).astype(int)
         in_time = gone < self._lengths
         if not in_time.any():
