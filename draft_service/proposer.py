@@ -49,6 +49,8 @@ class _Drafting(Job):
         super().__init__(sequence, statement, uncommitted, rule, wanted=wanted, length_limit=length_limit)
         self.draft_length = draft_length
         self.drawn: list[Choice] = []
+        if wanted == 1 and rule.structure is None:
+            self.steps_left = draft_length
 
     def advance(self, choices: list[Choice]) -> bool:
         choice = choices[-1]

@@ -139,30 +139,33 @@ class Engine:
         return self._padding.single_row
 
     def run_on(self, append: Append, count: int) -> list[Choice]:
-        """What ``count`` steps of one wanted row would choose, each token appended for the next, planned once for them all.
+        """What ``count`` steps of one row would choose after the appended tokens, each token appended for the next.
 
-        Fewer if one is among the rule's end tokens. The last token is not appended. OutOfPagesError as in
-        `SequenceCache.extend`.
+        All are planned once, and the appended tokens too take a step each. Fewer if one is among the rule's end tokens.
+        The last token is not appended. OutOfPagesError as in `SequenceCache.extend`.
         """
         sequence, rule = append.sequence, append.rule
-        first = len(sequence) - 1
+        first = len(sequence) - append.token_count
+        given, last = len(sequence), len(sequence) + count - 1
         self.cache.extend(sequence, [0] * (count - 1))
         self.model.copy_pages(self.cache.take_copies())
         segment = Segment(sequence.tokens[first:], first, sequence.pages, 1)
         plan = build_plan([segment], self.page_size, self.model.device, self._padding, self._slot_count)
         choices: list[Choice] = []
         rows: list[torch.Tensor] = []
-        plain = is_plain_argmax(Row(rule, first + 1, sequence.tokens, drafting=True))
+        plain = is_plain_argmax(Row(rule, given, sequence.tokens, drafting=True))
 
         def next_token(index: int, logits: torch.Tensor) -> int | None:
             position = first + 1 + index
+            if position < given:
+                return sequence.tokens[position]
             if plain:
                 rows.append(logits)
                 token = int(logits.argmax())
             else:
                 choices.extend(choose(logits, [Row(rule, position, sequence.tokens, drafting=True)]))
                 token = choices[-1].token
-            if token in rule.end_token_ids or index == count - 1:
+            if token in rule.end_token_ids or position == last:
                 self.cache.truncate(sequence, position)
                 return None
             sequence.tokens[position] = token

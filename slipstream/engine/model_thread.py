@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 _RUN = 8
 """Steps that a draft alone takes before it looks for other work: a few milliseconds."""
 
+_FEW = 3
+"""Tokens that take less time one by one than in a step of as many rows, which are padded."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -200,11 +203,14 @@ class ModelThread:
         if not batch and starved is not None:
             pages = self.engine.pool.page_count
             ended += self._drop(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
-        if len(batch) == 1 and batch[0][0].steps_left > 1 and self.engine.runs_on:
+        if len(batch) == 1 and self._may_run_on(*batch[0]):
             ended += self._run_on(*batch[0])
         elif batch:
             ended += self._forward(batch)
         return ended
+
+    def _may_run_on(self, job: Job, append: Append) -> bool:
+        return self.engine.runs_on and job.steps_left > 1 and append.wanted == 1 and append.token_count <= _FEW
 
     def _run_on(self, job: Job, append: Append) -> list[tuple[Job, Exception | None]]:
         """Several steps of a job that is alone, without looking for others in between."""
@@ -216,9 +222,11 @@ class ModelThread:
         except Exception as error:
             log.exception("a forward failed, and its item with it")
             return self._fail(job, error)
+        job.timing.started = job.timing.started or started
         job.timing.forward += time.monotonic() - started
         job.timing.forward_count += len(choices)
         job.timing.step_token_count = 1
+        self._publish(job, append)
         for choice in choices:
             job.pending.clear()  # the engine has appended it
             if job.take(Appended([choice], [])):
@@ -312,13 +320,16 @@ class ModelThread:
             job.timing.forward += duration
             job.timing.forward_count += 1
             job.timing.step_token_count = token_count
-            committed = min(len(append.sequence), job.statement.committed_length)
-            self.engine.cache.publish(append.sequence, committed)
+            self._publish(job, append)
             if answer.error is not None:
                 ended += self._drop(job, answer.error)
             elif job.take(answer):
                 ended += self._done(job)
         return ended
+
+    def _publish(self, job: Job, append: Append) -> None:
+        committed = min(len(append.sequence), job.statement.committed_length)
+        self.engine.cache.publish(append.sequence, committed)
 
     def _fail(self, job: Job, error: Exception) -> list[tuple[Job, Exception | None]]:
         # What the forward wrote is unknown: the sequence forgets it all and is prefilled anew.

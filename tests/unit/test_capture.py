@@ -99,7 +99,10 @@ def test_a_models_captured_logits_have_its_own_bits(padding: Padding, dtype: str
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("end", [(), "third"])
-def test_running_on_chooses_what_as_many_steps_choose(temperature: float, end: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [1, 3])
+def test_running_on_chooses_what_as_many_steps_choose(
+    temperature: float, end: object, given: int, tmp_path: Path
+) -> None:
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
     engine = Engine(
         TransformersModel.load(str(directory), device="cpu", dtype="float32"), kv_memory_mib=4, padding=TIGHT
@@ -123,7 +126,10 @@ def test_running_on_chooses_what_as_many_steps_choose(temperature: float, end: o
         rule = SamplingRule(temperature=temperature, seed=3, end_token_ids=(expected[2].token,))
         expected = expected[: [choice.token for choice in expected].index(expected[2].token) + 1]
     fast = started("fast")
-    got = engine.run_on(Append(fast, 1, 1, rule, drafting=True), count)
+    if given > 1:  # its last tokens are not there yet
+        engine.cache.truncate(fast, len(prompt) + 1 - given)
+        engine.cache.extend(fast, [*prompt, 77][-given:])
+    got = engine.run_on(Append(fast, given, 1, rule, drafting=True), count)
     assert [choice.token for choice in got] == [choice.token for choice in expected]
     assert [choice.logprob for choice in got] == pytest.approx([choice.logprob for choice in expected], abs=1e-3)
     assert [choice.margin for choice in got] == pytest.approx([choice.margin for choice in expected], abs=1e-3)
