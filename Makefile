@@ -29,8 +29,8 @@ check: $(VENV)/dev ## ruff, mypy --strict, import-linter, buf lint, stub diff
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py --check
 	$(BIN)/buf lint
 
-bench: $(VENV)/dev ## measure against transformers on the embedded pair
-	$(BIN)/python -m benchmarks.embedded_pair
+bench: $(VENV)/bench ## every benchmark, an hour: BENCH=--quick takes minutes, BENCH=load only that one
+	$(BIN)/python -m benchmarks $(BENCH)
 
 prove: $(VENV)/dev ## served under disturbances against plain decoding, bit by bit: PROMPTS=40 takes two minutes, 10000 an hour
 	$(BIN)/python -m proving --prompts $(PROMPTS)
@@ -61,3 +61,8 @@ $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Slipstream and its test tools into $(VENV): a few minutes"
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/runtime
+
+$(VENV)/bench: $(VENV)/dev
+	@echo "installing what the benchmarks compare with"
+	$(PIP) --editable '.[dev,bench]'
+	@touch $@ $(VENV)/dev $(VENV)/runtime

@@ -7,29 +7,25 @@ taken within each repetition.
 from __future__ import annotations
 
 import argparse
-import platform
 import random
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from benchmarks import onnx_models
+from benchmarks.report import Picture, Report, add_output
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Result, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
 from training import corpus
 from training.dialogues import HELD_OUT_PHRASING, QUESTION_PHRASINGS
-
-console = Console(width=120)
 
 
 @dataclass
@@ -120,9 +116,9 @@ def repeated(client: Client, question: list[int], max_tokens: int) -> list[int]:
     return [*question, *answer.token_ids, *question]
 
 
-def measure(systems: Sequence[System], questions: list[list[int]], repetitions: int) -> None:
+def measure(systems: Sequence[System], questions: list[list[int]], repetitions: int, report: Report) -> None:
     """Let the systems take turns, after one warm-up each."""
-    with Progress(console=console) as progress:
+    with Progress(console=report.console) as progress:
         task = progress.add_task("measuring", total=(repetitions + 1) * len(systems))
         for repetition in range(repetitions + 1):
             for system in systems:
@@ -197,9 +193,9 @@ def round_table(systems: Sequence[System]) -> Table:
     return table
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.embedded_pair", description=__doc__)
     parser.add_argument("--prompts", type=int, default=20, help="questions in each repetition")
     parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions; one more warms up")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
@@ -215,13 +211,14 @@ def main() -> None:
     parser.add_argument(
         "--onnxruntime", type=Path, metavar="DIRECTORY", help="beside onnxruntime-genai too; its models are kept there"
     )
-    options = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    parser.add_argument("--name", default="embedded_pair", help="of the files in the output directory")
+    add_output(parser)
+    options = parser.parse_args(arguments)
+    report = Report(options.name, __doc__ or "", options.output)
     wording = ("repeated " if options.repeated else "") + ("held-out" if options.held_out else "trained")
-    console.print(
-        f"commit {commit or 'unknown'}, {platform.machine()}, {torch.get_num_threads()} torch threads, "
-        f"torch {torch.__version__}, {options.dtype}, {options.prompts} prompts in {wording} phrasings, "
-        f"{options.repetitions} repetitions"
+    report.console.print(
+        f"{torch.get_num_threads()} torch threads, torch {torch.__version__}, {options.dtype}, {options.prompts} prompts "
+        f"in {wording} phrasings, {options.repetitions} repetitions"
     )
     phrasings = [HELD_OUT_PHRASING] if options.held_out else QUESTION_PHRASINGS
     questions = prompts(options.prompts, phrasings)
@@ -241,9 +238,9 @@ def main() -> None:
                 systems.append(slipstream_system(client, f"Slipstream {name}", temperature, mode, options.max_tokens))
         if options.repeated:
             questions = [repeated(client, question, options.max_tokens) for question in questions]
-        measure(systems, questions, options.repetitions)
-    console.print(throughput_table(systems))
-    console.print(round_table(systems))
+        measure(systems, questions, options.repetitions, report)
+    report.show(throughput_table(systems), Picture("system", ("tokens/s",), by="T", bars=True))
+    report.show(round_table(systems))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.report import Report
+from benchmarks.report import Picture, Report, add_output
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Settings
@@ -119,12 +119,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--step-row-us", type=float, default=20, help="and what each of its tokens adds")
     parser.add_argument("--tokens", type=int, default=120, help="tokens an answer has")
     parser.add_argument("--repetitions", type=int, default=5, help="counted loads; one more warms up")
+    parser.add_argument("--name", default="load", help="of the files in the output directory")
+    add_output(parser)
     options = parser.parse_args(arguments)
-    report = Report(__doc__ or "")
+    report = Report(options.name, __doc__ or "", options.output)
     with Progress(console=report.console) as progress:
         for acceptance in options.acceptance:
             reports = measure(acceptance, options, progress)
-            report.console.print(table_of(acceptance, reports, options))
+            report.show(table_of(acceptance, reports, options), Picture("chats", ("tokens/s",), by="mode", log=True))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.link import Link
-from benchmarks.report import Report
+from benchmarks.report import Picture, Report, add_output
 from slipstream.cli.local import LocalServices, PairSettings, Service, free_address
 from slipstream.client import Client, Result, Settings
 
@@ -149,12 +149,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--spread", type=float, default=0.6, help="odds that a wrong draft's next best token is right")
     parser.add_argument("--tokens", type=int, default=150, help="tokens an answer has")
     parser.add_argument("--repetitions", type=int, default=5, help="counted answers; one more warms up")
+    add_output(parser)
     options = parser.parse_args(arguments)
-    report = Report(__doc__ or "")
+    report = Report("network", __doc__ or "", options.output)
     with Progress(console=report.console) as progress:
         for acceptance in options.acceptance:
             cells = measure(acceptance, options.round_trips, options, progress)
-            report.console.print(table_of(acceptance, options.round_trips, cells, options))
+            table = table_of(acceptance, options.round_trips, cells, options)
+            report.show(table, Picture("round trip ms", tuple(mode for mode in MODES if mode in options.modes)))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rich.table import Table
 
-from benchmarks.report import Report
+from benchmarks.report import Picture, Report, add_output
 from slipstream.cli.load import LoadSettings, run_load
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Client, Settings
@@ -130,12 +130,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--step-ms", type=float, default=0, help="what a draft's token takes")
     parser.add_argument("--tokens", type=int, default=200, help="tokens an answer has")
     parser.add_argument("--repetitions", type=int, default=5)
+    add_output(parser)
     options = parser.parse_args(arguments)
-    report = Report(__doc__ or "")
+    report = Report("scale", __doc__ or "", options.output)
     if options.sessions:
-        report.console.print(throughput(options.sessions, options))
+        report.show(throughput(options.sessions, options), Picture("sessions", ("tokens/s",), log=True))
     if options.contexts:
-        report.console.print(contexts(options.contexts, options))
+        shown = Picture("context", ("own ms", "network ms", "own + network"), log=True, y_label="ms a round")
+        report.show(contexts(options.contexts, options), shown)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dataclasses import replace
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.report import Report
+from benchmarks.report import Report, add_output
 from orchestrator.speculation.sharpening import FACTORS
 from slipstream.cli.local import LocalServices, PairSettings, Service, free_address
 from slipstream.client import Client, Result, Settings
@@ -45,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draft-length", type=int, default=5, help="draft tokens a round")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
     parser.add_argument("--streams", type=int, default=8, help="answers at a time")
+    add_output(parser)
     options = parser.parse_args(arguments)
-    report = Report(__doc__ or "")
+    report = Report("sharpening", __doc__ or "", options.output)
     entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
     drawn = random.Random(1).sample(entries, options.count + options.lessons)
     counted, lessons = drawn[: options.count], drawn[options.count :]
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             assert len(texts) == 1, "the text depended on the draft"
             ratio = accepted[-1] / max(accepted[:-1])
             table.add_row(f"{temperature:g}", *(f"{share:.4f}" for share in accepted), f"{ratio:.3f}")
-    report.console.print(table)
+    report.show(table)
 
 
 if __name__ == "__main__":

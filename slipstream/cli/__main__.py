@@ -1,12 +1,14 @@
-"""The command line: ``slipstream chat``, ``up``, ``info``, ``load``."""
+"""The command line: ``slipstream chat``, ``up``, ``info``, ``load``, ``bench``."""
 
 from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -34,6 +36,15 @@ Draft = Annotated[str, typer.Option(help="draft model, likewise; empty for none"
 Device = Annotated[str, typer.Option(help="torch device of both models")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float32")]
 DraftLength = Annotated[int | None, typer.Option(help="draft tokens a round; 0 is off; default: the server's")]
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def bench(context: typer.Context) -> None:
+    """Run the benchmarks of a checkout: all, or those named; --help lists them."""
+    checkout = Path(__file__).parents[2]
+    if not (checkout / "benchmarks").is_dir():
+        _fail("the benchmarks are not installed with the package: clone the repository and run make bench there")
+    raise SystemExit(subprocess.call([sys.executable, "-m", "benchmarks", *context.args], cwd=checkout))
 
 
 @app.command()

@@ -1,0 +1,109 @@
+"""All benchmarks, one after another, their tables and pictures kept in a directory: an hour; with ``--quick`` a few minutes.
+
+Each is a process of its own, so that none runs beside what another has left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAVY = Path("build/heavy-500m")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One benchmark: what it shows, its module, and its arguments, at leisure and in haste."""
+
+    text: str
+    module: str
+    arguments: str
+    quick: str
+
+
+CASES: dict[str, Case] = {
+    "embedded": Case(
+        "the embedded pair beside transformers and onnxruntime-genai",
+        "embedded_pair",
+        "--prompts 12 --modes adaptive overlapped --draft-lengths 8 32 64 --onnxruntime build/onnx",
+        "--prompts 4 --modes adaptive --draft-lengths 64 --temperatures 0 --onnxruntime build/onnx",
+    ),
+    "repeated": Case(
+        "answers that can be copied from the chat",
+        "embedded_pair",
+        "--name repeated --repeated --prompts 10 --modes n-gram adaptive --draft-lengths",
+        "--name repeated --repeated --prompts 4 --modes n-gram --draft-lengths",
+    ),
+    "heavy": Case(
+        "a target of 488 M parameters that answers as the embedded one does",
+        "embedded_pair",
+        "--name heavy --target build/heavy-500m --prompts 3 --modes adaptive --draft-lengths 8",
+        "--name heavy --target build/heavy-500m --prompts 1 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
+    ),
+    "sharpening": Case(
+        "the learnt sharpening beside fixed factors",
+        "sharpening",
+        "",
+        "--count 40 --lessons 40",
+    ),
+    "network": Case(
+        "a big node and a link, simulated",
+        "network",
+        "--tokens 150",
+        "--tokens 60 --acceptance 0.8 --round-trips 0 10 80 --repetitions 2",
+    ),
+    "scale": Case(
+        "one orchestrator under many sessions",
+        "scale",
+        "--tokens 150",
+        "--sessions 1 64 --contexts 1000 32000 --tokens 60 --repetitions 2",
+    ),
+    "load": Case(
+        "many chats: plain, fixed and adaptive",
+        "load",
+        "--acceptance 0 0.8 --sessions 1 8 32 --tokens 100",
+        "--acceptance 0.8 --sessions 1 8 --tokens 60 --repetitions 2",
+    ),
+    "arrivals": Case(
+        "chats that arrive at a fixed rate",
+        "load",
+        "--name arrivals --acceptance 0.8 --sessions 24 --rate 2 --tokens 60",
+        "--name arrivals --acceptance 0.8 --sessions 8 --rate 2 --tokens 40 --repetitions 2",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(f"{name:>12}  {case.text}" for name, case in CASES.items()),
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these benchmarks")
+    parser.add_argument("--quick", action="store_true", help="less of everything: to see that it runs")
+    parser.add_argument("--output", type=Path, default=Path("build/benchmarks"), help="where to keep the results")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in CASES]
+    if unknown:
+        parser.error(f"no benchmark is called {unknown[0]}; there are {', '.join(CASES)}")
+    names = options.names or list(CASES)
+    for number, name in enumerate(names, 1):
+        case = CASES[name]
+        print(f"\n[{number}/{len(names)}] {name}: {case.text}", flush=True)
+        if name == "heavy" and not HEAVY.exists():
+            subprocess.run([sys.executable, "-m", "benchmarks.heavy_target", "500m", str(HEAVY)], check=True)
+        chosen = case.quick if options.quick else case.arguments
+        command = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{case.module}", *chosen.split()]
+        if subprocess.run([*command, "--output", str(options.output)]).returncode:
+            sys.exit(f"{name} failed; the results so far are in {options.output}")
+    print(f"\ntables and pictures are in {options.output}")
+
+
+if __name__ == "__main__":
+    main()
