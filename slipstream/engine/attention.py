@@ -138,7 +138,9 @@ def _attend_spans(
 ) -> torch.Tensor:
     """Attention to both spans by themselves, joined by the sums of their weights (Milakov and Gimelshein 2018).
 
-    A span that a query does not see changes none of its bits: its share is exactly 0.
+    A span that a query does not see changes none of its bits: its share is exactly 0. The shares are a softmax over two
+    numbers, which the library computes row by row; an exponential over all rows at once would round those at a batch's
+    end, which do not fill a vector, in another way.
     """
     outputs, log_sums = [], []
     for span in group.spans:
@@ -151,8 +153,9 @@ def _attend_spans(
         )
         outputs.append(output.float())
         log_sums.append(log_sum)
-    share = torch.sigmoid(log_sums[1] - log_sums[0] + group.tilt(window, repeats)).unsqueeze(-1)
-    return torch.lerp(outputs[0], outputs[1], share).to(query.dtype)
+    shares = torch.softmax(torch.stack(log_sums, dim=-1) + group.unseen(window, repeats), dim=-1)
+    joined: torch.Tensor = outputs[0] * shares[..., :1] + outputs[1] * shares[..., 1:]
+    return joined.to(query.dtype)
 
 
 def _walk(

@@ -112,7 +112,7 @@ class AttentionGroup:
     first_slot: torch.Tensor | None = None
     first_keys: int = 0
     _masks: dict[tuple[range, int | None, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
-    _tilts: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
+    _unseen: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
 
     @property
     def spans(self) -> list[range]:
@@ -135,16 +135,16 @@ class AttentionGroup:
             self._masks[known] = (mask if repeats == 1 else mask.repeat(1, repeats, 1)).unsqueeze(1)
         return self._masks[known]
 
-    def tilt(self, window: int | None, repeats: int) -> torch.Tensor:
-        """Float32 ``[batch, 1, repeats * queries]``, for two spans: -inf for a query that does not see the second, +inf for one
-        that no longer sees the first, else 0."""
-        if (window, repeats) not in self._tilts:
+    def unseen(self, window: int | None, repeats: int) -> torch.Tensor:
+        """Float32 ``[batch, 1, repeats * queries, 2]``: -inf for a span that a query does not see, else 0."""
+        if (window, repeats) not in self._unseen:
             queries, first = self.query_positions, self.first_keys
-            tilt = torch.zeros(queries.shape, device=queries.device).masked_fill_(queries < first, -torch.inf)
+            unseen = torch.zeros(*queries.shape, 2, device=queries.device)
+            unseen[..., 1].masked_fill_(queries < first, -torch.inf)
             if window is not None:
-                tilt.masked_fill_(queries - window >= first - 1, torch.inf)
-            self._tilts[window, repeats] = tilt.repeat(1, repeats).unsqueeze(1)
-        return self._tilts[window, repeats]
+                unseen[..., 0].masked_fill_(queries - window >= first - 1, -torch.inf)
+            self._unseen[window, repeats] = unseen.repeat(1, repeats, 1).unsqueeze(1)
+        return self._unseen[window, repeats]
 
 
 @dataclass(slots=True)
