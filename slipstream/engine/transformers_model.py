@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from slipstream.engine import attention, capture, packing
+from slipstream.engine import activations, attention, capture, packing
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.model import Choose, run_one_by_one
@@ -44,6 +44,8 @@ class TransformersModel:
         self.device = model.device
         self.weights_fingerprint = _weights_fingerprint(model, self.end_token_ids)
         small = sum(weight.numel() for weight in model.parameters()) <= capture.MAX_PARAMETERS
+        if self.device.type == "cpu":
+            activations.steady(model)
         self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None

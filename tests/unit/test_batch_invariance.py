@@ -87,3 +87,22 @@ def test_one_thread_and_two_give_the_same_bits(directory: Path) -> None:
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_more_threads_than_two_split_a_wide_layer_where_no_bit_shows_it(family: str, tmp_path: Path) -> None:
+    """torch splits an activation of more than 65,536 numbers into uneven parts, each with an end that fills no vector."""
+    wide = {"n_inner": 1024} if family == "gpt2" else {"intermediate_size": 1024}
+    directory = tiny_models.save(tiny_models.build(family, **wide), tmp_path)
+    text = [random.Random(1).randrange(tiny_models.VOCABULARY_SIZE) for _ in range(272)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        recorder = Recorder(directory, "float32")
+        whole = recorder.step([(Sequence("whole"), text)])[0]
+        for size in (136, 88, 16):
+            sequence = Sequence(str(size))
+            parts = [recorder.step([(sequence, text[i : i + size])])[0] for i in range(0, len(text), size)]
+            assert torch.equal(torch.cat(parts), whole), size
+    finally:
+        torch.set_num_threads(before)
