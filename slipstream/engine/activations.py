@@ -36,7 +36,7 @@ def _in_parts(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[tor
             return function(inputs)
         width = inputs.shape[-1]
         rows = _AT_ONCE // width // _ROWS * _ROWS or 1
-        parts = inputs.reshape(-1, width).split(rows)
+        parts = torch.split(inputs.reshape(-1, width), rows)
         return torch.cat([function(part) for part in parts]).view(inputs.shape)
 
     return activate
