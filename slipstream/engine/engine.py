@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.errors import OutOfPagesError, UnsupportedModelError
 from slipstream.engine.model import Model
 from slipstream.engine.pages import PagePool
 from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, Padding, Segment, build_plan
@@ -175,6 +175,53 @@ class Engine:
         choices = choices or choose_likeliest(torch.cat(rows).float(), candidate_count=0)
         self.step_count += len(choices)
         return choices
+
+    def run_on_together(self, appends: TokenSequence[Append], count: int) -> list[list[Choice]]:
+        """`run_on` for several sequences with one appended token each: a step has a row of every one of them."""
+        sequences, rule = [append.sequence for append in appends], appends[0].rule
+        firsts = [len(sequence) - 1 for sequence in sequences]
+        try:
+            for sequence in sequences:
+                self.cache.extend(sequence, [0] * (count - 1))
+        except OutOfPagesError:
+            for sequence, first in zip(sequences, firsts, strict=True):
+                self.cache.truncate(sequence, first + 1)
+            raise
+        self.model.copy_pages(self.cache.take_copies())
+        segments = [
+            Segment([sequence.tokens[first]], first, sequence.pages, 1, room=count - 1)
+            for sequence, first in zip(sequences, firsts, strict=True)
+        ]
+        plan = build_plan(segments, self.page_size, self.model.device, self._padding, self._slot_count)
+        plain = is_plain_argmax(Row(rule, firsts[0] + 1, sequences[0].tokens, drafting=True))
+        steps: list[list[Choice]] = []
+        rows: list[torch.Tensor] = []
+        lengths = [count] * len(sequences)
+        for index in range(count):
+            logits = self.model.forward(plan)
+            self.step_count += 1
+            if plain:
+                rows.append(logits)
+                tokens = logits.argmax(dim=-1).tolist()
+            else:
+                positions = [first + 1 + index for first in firsts]
+                chosen = [Row(rule, p, s.tokens, drafting=True) for p, s in zip(positions, sequences, strict=True)]
+                steps.append(choose(logits, chosen))
+                tokens = [choice.token for choice in steps[-1]]
+            for at, token in enumerate(tokens):
+                if token in rule.end_token_ids:
+                    lengths[at] = min(lengths[at], index + 1)
+            if index + 1 >= max(lengths):
+                break
+            for sequence, first, token in zip(sequences, firsts, tokens, strict=True):
+                sequence.tokens[first + 1 + index] = token
+            plan.advance(tokens, self.page_size)
+        if plain:
+            flat = choose_likeliest(torch.cat(rows).float(), candidate_count=0)
+            steps = [flat[start : start + len(sequences)] for start in range(0, len(flat), len(sequences))]
+        for sequence, first, length in zip(sequences, firsts, lengths, strict=True):
+            self.cache.truncate(sequence, first + length)
+        return [[step[at] for step in steps[:length]] for at, length in enumerate(lengths)]
 
     def _answer(self, appends: TokenSequence[Append], logits: torch.Tensor) -> list[Appended]:
         """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""

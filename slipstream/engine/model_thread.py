@@ -19,8 +19,8 @@ from slipstream.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
 
-_RUN = 8
-"""Steps that a draft alone takes before it looks for other work: a few milliseconds."""
+_RUN, _RUN_SECONDS = 8, 0.01
+"""Steps that a draft alone takes before it looks for other work, and about how long they may take."""
 
 _FEW = 3
 """Tokens that take less time one by one than in a step of as many rows, which are padded."""
@@ -70,6 +70,8 @@ class ModelThread:
         self._wake = threading.Condition()
         self._stopping = False
         self._active: list[Job] = []
+        self._step_seconds = 0.0
+        """Of the last steps taken in one go."""
         self._split: dict[Job, int] = {}
         """Of jobs that have split, how many parts have not ended."""
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()  # least recently used first
@@ -205,6 +207,8 @@ class ModelThread:
             ended += self._drop(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
         if len(batch) == 1 and self._may_run_on(*batch[0]):
             ended += self._run_on(*batch[0])
+        elif self._may_run_on_together(batch):
+            ended += self._run_on_together(batch)
         elif batch:
             ended += self._forward(batch)
         return ended
@@ -216,14 +220,16 @@ class ModelThread:
         """Several steps of a job that is alone, without looking for others in between."""
         started = time.monotonic()
         try:
-            choices = self.engine.run_on(append, min(job.steps_left, _RUN))
+            choices = self.engine.run_on(append, min(job.steps_left, self._run_length()))
         except OutOfPagesError:
             return self._forward([(job, append)])
         except Exception as error:
             log.exception("a forward failed, and its item with it")
             return self._fail(job, error)
+        duration = time.monotonic() - started
+        self._step_seconds = duration / len(choices)
         job.timing.started = job.timing.started or started
-        job.timing.forward += time.monotonic() - started
+        job.timing.forward += duration
         job.timing.forward_count += len(choices)
         job.timing.step_token_count = 1
         self._publish(job, append)
@@ -232,6 +238,44 @@ class ModelThread:
             if job.take(Appended([choice], [])):
                 return self._done(job)
         return []
+
+    def _run_length(self) -> int:
+        """Steps to take in one go: few if they are long, since a newer request waits for them."""
+        return max(1, min(_RUN, int(_RUN_SECONDS / self._step_seconds))) if self._step_seconds else _RUN
+
+    def _may_run_on_together(self, batch: list[tuple[Job, Append]]) -> bool:
+        """Whether there is nothing but the parts of one job, each with one token."""
+        if len(batch) < 2 or len(batch) != len(self._active):
+            return False
+        parents = {job.parent for job, _ in batch}
+        alone = len(parents) == 1 and None not in parents
+        return alone and all(self._may_run_on(job, append) and append.token_count == 1 for job, append in batch)
+
+    def _run_on_together(self, batch: list[tuple[Job, Append]]) -> list[tuple[Job, Exception | None]]:
+        """`_run_on` for the parts of one job."""
+        started = time.monotonic()
+        count = min(self._run_length(), *(job.steps_left for job, _ in batch))
+        try:
+            answers = self.engine.run_on_together([append for _, append in batch], count)
+        except OutOfPagesError:
+            return self._forward(batch)
+        except Exception as error:
+            log.exception("a forward failed; its %d items fail with it", len(batch))
+            return [end for job, _ in batch for end in self._fail(job, error)]
+        duration, count = time.monotonic() - started, max(map(len, answers))
+        self._step_seconds = duration / count
+        ended: list[tuple[Job, Exception | None]] = []
+        for (job, append), choices in zip(batch, answers, strict=True):
+            job.timing.forward += duration
+            job.timing.forward_count += count
+            job.timing.step_token_count = len(batch)
+            self._publish(job, append)
+            for choice in choices:
+                job.pending.clear()  # the engine has appended it
+                if job.take(Appended([choice], [])):
+                    ended += self._done(job)
+                    break
+        return ended
 
     def _why_dropped(self, job: Job) -> Exception:
         root = job if job.parent is None else job.parent

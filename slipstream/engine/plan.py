@@ -82,13 +82,15 @@ TIGHT = Padding(row_multiple=8, key_multiple=128, single_row=True)
 class Segment:
     """Tokens appended to one sequence: they take positions ``start`` to ``start + len(tokens) - 1``.
 
-    ``pages`` covers all of them. Logits are wanted at the last ``wanted`` tokens.
+    ``pages`` covers all of them. Logits are wanted at the last ``wanted`` tokens. ``room`` is for how many tokens more
+    the plan shall serve (`StepPlan.advance`); pages cover these too.
     """
 
     tokens: TokenSequence[int]
     start: int
     pages: TokenSequence[int]
     wanted: int
+    room: int = 0
 
 
 @dataclass(slots=True)
@@ -113,6 +115,11 @@ class AttentionGroup:
     first_keys: int = 0
     _masks: dict[tuple[range, int | None, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
     _unseen: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """The queries have moved: what was computed of their positions is so no more."""
+        self._masks.clear()
+        self._unseen.clear()
 
     @property
     def spans(self) -> list[range]:
@@ -159,6 +166,22 @@ class StepPlan:
     logit_rows: torch.Tensor
     logit_count: int
     groups: list[AttentionGroup]
+
+    def advance(self, tokens: list[int], page_size: int) -> None:
+        """Make it the plan of the next step: one of ``tokens`` after each segment's only one. There must be room for it, and
+        the padding must leave single queries alone."""
+        pairs = zip(self.segments, tokens, strict=True)
+        self.segments = [
+            Segment([token], segment.start + 1, segment.pages, 1, segment.room - 1) for segment, token in pairs
+        ]
+        slots = [s.pages[s.start // page_size] * page_size + s.start % page_size for s in self.segments]
+        count, device = len(tokens), self.slots.device
+        self.input_ids[0, :count] = _tensor(tokens, device)
+        self.positions[0, :count] += 1
+        self.slots[:count] = _tensor(slots, device)
+        for group in self.groups:
+            group.query_positions += 1
+            group.forget()
 
     def one_row(self, index: int, token: int) -> StepPlan:
         """Row ``index`` of a plan of one segment as a step of its own, with ``token`` in it and its logits wanted.
@@ -209,7 +232,7 @@ def build_plan(
         positions += at
         slots += [segment.pages[position // page_size] * page_size + position % page_size for position in at]
         wanted_rows.extend(range(row + count - segment.wanted, row + count))
-        key_count = padding.keys(segment.start + count)
+        key_count = padding.keys(segment.start + count + segment.room)
         # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md), and few keys
         # gathered are no slower; so short sequences have one shape, wherever their pages are.
         first_slot = -1
@@ -267,7 +290,7 @@ def _group(
         end = segment.start + len(segment.tokens)
         positions[index * query_count : index * query_count + len(segment.tokens)] = range(segment.start, end)
         if gathered:
-            page_count = -(-end // page_size)
+            page_count = -(-(end + segment.room) // page_size)
             table[index, :page_count] = segment.pages[:page_count]
     # In the common case of one session nothing is picked, so nothing is computed for it.
     rows, real = ([], []) if contiguous else _picks(members, query_count)

@@ -138,3 +138,43 @@ def test_running_on_chooses_what_as_many_steps_choose(
     engine.cache.release(fast)
     engine.pool.check()
     assert engine.pool.counts().held == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("end", [False, True])
+def test_running_on_together_chooses_what_each_alone_chooses(temperature: float, end: bool, tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    engine = Engine(
+        TransformersModel.load(str(directory), device="cpu", dtype="float32"), kv_memory_mib=4, padding=TIGHT
+    )
+    rule, count = SamplingRule(temperature=temperature, seed=3), 8
+    root = Sequence("root")
+    engine.cache.extend(root, list(range(5, 125)))  # with what comes, past a multiple of 128 keys and a page's border
+    engine.step([Append(root, 120, 1, rule, drafting=True)])
+
+    def forks(name: str) -> list[Sequence]:
+        made = [engine.cache.fork(root, f"{name}{index}") for index in range(5)]
+        for index, fork in enumerate(made):
+            engine.cache.truncate(fork, 120 - 3 * index)
+            engine.cache.extend(fork, [77 + index])
+        return made
+
+    alone, together = forks("alone"), forks("together")
+    expected = [engine.run_on(Append(fork, 1, 1, rule, drafting=True), count) for fork in alone]
+    if end:
+        ending = expected[1][2].token
+        rule = SamplingRule(temperature=temperature, seed=3, end_token_ids=(ending,))
+        tokens = [[choice.token for choice in choices] for choices in expected]
+        lengths = [row.index(ending) + 1 if ending in row else count for row in tokens]
+        expected = [choices[:length] for choices, length in zip(expected, lengths, strict=True)]
+        for fork, length, start in zip(alone, lengths, (120, 117, 114, 111, 108), strict=True):
+            engine.cache.truncate(fork, start + length)
+    got = engine.run_on_together([Append(fork, 1, 1, rule, drafting=True) for fork in together], count)
+    for ours, theirs in zip(got, expected, strict=True):
+        assert [choice.token for choice in ours] == [choice.token for choice in theirs]
+        assert [choice.logprob for choice in ours] == pytest.approx([choice.logprob for choice in theirs], abs=1e-3)
+    assert [fork.tokens for fork in together] == [fork.tokens for fork in alone]
+    for sequence in (root, *alone, *together):
+        engine.cache.release(sequence)
+    engine.pool.check()
+    assert engine.pool.counts().held == 0
