@@ -96,7 +96,7 @@ def _draw(picture: Picture, title: str, columns: list[str], rows: Sequence[Seque
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     if picture.bars:
         y = picture.ys[0]
-        names = [f"{row[picture.by]}  {row[picture.x]}" if picture.by else row[picture.x] for row in cells]
+        names = [f"{picture.by}={row[picture.by]}  {row[picture.x]}" if picture.by else row[picture.x] for row in cells]
         axes.barh(names[::-1], [_number(row[y]) for row in cells][::-1], color="#3b6ea5")
         axes.set_xlabel(y)
     else:
@@ -108,6 +108,7 @@ def _draw(picture: Picture, title: str, columns: list[str], rows: Sequence[Seque
                 axes.plot(xs, values, marker="o", label=group)
         if picture.log:
             axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylim(bottom=0)
         axes.set_xlabel(picture.x)
         axes.set_ylabel(picture.y_label)

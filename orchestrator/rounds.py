@@ -101,12 +101,13 @@ class Rounds:
         tokens, session = record.session.tokens, record.draft
         started = time.monotonic()
         longest = max(0, min(room - 1, self._target.max_draft_length))  # a round commits one more than it proposes
+        self._budget.join(session)
+        self.pair.session_count = self._budget.session_count
         plan = self._plan(session, turn, longest)
         if plan.switches_off:
             log.info(
                 "speculation does not pay for session %s: plain decoding, and a probe now and then", record.session.id
             )
-        self.pair.session_count = max(1, self._budget.session_count)
         choice = await self._choose(session, tokens, turn, plan, longest, span)
         proposal = self._checked(choice.proposal, turn, session)
         ahead = None

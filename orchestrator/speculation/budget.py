@@ -34,6 +34,10 @@ class VerifyBudget:
         """Whose turns run just now."""
         return len(self._survivals)
 
+    def join(self, session: object) -> None:
+        """A session's turn has begun: it counts, though it has proposed nothing yet."""
+        self._survivals.setdefault(session, ())
+
     def leave(self, session: object) -> None:
         """A session's turn has ended."""
         self._survivals.pop(session, None)

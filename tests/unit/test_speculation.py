@@ -325,6 +325,19 @@ def test_a_session_alone_is_not_rationed_and_one_that_left_does_not_count() -> N
     assert budget.allowed("b", [0.3, 0.1]) == 2
 
 
+def test_a_session_counts_from_its_turns_first_round_on() -> None:
+    costs = VerifyCosts()
+    costs.alone.profile([(1, 0.02), (100, 5.0)])
+    budget = VerifyBudget(costs, clock=itertools.count().__next__)
+    budget.join("a")
+    budget.join("b")
+    assert budget.session_count == 2
+    assert budget.allowed("b", [0.3, 0.1]) == 0, "a has proposed nothing, but its token takes part in the step"
+    budget.join("b")
+    budget.leave("a")
+    assert budget.session_count == 1 and budget.allowed("b", [0.3, 0.1]) == 2
+
+
 # --- sharpening
 
 
