@@ -33,7 +33,7 @@ class ModelServiceSettings(BaseSettings):
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the weights and of the KV cache")
     threads: int = Field(0, ge=0, description="torch threads; 0 takes torch's own choice")
     kv_memory_mib: float = Field(512, gt=0, description="memory for KV pages in MiB, reserved at start")
-    page_size: int = Field(16, ge=1, le=512, description="tokens a KV page holds; a divisor of 512")
+    page_size: int = Field(16, ge=1, le=128, description="tokens a KV page holds; a divisor of 128")
     max_draft_length: int = Field(64, ge=1, description="most proposal tokens an item may carry or ask for")
     max_step_tokens: int = Field(512, ge=8, description="tokens in one forward, over all sequences")
     prefill_chunk: int = Field(256, ge=8, description="tokens of one prompt in one forward")
