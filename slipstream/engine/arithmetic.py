@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import Choose, run_one_by_one
+from slipstream.engine.model import Choose, run_by_forwards
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
@@ -112,8 +112,8 @@ class ArithmeticModel:
         time.sleep(max(0.0, duration - (time.perf_counter() - started)))
         return logits
 
-    def forward_one_by_one(self, plan: StepPlan, token: int, choose: Choose) -> None:
-        run_one_by_one(self.forward, plan, token, choose)
+    def run_on(self, plan: StepPlan, choose: Choose) -> None:
+        run_by_forwards(self.forward, plan, choose)
 
     def _ranked(self, context_sum: int, position: int) -> list[int]:
         """The likeliest tokens, best first."""

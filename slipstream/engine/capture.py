@@ -19,7 +19,6 @@ import torch
 from torch.jit import optimized_execution  # type: ignore[attr-defined]
 from torch.jit._trace import TracerWarning
 
-from slipstream.engine.model import Choose, run_one_by_one
 from slipstream.engine.plan import SMALL_STEP, AttentionGroup, StepPlan
 
 log = logging.getLogger(__name__)
@@ -77,31 +76,6 @@ class CapturedForward:
                 return expected
         return logits
 
-    def one_by_one(self, plan: StepPlan, token: int, choose: Choose) -> None:
-        """See `slipstream.engine.model.Model.forward_one_by_one`: where a row is recorded, without planning each anew."""
-        first = plan.one_row(0, token)
-        key = self._key(first)
-        capture = self._captures.get(key) if key is not None else None
-        if capture is None or capture.trials_left:
-            run_one_by_one(self, plan, token, choose)
-            return
-        ids, _, _, logit_rows, table, _, start = _inputs(first)
-        rows = zip(
-            torch.split(plan.positions, 1, dim=1),
-            torch.split(plan.slots, 1),
-            torch.split(plan.groups[0].query_positions, 1, dim=1),
-            strict=True,
-        )
-        replay, following = capture.replay, token
-        with optimized_execution(False):
-            for index, (positions, slots, queries) in enumerate(rows):
-                ids.fill_(following)
-                logits = replay(ids, positions, slots, logit_rows, table, queries, start, *self._weights)
-                chosen = choose(index, logits)
-                if chosen is None:
-                    return
-                following = chosen
-
     def _key(self, plan: StepPlan) -> _Key | None:
         """What a recording depends on; None for a plan that is not worth one."""
         rows = plan.slots.shape[0]
@@ -121,7 +95,7 @@ class CapturedForward:
                 self._captures[key] = _Capture(replay)
 
     def _record(self, plan: StepPlan) -> Callable[..., torch.Tensor] | None:
-        given = plan.groups[0]
+        given, size = plan.groups[0], plan.page_size
 
         def run(
             input_ids: torch.Tensor,
@@ -138,7 +112,7 @@ class CapturedForward:
             group = AttentionGroup(
                 1, nothing, nothing, table, query_positions, given.key_count, True, start, given.first_keys
             )
-            return self._forward(StepPlan([], input_ids, positions, slots, logit_rows, 0, [group]))
+            return self._forward(StepPlan([], input_ids, positions, slots, logit_rows, 0, [group], size))
 
         try:
             with warnings.catch_warnings(record=True) as met, optimized_execution(False):

@@ -13,11 +13,11 @@ from slipstream.engine.errors import OutOfPagesError, UnsupportedModelError
 from slipstream.engine.model import Model
 from slipstream.engine.pages import PagePool
 from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, Padding, Segment, build_plan
+from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
 from slipstream.errors import SlipstreamError
-from slipstream.sampling.choose import choose, is_plain_argmax
-from slipstream.sampling.coupled import choose_likeliest
+from slipstream.sampling.choose import choose
 from slipstream.sampling.logprobs import logprobs_of
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.row import Choice, Mask, Proposed, Row
@@ -138,90 +138,39 @@ class Engine:
         """Whether `run_on` may be used: rows are not padded, which what a target promises needs."""
         return self._padding.single_row
 
-    def run_on(self, append: Append, count: int) -> list[Choice]:
-        """What ``count`` steps of one row would choose after the appended tokens, each token appended for the next.
+    def run_on(self, appends: TokenSequence[Append], count: int) -> list[list[Choice]]:
+        """What ``count`` steps would choose after the appended tokens, each token appended for the next: for each append its
+        choices, fewer if one is among the rule's end tokens.
 
-        All are planned once, and the appended tokens too take a step each. Fewer if one is among the rule's end tokens.
-        The last token is not appended. OutOfPagesError as in `SequenceCache.extend`.
+        All have one rule and as many appended tokens, which take a step each. All steps are planned once. The last token is
+        not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has changed.
         """
-        sequence, rule = append.sequence, append.rule
-        first = len(sequence) - append.token_count
-        given, last = len(sequence), len(sequence) + count - 1
-        self.cache.extend(sequence, [0] * (count - 1))
-        self.model.copy_pages(self.cache.take_copies())
-        segment = Segment(sequence.tokens[first:], first, sequence.pages, 1)
-        plan = build_plan([segment], self.page_size, self.model.device, self._padding, self._slot_count)
-        choices: list[Choice] = []
-        rows: list[torch.Tensor] = []
-        plain = is_plain_argmax(Row(rule, given, sequence.tokens, drafting=True))
-
-        def next_token(index: int, logits: torch.Tensor) -> int | None:
-            position = first + 1 + index
-            if position < given:
-                return sequence.tokens[position]
-            if plain:
-                rows.append(logits)
-                token = int(logits.argmax())
-            else:
-                choices.extend(choose(logits, [Row(rule, position, sequence.tokens, drafting=True)]))
-                token = choices[-1].token
-            if token in rule.end_token_ids or position == last:
-                self.cache.truncate(sequence, position)
-                return None
-            sequence.tokens[position] = token
-            return token
-
-        self.model.forward_one_by_one(plan, sequence.tokens[first], next_token)
-        choices = choices or choose_likeliest(torch.cat(rows).float(), candidate_count=0)
-        self.step_count += len(choices)
-        return choices
-
-    def run_on_together(self, appends: TokenSequence[Append], count: int) -> list[list[Choice]]:
-        """`run_on` for several sequences with one appended token each: a step has a row of every one of them."""
-        sequences, rule = [append.sequence for append in appends], appends[0].rule
-        firsts = [len(sequence) - 1 for sequence in sequences]
-        try:
-            for sequence in sequences:
-                self.cache.extend(sequence, [0] * (count - 1))
-        except OutOfPagesError:
-            for sequence, first in zip(sequences, firsts, strict=True):
-                self.cache.truncate(sequence, first + 1)
-            raise
+        sequences, given = [append.sequence for append in appends], appends[0].token_count
+        starts = [len(sequence) for sequence in sequences]
+        self._make_room(sequences, count - 1)
         self.model.copy_pages(self.cache.take_copies())
         segments = [
-            Segment([sequence.tokens[first]], first, sequence.pages, 1, room=count - 1)
-            for sequence, first in zip(sequences, firsts, strict=True)
+            Segment([sequence.tokens[start - given]], start - given, sequence.pages, 1, room=given + count - 2)
+            for sequence, start in zip(sequences, starts, strict=True)
         ]
         plan = build_plan(segments, self.page_size, self.model.device, self._padding, self._slot_count)
-        plain = is_plain_argmax(Row(rule, firsts[0] + 1, sequences[0].tokens, drafting=True))
-        steps: list[list[Choice]] = []
-        rows: list[torch.Tensor] = []
-        lengths = [count] * len(sequences)
-        for index in range(count):
-            logits = self.model.forward(plan)
-            self.step_count += 1
-            if plain:
-                rows.append(logits)
-                tokens = logits.argmax(dim=-1).tolist()
-            else:
-                positions = [first + 1 + index for first in firsts]
-                chosen = [Row(rule, p, s.tokens, drafting=True) for p, s in zip(positions, sequences, strict=True)]
-                steps.append(choose(logits, chosen))
-                tokens = [choice.token for choice in steps[-1]]
-            for at, token in enumerate(tokens):
-                if token in rule.end_token_ids:
-                    lengths[at] = min(lengths[at], index + 1)
-            if index + 1 >= max(lengths):
-                break
-            for sequence, first, token in zip(sequences, firsts, tokens, strict=True):
-                sequence.tokens[first + 1 + index] = token
-            plan.advance(tokens, self.page_size)
-        if plain:
-            flat = choose_likeliest(torch.cat(rows).float(), candidate_count=0)
-            steps = [flat[start : start + len(sequences)] for start in range(0, len(flat), len(sequences))]
-        for sequence, first, length in zip(sequences, firsts, lengths, strict=True):
-            self.cache.truncate(sequence, first + length)
-        return [[step[at] for step in steps[:length]] for at, length in enumerate(lengths)]
+        run = Run(sequences, starts, appends[0].rule, given, count)
+        self.model.run_on(plan, run.next_tokens)
+        self.step_count += run.step_count
+        for sequence, start, length in zip(sequences, starts, run.lengths, strict=True):
+            self.cache.truncate(sequence, start + length - 1)
+        return run.choices()
+
+    def _make_room(self, sequences: list[Sequence], count: int) -> None:
+        """Extend all by ``count`` tokens yet unknown, or none."""
+        lengths = [len(sequence) for sequence in sequences]
+        try:
+            for sequence in sequences:
+                self.cache.extend(sequence, [0] * count)
+        except OutOfPagesError:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                self.cache.truncate(sequence, min(length, len(sequence)))
+            raise
 
     def _answer(self, appends: TokenSequence[Append], logits: torch.Tensor) -> list[Appended]:
         """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""

@@ -11,8 +11,9 @@ from slipstream.engine.plan import StepPlan
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 
-Choose = Callable[[int, torch.Tensor], int | None]
-"""Takes a row's index and its logits ``[1, vocabulary]``; gives the token of the next row, or None to end."""
+Choose = Callable[[torch.Tensor], list[int] | None]
+"""Takes a step's logits ``[sequences, vocabulary]``, which the next step may overwrite; gives each sequence's next token, or
+None to end."""
 
 
 class Model(Protocol):
@@ -42,16 +43,12 @@ class Model(Protocol):
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the model's dtype."""
 
-    def forward_one_by_one(self, plan: StepPlan, token: int, choose: Choose) -> None:
-        """The rows of a plan of one segment as forwards of their own, until ``choose`` ends them. Row 0 is ``token``, each
-        other one what was chosen after the row before it; the segment's own tokens do not count."""
+    def run_on(self, plan: StepPlan, choose: Choose) -> None:
+        """Step after step until ``choose`` ends them: first the plan, whose segments have one token each and room for more,
+        then each segment's next token."""
 
 
-def run_one_by_one(forward: Callable[[StepPlan], torch.Tensor], plan: StepPlan, token: int, choose: Choose) -> None:
-    """`Model.forward_one_by_one` by ``forward``."""
-    following = token
-    for index in range(plan.slots.shape[0]):
-        chosen = choose(index, forward(plan.one_row(index, following)))
-        if chosen is None:
-            return
-        following = chosen
+def run_by_forwards(forward: Callable[[StepPlan], torch.Tensor], plan: StepPlan, choose: Choose) -> None:
+    """`Model.run_on` by ``forward``."""
+    while (tokens := choose(forward(plan))) is not None:
+        plan.advance(tokens)

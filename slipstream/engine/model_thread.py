@@ -19,8 +19,11 @@ from slipstream.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
 
-_RUN, _RUN_SECONDS = 8, 0.01
-"""Steps that a draft alone takes before it looks for other work, and about how long they may take."""
+_RUN_SECONDS = 0.01
+"""About how long the steps may take that a draft takes before it looks for other work."""
+
+_FIRST_RUN = 8
+"""Such steps while it is not known how long they take."""
 
 _FEW = 3
 """Tokens that take less time one by one than in a step of as many rows, which are padded."""
@@ -205,69 +208,40 @@ class ModelThread:
         if not batch and starved is not None:
             pages = self.engine.pool.page_count
             ended += self._drop(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
-        if len(batch) == 1 and self._may_run_on(*batch[0]):
-            ended += self._run_on(*batch[0])
-        elif self._may_run_on_together(batch):
-            ended += self._run_on_together(batch)
+        if batch and self._may_run_on(batch):
+            ended += self._run_on(batch)
         elif batch:
             ended += self._forward(batch)
         return ended
 
-    def _may_run_on(self, job: Job, append: Append) -> bool:
-        return self.engine.runs_on and job.steps_left > 1 and append.wanted == 1 and append.token_count <= _FEW
-
-    def _run_on(self, job: Job, append: Append) -> list[tuple[Job, Exception | None]]:
-        """Several steps of a job that is alone, without looking for others in between."""
-        started = time.monotonic()
-        try:
-            choices = self.engine.run_on(append, min(job.steps_left, self._run_length()))
-        except OutOfPagesError:
-            return self._forward([(job, append)])
-        except Exception as error:
-            log.exception("a forward failed, and its item with it")
-            return self._fail(job, error)
-        duration = time.monotonic() - started
-        self._step_seconds = duration / len(choices)
-        job.timing.started = job.timing.started or started
-        job.timing.forward += duration
-        job.timing.forward_count += len(choices)
-        job.timing.step_token_count = 1
-        self._publish(job, append)
-        for choice in choices:
-            job.pending.clear()  # the engine has appended it
-            if job.take(Appended([choice], [])):
-                return self._done(job)
-        return []
-
-    def _run_length(self) -> int:
-        """Steps to take in one go: few if they are long, since a newer request waits for them."""
-        return max(1, min(_RUN, int(_RUN_SECONDS / self._step_seconds))) if self._step_seconds else _RUN
-
-    def _may_run_on_together(self, batch: list[tuple[Job, Append]]) -> bool:
-        """Whether there is nothing but the parts of one job, each with one token."""
-        if len(batch) < 2 or len(batch) != len(self._active):
+    def _may_run_on(self, batch: list[tuple[Job, Append]]) -> bool:
+        """Whether there is nothing but one job with a few tokens, or the parts of one, each with one token."""
+        if not self.engine.runs_on or len(batch) != len(self._active):
             return False
         parents = {job.parent for job, _ in batch}
-        alone = len(parents) == 1 and None not in parents
-        return alone and all(self._may_run_on(job, append) and append.token_count == 1 for job, append in batch)
+        few = _FEW if len(batch) == 1 else 1
+        if len(batch) > 1 and (len(parents) > 1 or None in parents):
+            return False
+        return all(job.steps_left > 1 and append.wanted == 1 and append.token_count <= few for job, append in batch)
 
-    def _run_on_together(self, batch: list[tuple[Job, Append]]) -> list[tuple[Job, Exception | None]]:
-        """`_run_on` for the parts of one job."""
+    def _run_on(self, batch: list[tuple[Job, Append]]) -> list[tuple[Job, Exception | None]]:
+        """Several steps without looking for other work in between."""
         started = time.monotonic()
         count = min(self._run_length(), *(job.steps_left for job, _ in batch))
         try:
-            answers = self.engine.run_on_together([append for _, append in batch], count)
+            answers = self.engine.run_on([append for _, append in batch], count)
         except OutOfPagesError:
             return self._forward(batch)
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             return [end for job, _ in batch for end in self._fail(job, error)]
-        duration, count = time.monotonic() - started, max(map(len, answers))
-        self._step_seconds = duration / count
+        duration, step_count = time.monotonic() - started, max(map(len, answers))
+        self._step_seconds = duration / step_count
         ended: list[tuple[Job, Exception | None]] = []
         for (job, append), choices in zip(batch, answers, strict=True):
+            job.timing.started = job.timing.started or started
             job.timing.forward += duration
-            job.timing.forward_count += count
+            job.timing.forward_count += step_count
             job.timing.step_token_count = len(batch)
             self._publish(job, append)
             for choice in choices:
@@ -276,6 +250,10 @@ class ModelThread:
                     ended += self._done(job)
                     break
         return ended
+
+    def _run_length(self) -> int:
+        """Steps to take in one go: few if they are long, since a newer request waits for them."""
+        return max(1, int(_RUN_SECONDS / self._step_seconds)) if self._step_seconds else _FIRST_RUN
 
     def _why_dropped(self, job: Job) -> Exception:
         root = job if job.parent is None else job.parent

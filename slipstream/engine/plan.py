@@ -166,15 +166,17 @@ class StepPlan:
     logit_rows: torch.Tensor
     logit_count: int
     groups: list[AttentionGroup]
+    page_size: int
 
-    def advance(self, tokens: list[int], page_size: int) -> None:
+    def advance(self, tokens: list[int]) -> None:
         """Make it the plan of the next step: one of ``tokens`` after each segment's only one. There must be room for it, and
         the padding must leave single queries alone."""
         pairs = zip(self.segments, tokens, strict=True)
         self.segments = [
             Segment([token], segment.start + 1, segment.pages, 1, segment.room - 1) for segment, token in pairs
         ]
-        slots = [s.pages[s.start // page_size] * page_size + s.start % page_size for s in self.segments]
+        size = self.page_size
+        slots = [s.pages[s.start // size] * size + s.start % size for s in self.segments]
         count, device = len(tokens), self.slots.device
         self.input_ids[0, :count] = _tensor(tokens, device)
         self.positions[0, :count] += 1
@@ -182,35 +184,6 @@ class StepPlan:
         for group in self.groups:
             group.query_positions += 1
             group.forget()
-
-    def one_row(self, index: int, token: int) -> StepPlan:
-        """Row ``index`` of a plan of one segment as a step of its own, with ``token`` in it and its logits wanted.
-
-        The group's keys stay those of the whole plan; what comes after the row is masked.
-        """
-        group, only = self.groups[0], slice(index, index + 1)
-        segment = self.segments[0]
-        return StepPlan(
-            segments=[Segment([token], segment.start + index, segment.pages, 1)],
-            input_ids=torch.tensor([[token]], device=self.slots.device),
-            positions=self.positions[:, only],
-            slots=self.slots[only],
-            logit_rows=self.logit_rows[:1] * 0,
-            logit_count=1,
-            groups=[
-                AttentionGroup(
-                    1,
-                    group.rows,
-                    group.real,
-                    group.table,
-                    group.query_positions[:, only],
-                    group.key_count,
-                    contiguous=True,
-                    first_slot=group.first_slot,
-                    first_keys=group.first_keys,
-                )
-            ],
-        )
 
 
 def build_plan(
@@ -237,7 +210,8 @@ def build_plan(
         # gathered are no slower; so short sequences have one shape, wherever their pages are.
         first_slot = -1
         if len(segments) == 1 and key_count > FIRST_KEYS:
-            first_slot = _first_slot(segment.pages[: -(-(segment.start + count) // page_size)], page_size)
+            end = segment.start + count + segment.room
+            first_slot = _first_slot(segment.pages[: -(-end // page_size)], page_size)
         if first_slot + key_count > slot_count:
             first_slot = -1
         query_count = row_count if len(segments) == 1 else padding.queries(count)
@@ -257,6 +231,7 @@ def build_plan(
             for (query_count, key_count, first_slot), members in shapes.items()
             for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
         ],
+        page_size=page_size,
     )
 
 

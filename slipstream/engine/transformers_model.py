@@ -14,7 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from slipstream.engine import activations, attention, capture, packing
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
-from slipstream.engine.model import Choose, run_one_by_one
+from slipstream.engine.model import Choose, run_by_forwards
+from slipstream.engine.onnx_steps import build_onnx_steps
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
@@ -44,6 +45,7 @@ class TransformersModel:
         self.device = model.device
         self.weights_fingerprint = _weights_fingerprint(model, self.end_token_ids)
         small = sum(weight.numel() for weight in model.parameters()) <= capture.MAX_PARAMETERS
+        self._steps = build_onnx_steps(model) if small and single_rows and _is_plain(model) else None
         if self.device.type == "cpu":
             activations.steady(model)
         self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
@@ -96,11 +98,12 @@ class TransformersModel:
         return self._run(plan)[: plan.logit_count]
 
     @torch.inference_mode()
-    def forward_one_by_one(self, plan: StepPlan, token: int, choose: Choose) -> None:
-        if isinstance(self._run, capture.CapturedForward):
-            self._run.one_by_one(plan, token, choose)
+    def run_on(self, plan: StepPlan, choose: Choose) -> None:
+        if self._steps is not None and self._steps.serves(plan):
+            assert self._memory is not None, "reserve() comes first"
+            self._steps.run(plan, self._memory, choose)
         else:
-            run_one_by_one(self._run, plan, token, choose)
+            run_by_forwards(self.forward, plan, choose)
 
     def _run_modules(self, plan: StepPlan) -> torch.Tensor:
         output = self._model(
@@ -113,6 +116,10 @@ class TransformersModel:
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+
+def _is_plain(model: Any) -> bool:
+    return bool(model.device.type == "cpu" and model.dtype == torch.float32)
 
 
 def _architecture(config: Any) -> str:

@@ -1,0 +1,69 @@
+"""Several steps in one go: what each step of a run chooses, and what goes into the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as TokenSequence
+
+import torch
+
+from slipstream.engine.sequence import Sequence
+from slipstream.sampling.choose import choose, is_plain_argmax
+from slipstream.sampling.coupled import choose_likeliest
+from slipstream.sampling.row import Choice, Row
+from slipstream.sampling.rule import SamplingRule
+
+
+class Run:
+    """Up to ``count`` choices for each of ``sequences``, whose tokens already have room for all but the last.
+
+    ``starts[i]`` is the position of sequence i's first choice; ``given`` tokens before it are known and take a step each.
+    """
+
+    def __init__(
+        self, sequences: TokenSequence[Sequence], starts: list[int], rule: SamplingRule, given: int, count: int
+    ) -> None:
+        self.step_count = 0
+        self.lengths = [count] * len(sequences)
+        """Of each sequence's choices: fewer than ``count`` where one is an end token."""
+        self._sequences, self._starts, self._rule = sequences, starts, rule
+        self._given = given
+        first = sequences[0]
+        self._plain = is_plain_argmax(Row(rule, starts[0], first.tokens, drafting=True))
+        self._rows: list[torch.Tensor] = []
+        self._choices: list[list[Choice]] = []
+
+    def next_tokens(self, logits: torch.Tensor) -> list[int] | None:
+        """Take a step's logits ``[sequences, vocabulary]``; each sequence's next token, or None after the last step."""
+        self.step_count += 1
+        index = self.step_count - self._given  # of the choice
+        if index < 0:
+            return [s.tokens[start + index] for s, start in zip(self._sequences, self._starts, strict=True)]
+        tokens = self._choose(logits, index)
+        for at, token in enumerate(tokens):
+            if token in self._rule.end_token_ids:
+                self.lengths[at] = min(self.lengths[at], index + 1)
+        if index + 1 == max(self.lengths):
+            return None
+        for sequence, start, token in zip(self._sequences, self._starts, tokens, strict=True):
+            sequence.tokens[start + index] = token
+        return tokens
+
+    def choices(self) -> list[list[Choice]]:
+        """Each sequence's choices."""
+        if self._plain:
+            flat = choose_likeliest(torch.cat(self._rows).float(), candidate_count=0)
+            width = len(self._sequences)
+            self._choices = [flat[start : start + width] for start in range(0, len(flat), width)]
+        return [[step[at] for step in self._choices[:length]] for at, length in enumerate(self.lengths)]
+
+    def _choose(self, logits: torch.Tensor, index: int) -> list[int]:
+        if self._plain:
+            self._rows.append(logits.clone())  # described together at the end
+            tokens: list[int] = logits.argmax(dim=-1).tolist()
+            return tokens
+        rows = [
+            Row(self._rule, start + index, sequence.tokens, drafting=True)
+            for sequence, start in zip(self._sequences, self._starts, strict=True)
+        ]
+        self._choices.append(choose(logits, rows))
+        return [choice.token for choice in self._choices[-1]]

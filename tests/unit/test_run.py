@@ -1,0 +1,160 @@
+"""Several steps in one go say what as many single steps say, by onnxruntime or by torch."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from slipstream.engine.engine import Append, Engine
+from slipstream.engine.errors import OutOfPagesError
+from slipstream.engine.onnx_steps import build_onnx_steps
+from slipstream.engine.plan import TIGHT
+from slipstream.engine.sequence import Sequence
+from slipstream.engine.transformers_model import TransformersModel
+from slipstream.sampling.rule import SamplingRule
+from tests import tiny_models
+
+
+def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
+    saved = tiny_models.save(tiny_models.build(family), directory)
+    model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=True)
+    return Engine(model, kv_memory_mib=mib, padding=TIGHT)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])  # a program of its own, and torch
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("end", [(), "third"])
+@pytest.mark.parametrize("given", [1, 3])
+def test_running_on_chooses_what_as_many_steps_choose(
+    family: str, temperature: float, end: object, given: int, tmp_path: Path
+) -> None:
+    engine = tight_engine(family, tmp_path)
+    prompt, count = list(range(5, 125)), 12  # past a multiple of 128 keys, and over a page's border
+    rule = SamplingRule(temperature=temperature, seed=3)
+
+    def started(name: str) -> Sequence:
+        sequence = Sequence(name)
+        engine.cache.extend(sequence, prompt)
+        engine.step([Append(sequence, len(prompt), 1, rule, drafting=True)])
+        engine.cache.extend(sequence, [77])
+        return sequence
+
+    slow = started("slow")
+    expected = []
+    for _ in range(count):
+        expected += engine.step([Append(slow, 1, 1, rule, drafting=True)])[0].choices
+        engine.cache.extend(slow, [expected[-1].token])
+    if end:
+        rule = SamplingRule(temperature=temperature, seed=3, end_token_ids=(expected[2].token,))
+        expected = expected[: [choice.token for choice in expected].index(expected[2].token) + 1]
+    fast = started("fast")
+    if given > 1:  # its last tokens are not there yet
+        engine.cache.truncate(fast, len(prompt) + 1 - given)
+        engine.cache.extend(fast, [*prompt, 77][-given:])
+    got = engine.run_on([Append(fast, given, 1, rule, drafting=True)], count)[0]
+    assert [choice.token for choice in got] == [choice.token for choice in expected]
+    assert [choice.logprob for choice in got] == pytest.approx([choice.logprob for choice in expected], abs=1e-3)
+    assert [choice.margin for choice in got] == pytest.approx([choice.margin for choice in expected], abs=1e-3)
+    assert fast.tokens == [*prompt, 77, *(choice.token for choice in expected[:-1])]
+    engine.cache.release(slow)
+    engine.cache.release(fast)
+    engine.pool.check()
+    assert engine.pool.counts().held == 0
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])  # a program of its own, and torch
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("end", [False, True])
+def test_running_on_together_chooses_what_each_alone_chooses(
+    family: str, temperature: float, end: bool, tmp_path: Path
+) -> None:
+    engine = tight_engine(family, tmp_path)
+    rule, count = SamplingRule(temperature=temperature, seed=3), 8
+    root = Sequence("root")
+    engine.cache.extend(root, list(range(5, 125)))  # with what comes, past a multiple of 128 keys and a page's border
+    engine.step([Append(root, 120, 1, rule, drafting=True)])
+
+    def forks(name: str) -> list[Sequence]:
+        made = [engine.cache.fork(root, f"{name}{index}") for index in range(5)]
+        for index, fork in enumerate(made):
+            engine.cache.truncate(fork, 120 - 3 * index)
+            engine.cache.extend(fork, [77 + index])
+        return made
+
+    alone, together = forks("alone"), forks("together")
+    expected = [engine.run_on([Append(fork, 1, 1, rule, drafting=True)], count)[0] for fork in alone]
+    if end:
+        ending = expected[1][2].token
+        rule = SamplingRule(temperature=temperature, seed=3, end_token_ids=(ending,))
+        tokens = [[choice.token for choice in choices] for choices in expected]
+        lengths = [row.index(ending) + 1 if ending in row else count for row in tokens]
+        expected = [choices[:length] for choices, length in zip(expected, lengths, strict=True)]
+        for fork, length, start in zip(alone, lengths, (120, 117, 114, 111, 108), strict=True):
+            engine.cache.truncate(fork, start + length)
+    got = engine.run_on([Append(fork, 1, 1, rule, drafting=True) for fork in together], count)
+    for ours, theirs in zip(got, expected, strict=True):
+        assert [choice.token for choice in ours] == [choice.token for choice in theirs]
+        assert [choice.logprob for choice in ours] == pytest.approx([choice.logprob for choice in theirs], abs=1e-3)
+    assert [fork.tokens for fork in together] == [fork.tokens for fork in alone]
+    for sequence in (root, *alone, *together):
+        engine.cache.release(sequence)
+    engine.pool.check()
+    assert engine.pool.counts().held == 0
+
+
+@pytest.mark.parametrize("family", sorted(tiny_models.FAMILIES))
+def test_a_program_is_made_for_plain_decoders_only(family: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    made = build_onnx_steps(tiny_models.build(family)) is not None
+    assert made == (family in ("llama", "qwen2"))
+    assert made != ("single-row steps stay with torch" in caplog.text)
+
+
+def test_a_program_that_says_something_else_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    model = tiny_models.build("llama")
+    decoder = model.model
+    decoder.layers[1].mlp.register_forward_hook(lambda _, __, output: output * 1.05)
+    assert build_onnx_steps(model) is None
+    assert "off, relatively" in caplog.text
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_what_a_run_has_written_is_there_for_later_steps(family: str, tmp_path: Path) -> None:
+    engine = tight_engine(family, tmp_path)
+    rule = SamplingRule()
+    sequences = [Sequence("run"), Sequence("stepped")]
+    for sequence in sequences:
+        engine.cache.extend(sequence, list(range(5, 40)))
+        engine.step([Append(sequence, 35, 1, rule, drafting=True)])
+        engine.cache.extend(sequence, [50])
+    choices = engine.run_on([Append(sequences[0], 1, 1, rule, drafting=True)], 20)[0]
+    tokens = [choice.token for choice in choices]
+    engine.cache.extend(sequences[1], tokens[:-1])
+    engine.step([Append(sequences[1], 20, 1, rule, drafting=True)])
+    for sequence in sequences:
+        engine.cache.extend(sequence, [60, 61, 62])
+    segments = [engine.step([Append(sequence, 3, 3, rule, drafting=True)])[0] for sequence in sequences]
+    after_run, after_steps = ([choice.logprob for choice in answer.choices] for answer in segments)
+    assert after_run == pytest.approx(after_steps, abs=1e-3)
+
+
+def test_a_run_that_finds_no_pages_changes_nothing(tmp_path: Path) -> None:
+    engine = tight_engine("llama", tmp_path, mib=0.04)  # a few pages
+    rule = SamplingRule()
+    root = Sequence("root")
+    engine.cache.extend(root, list(range(5, 20)))
+    engine.step([Append(root, 15, 1, rule, drafting=True)])
+    forks = [engine.cache.fork(root, f"fork {index}") for index in range(2)]
+    appends = []
+    for fork in forks:
+        engine.cache.extend(fork, [77])
+        appends.append(Append(fork, 1, 1, rule, drafting=True))
+    held = engine.pool.counts().held
+    with pytest.raises(OutOfPagesError):
+        engine.run_on(appends, 16 * engine.pool.page_count)
+    assert [len(fork) for fork in forks] == [16, 16]
+    assert engine.pool.counts().held == held
+    engine.pool.check()
