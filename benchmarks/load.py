@@ -50,6 +50,7 @@ def measure(
                         max_token_count=options.tokens,
                         draft_length=asked.draft_length,
                         proposer=asked.proposer,
+                        overlap=asked.overlap,
                     )
                     load = LoadSettings(
                         sessions=count,

@@ -242,7 +242,9 @@ class DraftSide:
     def answered(self, timing: PeerTiming) -> None:
         """The draft is well; learn what it takes."""
         self._breaker.succeeded()
-        self._pair.drafting.observe(timing.step_token_count, timing.forward_count, timing.forward, timing.round_trip)
+        self._pair.drafting.observe(
+            timing.step_token_count, timing.forward_count, timing.forward, timing.round_trip, self._pair.now
+        )
 
     def failed(self, reason: str) -> None:
         """The draft is not: leave it alone for a while."""

@@ -21,7 +21,7 @@ from orchestrator.peers import ModelInfo, PeerTiming, Verification
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
+from orchestrator.speculation.plan import PLAIN, Overlap, Regime, RoundPlan
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
 from orchestrator.speculation.session import Candidate
 from orchestrator.store import SessionRecord
@@ -104,6 +104,7 @@ class Rounds:
         self._budget.join(session)
         self.pair.session_count = self._budget.session_count
         plan = self._plan(session, turn, longest)
+        self.pair.now = self.pair.regime(plan.way)
         if plan.switches_off:
             log.info(
                 "speculation does not pay for session %s: plain decoding, and a probe now and then", record.session.id
@@ -114,7 +115,9 @@ class Rounds:
         if plan.overlap is not Overlap.NONE and plan.draft_length:
             ahead = self._ask_ahead(session, tokens, turn, plan, proposal, room, span)
         answer = await self._verifying.verify(record.verifier, tokens, proposal, turn.rule, logprobs, span)
-        self._learn(session, choice, proposal, answer, turn, beside=ahead is not None)
+        # Where nothing could be asked ahead, the verifier had no draft at work beside it.
+        overlaps = plan.overlap is not Overlap.NONE and ahead is None
+        self._learn(session, choice, proposal, answer, turn, self.pair.regime(Overlap.NONE if overlaps else plan.way))
         if answer.prefilled_count <= _ROUND_TAIL and proposal.source is Source.DRAFT:  # the plan's, or nothing
             session.speculation.planner.observe(plan, answer.accepted_count + 1, time.monotonic() - started)
         return Round(
@@ -173,7 +176,6 @@ class Rounds:
         ngram = None
         if turn.speculation.takes_ngrams and not ratios:
             ngram = speculation.from_ngrams(tokens, longest)
-        beside = plan.overlap is not Overlap.NONE
         if choice.candidate is None and self._worth_waiting(session, plan, ngram):
             await self._wait(session, tokens, turn, plan, choice, span)
         if ngram is not None and (choice.candidate is None or ngram.expected > choice.candidate.expected):
@@ -184,7 +186,7 @@ class Rounds:
         choice.length = min(len(choice.candidate.proposal), longest)
         if turn.speculation.is_adaptive and not ratios:
             survivals = choice.candidate.survivals[:longest]
-            choice.length = speculation.best_length(survivals, beside=beside)
+            choice.length = speculation.best_length(survivals, plan.way)
             choice.length = self._budget.allowed(session, survivals[: choice.length])
         elif turn.speculation.draft_length is not None:
             choice.length = min(choice.length, turn.speculation.draft_length)
@@ -200,9 +202,9 @@ class Rounds:
             return True
         speculation, pair = session.speculation, self.pair
         expected = sum(speculation.planner.acceptance.survivals(plan.draft_length))
-        waited = pair.drafting.at(plan.draft_length, pair.session_count)
-        at_once = speculation.rate(ngram.expected, len(ngram.proposal), 0.0, beside=False)
-        return speculation.rate(expected, plan.draft_length, waited, beside=False) > at_once
+        waited = pair.drafting.at(plan.draft_length, pair.session_count, pair.regime(plan.way))
+        at_once = speculation.rate(ngram.expected, len(ngram.proposal), 0.0)
+        return speculation.rate(expected, plan.draft_length, waited) > at_once
 
     async def _wait(
         self,
@@ -268,13 +270,12 @@ class Rounds:
         proposal: Proposal,
         answer: Verification,
         turn: ResolvedTurn,
-        *,
-        beside: bool,
+        regime: Regime,
     ) -> None:
         timing, speculation = answer.timing, session.speculation
         if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
             own = 1 + len(proposal)
-            self.pair.verify.observe(own, timing.step_token_count, timing.forward, timing.round_trip, beside=beside)
+            self.pair.verify.observe(own, timing.step_token_count, timing.forward, timing.round_trip, regime)
         if choice.hit is not None:
             asked = session.request.ask.branch_count if session.request is not None else 0
             self.pair.hits.observe(asked, choice.rank)

@@ -60,7 +60,7 @@ class VerifyBudget:
         count = len(self._survivals)
         expected = count + np.concatenate(([0.0], np.cumsum(odds)))
         curve = self._costs.beside if self._costs.beside.known else self._costs.alone
-        times = curve.table(count + np.arange(len(expected))) + self._costs.around.value
+        times = curve.table(count + np.arange(len(expected))) + self._costs.around.at()
         rates = expected / np.maximum(1e-9, times)
         kept = len(odds) - int(rates[::-1].argmax())  # of equal rates the most
         return float(odds[kept - 1]) if kept else 1.0 + 1e-9

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.speculation.plan import Regime
+
 Floats = NDArray[np.float64]
 
 _WEIGHT = 0.1
@@ -47,6 +49,23 @@ class Average:
         weight = max(_WEIGHT, 1 / self._count)
         counted = min(value, self._ceiling * self._value) if self._value else value
         self._value += weight * (counted - self._value)
+
+
+class ByRegime:
+    """A mean for each regime; where one has not been seen, that of all."""
+
+    def __init__(self) -> None:
+        self._all = Average(ceiling=_HICCUP)
+        self._each: dict[Regime, Average] = {}
+
+    def at(self, regime: Regime | None = None) -> float:
+        """The mean in a regime, or in all."""
+        return (self._each.get(regime, self._all) if regime is not None else self._all).value
+
+    def observe(self, value: float, regime: Regime) -> None:
+        """One observation."""
+        self._all.observe(value)
+        self._each.setdefault(regime, Average(ceiling=_HICCUP)).observe(value)
 
 
 class StepTimeCurve:
@@ -109,36 +128,42 @@ class VerifyCosts:
     def __init__(self) -> None:
         self.alone = StepTimeCurve()
         self.beside = StepTimeCurve()
-        self.around = Average(ceiling=_HICCUP)
-        self.others = Average(0.0)
-        """Tokens of other sessions in the same step."""
-        self._rounds: dict[bool, Floats] = {}
+        self.around = ByRegime()
+        self._own, self._in_step = ByRegime(), ByRegime()
+        self._rounds: dict[Regime, Floats] = {}
         self._until_fresh = 0
 
-    def observe(self, own: int, in_step: int, forward: float, round_trip: float, *, beside: bool) -> None:
+    def observe(self, own: int, in_step: int, forward: float, round_trip: float, regime: Regime) -> None:
         """A verification of ``own`` tokens in a step of ``in_step``."""
-        curve = self.beside if beside else self.alone
+        curve = self.beside if regime.overlaps else self.alone
         curve.observe(max(own, in_step), forward)
-        self.around.observe(max(0.0, round_trip - forward))
-        self.others.observe(max(0, in_step - own))
+        self.around.observe(max(0.0, round_trip - forward), regime)
+        self._own.observe(own, regime)
+        self._in_step.observe(max(own, in_step), regime)
 
-    def rounds(self, *, beside: bool) -> Floats:
+    def share(self, regime: Regime) -> float:
+        """How many times a session's own tokens a step has. Others weigh as it does: what one finds worth its while all do,
+        so its every token costs what as many of theirs cost."""
+        own = self._own.at(regime)
+        return self._in_step.at(regime) / own if own else 1.0
+
+    def rounds(self, regime: Regime) -> Floats:
         """`at` for 0, 1, 2 .. own tokens, as it was not many observations ago: plans weigh many lengths for every round."""
         self._until_fresh -= 1
         if self._until_fresh < 0:
             self._until_fresh = _TABLE_USES
             self._rounds.clear()
-        if beside not in self._rounds:
-            self._rounds[beside] = np.maximum(1e-6, self._table(_OWN, beside=beside))
-        return self._rounds[beside]
+        if regime not in self._rounds:
+            self._rounds[regime] = np.maximum(1e-6, self._table(_OWN, regime))
+        return self._rounds[regime]
 
-    def at(self, own: int, *, beside: bool) -> float:
+    def at(self, own: int, regime: Regime) -> float:
         """Expected seconds from asking to the answer."""
-        return float(self._table(np.array([float(own)]), beside=beside)[0])
+        return float(self._table(np.array([float(own)]), regime)[0])
 
-    def _table(self, own: Floats, *, beside: bool) -> Floats:
-        curve, other = (self.beside, self.alone) if beside else (self.alone, self.beside)
-        return (curve if curve.known else other).table(own + self.others.value) + self.around.value
+    def _table(self, own: Floats, regime: Regime) -> Floats:
+        curve, other = (self.beside, self.alone) if regime.overlaps else (self.alone, self.beside)
+        return (curve if curve.known else other).table(own * self.share(regime)) + self.around.at(regime)
 
 
 class DraftCosts:
@@ -146,12 +171,12 @@ class DraftCosts:
 
     def __init__(self) -> None:
         self.steps = StepTimeCurve(smallest=1)
-        self.around = Average(ceiling=_HICCUP)
+        self.around = ByRegime()
 
-    def observe(self, rows: int, steps: int, forward: float, round_trip: float) -> None:
+    def observe(self, rows: int, steps: int, forward: float, round_trip: float, regime: Regime) -> None:
         """A request whose answer took ``steps`` forwards of ``rows``."""
         self.steps.observe(max(1, rows), forward / max(1, steps))
-        self.around.observe(max(0.0, round_trip - forward))
+        self.around.observe(max(0.0, round_trip - forward), regime)
 
     @property
     def known(self) -> bool:
@@ -162,9 +187,9 @@ class DraftCosts:
         """Seconds that so many forwards take."""
         return steps * self.steps.at(rows)
 
-    def at(self, steps: int, rows: int = 1) -> float:
+    def at(self, steps: int, rows: int, regime: Regime) -> float:
         """Expected seconds from asking to the answer."""
-        return self.around.value + self.busy(steps, rows)
+        return self.around.at(regime) + self.busy(steps, rows)
 
 
 class HitRates:

@@ -44,7 +44,6 @@ class Forecasts:
         self._sums = np.concatenate(([1.0], 1.0 + np.cumsum(self._survivals)))
         """Of expected tokens of a round, by the draft's length."""
         self._lengths = _LENGTHS[: int(np.searchsorted(_LENGTHS, len(survivals), side="right"))]
-        self._around = pair.drafting.around.value
         rows = np.concatenate(([1], _BRANCH_COUNTS, [FIXED_BRANCHES])) * pair.session_count
         steps = pair.drafting.steps.table(rows)
         self._step, self._branch_steps, self._fixed_step = steps[0], steps[1:-1, np.newaxis], steps[-1]
@@ -59,27 +58,35 @@ class Forecasts:
             self._recovery = self._synchronous()
         return self._recovery if way is Overlap.NONE else self._enumerated(self._recovery.draft_length)
 
+    def _verify(self, way: Overlap) -> Floats:
+        """Seconds of a verification of 0, 1, 2 .. tokens, with what surrounds it."""
+        return self._pair.verify.rounds(self._pair.regime(way))
+
+    def _around(self, way: Overlap) -> float:
+        """Seconds that surround a draft's steps."""
+        return self._pair.drafting.around.at(self._pair.regime(way))
+
     def _synchronous(self) -> RoundPlan:
-        lengths, verify = self._lengths, self._pair.verify.rounds(beside=False)
-        rates = self._sums[lengths] / (verify[1 + lengths] + self._around + lengths * self._step)
+        lengths, verify = self._lengths, self._verify(Overlap.NONE)
+        rates = self._sums[lengths] / (verify[1 + lengths] + self._around(Overlap.NONE) + lengths * self._step)
         best = int(rates.argmax())
         return RoundPlan(int(lengths[best]), Overlap.NONE, rate=float(rates[best]))
 
     def _enumerated(self, recovery: int) -> RoundPlan:
-        lengths, verify = self._lengths, self._pair.verify.rounds(beside=True)
+        lengths, verify, around = self._lengths, self._verify(Overlap.ENUMERATE), self._around(Overlap.ENUMERATE)
         hits = np.array([[self._pair.hits.at(count)] for count in _BRANCH_COUNTS.tolist()])
         expected = hits * self._sums[lengths] + (1 - hits) * self._sums[recovery]
-        overlapped = np.maximum(verify[1 + lengths], self._around + (1 + lengths) * self._branch_steps)
-        rates = expected / (overlapped + (1 - hits) * (self._around + recovery * self._step))
+        overlapped = np.maximum(verify[1 + lengths], around + (1 + lengths) * self._branch_steps)
+        rates = expected / (overlapped + (1 - hits) * (around + recovery * self._step))
         branches, best = divmod(int(rates.argmax()), len(lengths))
         branch_count = int(_BRANCH_COUNTS[branches])
         return RoundPlan(int(lengths[best]), Overlap.ENUMERATE, branch_count, float(rates.max()), recovery)
 
     def _run_ahead(self) -> RoundPlan:
         """A proposal arrives after a delay; by then a token has gone by for each round."""
-        verify = self._pair.verify.rounds(beside=True)
+        verify = self._verify(Overlap.RUN_AHEAD)
         busy = (self._lengths + 1) * self._fixed_step
-        gone = np.ceil((self._around + busy) / verify[1]).astype(int)
+        gone = np.ceil((self._around(Overlap.RUN_AHEAD) + busy) / verify[1]).astype(int)
         in_time = gone < self._lengths
         if not in_time.any():
             return RoundPlan(int(self._lengths[0]), Overlap.RUN_AHEAD, FIXED_BRANCHES, 0.0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
+from orchestrator.speculation.common import CommonWay
 from orchestrator.speculation.costs import DraftCosts, HitRates, VerifyCosts
-from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.plan import Overlap, Regime
 from orchestrator.speculation.sharpening import Sharpening
 
 _NGRAM_GUESSES = (0.4, 0.5, 0.6, 0.75, 0.9)
@@ -42,6 +43,7 @@ class PairKnowledge:
     def __init__(self) -> None:
         self.verify = VerifyCosts()
         self.drafting = DraftCosts()
+        self.common = CommonWay()
         self.session_count = 1
         """Whose turns run just now: all draft alike, and a draft takes their rows into one step."""
         self.acceptance = AcceptanceEstimate(0.7, window=2000)
@@ -50,9 +52,15 @@ class PairKnowledge:
         self.calibration = Calibration()
         self.hits = HitRates()
         self.sharpening = Sharpening()
-        self._corrections: defaultdict[tuple[Overlap | None, int], Correction] = defaultdict(Correction)
+        self.now = Regime(None)
+        """The latest round's."""
+        self._corrections: defaultdict[Regime, Correction] = defaultdict(Correction)
+
+    def regime(self, way: Overlap | None) -> Regime:
+        """Of rounds run in a way with as many sessions as now."""
+        return Regime(way, self.session_count.bit_length())
 
     def correction(self, way: Overlap | None) -> Correction:
         """Of the forecasts for a way, or for plain decoding (None), with about as many sessions as now: where many share a
         draft and a verifier, they wait for one another in ways that a forecast does not see."""
-        return self._corrections[way, self.session_count.bit_length()]
+        return self._corrections[self.regime(way)]

@@ -18,6 +18,21 @@ class Overlap(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Regime:
+    """How a pair's rounds are run just now: which way, None being plain decoding, and with how many sessions, in powers of
+    two. What is measured in one says little about another: where all draft before they verify, the verifier's queue is
+    another than where all are always in it."""
+
+    way: Overlap | None
+    load: int = 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the draft works while the target verifies."""
+        return self.way in (Overlap.ENUMERATE, Overlap.RUN_AHEAD)
+
+
+@dataclass(frozen=True, slots=True)
 class RoundPlan:
     """``draft_length`` 0 is plain decoding: the draft is not asked. ``rate`` is the forecast in tokens a second, if
     there is one."""

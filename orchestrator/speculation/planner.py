@@ -1,7 +1,7 @@
 """How the next round is run: how many draft tokens, and whether the draft works while the target verifies. Pure.
 
-The way with the best forecast wins (`forecasts`), and is kept while it is not clearly beaten. What rounds really bring corrects
-the forecasts of their kind. Where none beats plain decoding the draft is left alone, and probed now and then.
+The way with the best forecast wins (`forecasts`, `common`). What rounds really bring corrects the forecasts of their kind.
+Where it does not beat plain decoding the draft is left alone, and probed now and then.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
 
 _GUESSED_LENGTH = 6
 """Draft tokens to ask for while nothing is known."""
-
-_LOYALTY = 1.03
-"""Another way must be better by this factor: forecasts are noisy, and a change costs a round."""
 
 _WORTH_IT, _WORTH_A_RETURN = 1.01, 1.04
 """How much better than plain decoding speculation must be, while it is on and once it is off."""
@@ -29,9 +26,6 @@ _FIRST_PROBE, _LAST_PROBE = 48, 1536
 _PROBE_ROUNDS = 2
 """The first of them asks, the second uses what came."""
 
-_SECOND_LOOK_ROUNDS = 200
-"""Rounds after which a way that has not been taken gets another try, if its forecast was not far off."""
-
 
 class Planner:
     """Plans the rounds of one session."""
@@ -39,12 +33,11 @@ class Planner:
     def __init__(self, pair: PairKnowledge) -> None:
         self.acceptance = AcceptanceEstimate(pair.acceptance)
         self._pair = pair
-        self._last = PLAIN
+        self._insists = False
         self._off = False
         self._off_tokens = 0
         self._next_probe = _FIRST_PROBE
         self._probing = 0
-        self._rounds_without: dict[Overlap, int] = dict.fromkeys(Overlap, 0)
 
     def plan(self, longest: int, overlap: Overlap | None = None) -> RoundPlan:
         """The next round's, of at most ``longest`` draft tokens. ``overlap`` leaves only one way to draft."""
@@ -56,13 +49,15 @@ class Planner:
         ways = [overlap] if overlap else list(Overlap)
         weighed = Forecasts(self._pair, self.acceptance.survivals(longest))
         forecasts = {way: self._corrected(weighed.best(way)) for way in ways}
-        plan = self._choose(forecasts, self.plain_rate * self._pair.correction(None).factor)
-        self._note(plan)
-        return plan
+        self._insists = overlap is not None
+        rates = {way: rate for way, (rate, _) in forecasts.items()}
+        way = overlap or self._pair.common.choose(rates, self._pair.session_count)
+        return self._unless_plain(*forecasts[way])
 
     def observe(self, plan: RoundPlan, tokens: int, seconds: float) -> None:
         """A planned round brought ``tokens`` and took ``seconds``."""
-        if plan.rate is not None:
+        # What a round of another way than the others' brings says little of either.
+        if plan.rate is not None and (self._insists or plan.way is None or self._pair.common.shows(plan.way)):
             self._pair.correction(plan.way).observe(plan.rate * seconds, tokens)
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
@@ -73,26 +68,23 @@ class Planner:
     @property
     def plain_rate(self) -> float:
         """Tokens a second without speculation, uncorrected."""
-        return 1 / float(self._pair.verify.rounds(beside=False)[1])
+        return 1 / float(self._pair.verify.rounds(self._pair.regime(None))[1])
 
     def _corrected(self, plan: RoundPlan) -> tuple[float, RoundPlan]:
         assert plan.rate is not None
         return plan.rate * self._pair.correction(plan.way).factor, plan
 
-    def _choose(self, forecasts: dict[Overlap, tuple[float, RoundPlan]], plain_rate: float) -> RoundPlan:
-        rates = {way: rate * (_LOYALTY if way is self._last.way else 1) for way, (rate, _) in forecasts.items()}
-        best = max(rates, key=rates.__getitem__)
+    def _unless_plain(self, rate: float, plan: RoundPlan) -> RoundPlan:
+        """The plan, or plain decoding where that is better."""
         if self._probing:
             self._probing -= 1
-            return forecasts[best][1]
+            return plan
         known = self._pair.acceptance.count >= _LESSONS  # before that a guess would decide
-        if known and forecasts[best][0] <= plain_rate * (_WORTH_A_RETURN if self._off else _WORTH_IT):
-            return self._plain(forecasts[best][1])
+        plain_rate = self.plain_rate * self._pair.correction(None).factor
+        if known and rate <= plain_rate * (_WORTH_A_RETURN if self._off else _WORTH_IT):
+            return self._plain(plan)
         self._off, self._next_probe = False, _FIRST_PROBE
-        for way, (rate, plan) in forecasts.items():
-            if self._rounds_without[way] > _SECOND_LOOK_ROUNDS and rate > 0.7 * rates[best] and rate > plain_rate:
-                return plan
-        return forecasts[best][1]
+        return plan
 
     def _plain(self, probe: RoundPlan) -> RoundPlan:
         """Plain decoding, but for a probe now and then."""
@@ -104,10 +96,3 @@ class Planner:
         self._next_probe = min(2 * self._next_probe, _LAST_PROBE)
         self._probing = _PROBE_ROUNDS - 1
         return probe
-
-    def _note(self, plan: RoundPlan) -> None:
-        for way in self._rounds_without:
-            self._rounds_without[way] += 1
-        if plan.draft_length:
-            self._last = plan
-            self._rounds_without[plan.overlap] = 0

@@ -100,16 +100,17 @@ class SessionSpeculation:
         estimate = self._ngram_acceptance[bisect_right(_MATCHES, agreeing)]
         return Candidate(proposal, estimate)
 
-    def best_length(self, survivals: Sequence[float], *, beside: bool) -> int:
+    def best_length(self, survivals: Sequence[float], way: Overlap | None) -> int:
         """How many tokens of a proposal that is there are worth verifying: most expected tokens a second."""
         weighed = survivals[:LONGEST_WEIGHED]
         expected = np.concatenate(([1.0], 1.0 + np.cumsum(weighed)))
-        rates = expected / self._pair.verify.rounds(beside=beside)[1 : len(expected) + 1]
+        rates = expected / self._pair.verify.rounds(self._pair.regime(way))[1 : len(expected) + 1]
         return len(weighed) - int(rates[::-1].argmax())  # of equal rates the longest: its tokens cost nothing
 
-    def rate(self, expected: float, length: int, waited: float, *, beside: bool) -> float:
+    def rate(self, expected: float, length: int, waited: float) -> float:
         """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them accepted, after a wait."""
-        return (1 + expected) / max(1e-6, waited + self._pair.verify.at(1 + length, beside=beside))
+        verified = self._pair.verify.at(1 + length, self._pair.regime(Overlap.NONE))
+        return (1 + expected) / max(1e-6, waited + verified)
 
     def observe(self, candidate: Candidate, verified: int, accepted: int) -> None:
         """What came of the first ``verified`` tokens of a candidate."""

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError, QueueFullError, StaleRoundError, UnknownHandleError
+from slipstream.engine.gathering import Gathering
 from slipstream.engine.job import Finished, Job
 from slipstream.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
 
-_RUN_SECONDS = 0.01
+_RUN_SECONDS = 0.005
 """About how long the steps may take that a draft takes before it looks for other work."""
 
 _FIRST_RUN = 8
@@ -73,6 +74,7 @@ class ModelThread:
         self._wake = threading.Condition()
         self._stopping = False
         self._active: list[Job] = []
+        self._gathering = Gathering()
         self._step_seconds = 0.0
         """Of the last steps taken in one go."""
         self._split: dict[Job, int] = {}
@@ -166,19 +168,30 @@ class ModelThread:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _work(self) -> None:
+        pause = 0.0
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._stopping or self._inbox or self._active)
+                if pause:
+                    self._wake.wait_for(lambda: self._stopping or self._inbox, pause)
+                else:
+                    self._wake.wait_for(lambda: self._stopping or self._inbox or self._active)
                 if self._stopping:
                     return
                 inbox, self._inbox = self._inbox, []
             ended = self._accept(inbox)
-            if self._active:
+            pause = self._pause()
+            if self._active and not pause:
                 ended += self._step()
             if ended:
                 with self._wake:
                     self._unfinished_count -= sum(job.parent is None for job, _ in ended)
                 self._on_finished(ended)
+
+    def _pause(self) -> float:
+        """Seconds to wait for others before the next step; none for a draft's, which take many and join at any of them."""
+        if all(job.drafting for job in self._active):
+            return 0.0
+        return self._gathering.wait(time.monotonic())
 
     def _accept(self, inbox: list[Job | Callable[[], None]]) -> list[tuple[Job, Exception | None]]:
         failed: list[tuple[Job, Exception | None]] = []
@@ -196,6 +209,7 @@ class ModelThread:
                 failed.append(_end(entry, error))
                 continue
             self._sequences.move_to_end(entry.sequence.handle)
+            self._gathering.arrived(entry.sequence.handle, entry.timing.arrived)
             self._active.append(entry)
         return failed
 
@@ -334,7 +348,9 @@ class ModelThread:
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             return [end for job, _ in batch for end in self._fail(job, error)]
-        duration = time.monotonic() - started
+        finished = time.monotonic()
+        duration = finished - started
+        self._gathering.stepped(duration)
         token_count = sum(append.token_count for _, append in batch)
         ended: list[tuple[Job, Exception | None]] = []
         for (job, append), answer in zip(batch, answers, strict=True):
@@ -347,6 +363,8 @@ class ModelThread:
                 ended += self._drop(job, answer.error)
             elif job.take(answer):
                 ended += self._done(job)
+                if not job.drafting:
+                    self._gathering.answered(job.sequence.handle, finished)
         return ended
 
     def _publish(self, job: Job, append: Append) -> None:
@@ -363,6 +381,7 @@ class ModelThread:
             if job.sequence is sequence:
                 job.overtake()
         self._sequences.pop(sequence.handle, None)
+        self._gathering.forget(sequence.handle)
         self.engine.structures.forget(sequence)
         self.engine.cache.release(sequence)
 

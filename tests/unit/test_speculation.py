@@ -18,7 +18,7 @@ from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import NgramIndex
-from orchestrator.speculation.plan import Overlap, RoundPlan
+from orchestrator.speculation.plan import Overlap, Regime, RoundPlan
 from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Source
 from orchestrator.speculation.session import SessionSpeculation
@@ -33,10 +33,10 @@ def knowledge(
     """What a pair knows after a while of steady measurements."""
     pair = PairKnowledge()
     for _ in range(50):
-        for beside in (False, True):
-            pair.verify.observe(8, 8, verify, verify, beside=beside)
+        for way in Overlap:
+            pair.verify.observe(8, 8, verify, verify, Regime(way))
         for rows in (1, 8):
-            pair.drafting.observe(rows, 6, 6 * step, 6 * step + round_trip)
+            pair.drafting.observe(rows, 6, 6 * step, 6 * step + round_trip, Regime(Overlap.NONE))
     rng = random.Random(1)
     for _ in range(2000):
         accepted = next((i for i in range(8) if rng.random() > acceptance), 8)
@@ -169,21 +169,21 @@ def test_the_step_time_curve_is_linear_between_what_was_measured_and_never_falls
 
 
 def test_other_sessions_tokens_count_into_a_step() -> None:
-    costs = VerifyCosts()
+    costs, regime = VerifyCosts(), Regime(Overlap.NONE)
     for own, in_step, seconds in ((8, 8, 0.010), (8, 128, 0.030)) * 50:
-        costs.observe(own, in_step, seconds, seconds + 0.001, beside=False)
-    assert costs.at(8, beside=False) > 0.015
+        costs.observe(own, in_step, seconds, seconds + 0.001, regime)
+    assert costs.at(8, regime) > 0.015
 
 
 def test_a_step_of_more_rows_takes_longer_where_it_did() -> None:
-    costs = DraftCosts()
+    costs, regime = DraftCosts(), Regime(Overlap.NONE)
     assert not costs.known
     for _ in range(30):
-        costs.observe(1, 4, 4 * 0.001, 0.005)
-        costs.observe(8, 4, 4 * 0.0024, 0.011)
+        costs.observe(1, 4, 4 * 0.001, 0.005, regime)
+        costs.observe(8, 4, 4 * 0.0024, 0.011, regime)
     assert costs.busy(1) == pytest.approx(0.001)
     assert costs.busy(2, 4) == pytest.approx(2 * 0.0016)
-    assert costs.at(3, 8) == pytest.approx(3 * 0.0024 + costs.around.value)
+    assert costs.at(3, 8, regime) == pytest.approx(3 * 0.0024 + costs.around.at(regime))
 
 
 def test_many_sessions_ask_a_loaded_draft_for_fewer_branches() -> None:
@@ -191,7 +191,8 @@ def test_many_sessions_ask_a_loaded_draft_for_fewer_branches() -> None:
         pair = knowledge(acceptance=0.8)
         for _ in range(50):
             for rows in (64, 512):
-                pair.drafting.observe(rows, 6, 6 * (STEP + rows * 50e-6), 6 * (STEP + rows * 50e-6))
+                seconds = 6 * (STEP + rows * 50e-6)
+                pair.drafting.observe(rows, 6, seconds, seconds, Regime(Overlap.NONE))
         for rank in [0, 0, 0, 1, 1, 2, 3, 5, 9, 14] * 50:
             pair.hits.observe(16, rank)
         pair.session_count = session_count
