@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
@@ -138,9 +139,11 @@ class Engine:
         """Whether `run_on` may be used: rows are not padded, which what a target promises needs."""
         return self._padding.single_row
 
-    def run_on(self, appends: TokenSequence[Append], count: int) -> list[list[Choice]]:
+    def run_on(
+        self, appends: TokenSequence[Append], count: int, interrupted: Callable[[], bool] = lambda: False
+    ) -> list[list[Choice]]:
         """What ``count`` steps would choose after the appended tokens, each token appended for the next: for each append its
-        choices, fewer if one is among the rule's end tokens.
+        choices, fewer if one is among the rule's end tokens or the run was ``interrupted``, which is asked after each step.
 
         All have one rule and as many appended tokens, which take a step each. All steps are planned once. The last token is
         not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has changed.
@@ -154,7 +157,7 @@ class Engine:
             for sequence, start in zip(sequences, starts, strict=True)
         ]
         plan = build_plan(segments, self.page_size, self.model.device, self._padding, self._slot_count)
-        run = Run(sequences, starts, appends[0].rule, given, count)
+        run = Run(sequences, starts, appends[0].rule, given, count, interrupted)
         self.model.run_on(plan, run.next_tokens)
         self.step_count += run.step_count
         for sequence, start, length in zip(sequences, starts, run.lengths, strict=True):

@@ -20,12 +20,6 @@ from slipstream.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
 
-_RUN_SECONDS = 0.005
-"""About how long the steps may take that a draft takes before it looks for other work."""
-
-_FIRST_RUN = 8
-"""Such steps while it is not known how long they take."""
-
 _FEW = 3
 """Tokens that take less time one by one than in a step of as many rows, which are padded."""
 
@@ -75,8 +69,6 @@ class ModelThread:
         self._stopping = False
         self._active: list[Job] = []
         self._gathering = Gathering()
-        self._step_seconds = 0.0
-        """Of the last steps taken in one go."""
         self._split: dict[Job, int] = {}
         """Of jobs that have split, how many parts have not ended."""
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()  # least recently used first
@@ -239,18 +231,17 @@ class ModelThread:
         return all(job.steps_left > 1 and append.wanted == 1 and append.token_count <= few for job, append in batch)
 
     def _run_on(self, batch: list[tuple[Job, Append]]) -> list[tuple[Job, Exception | None]]:
-        """Several steps without looking for other work in between."""
+        """Several steps in one go, until something else is asked of this thread."""
         started = time.monotonic()
-        count = min(self._run_length(), *(job.steps_left for job, _ in batch))
+        count = min(job.steps_left for job, _ in batch)
         try:
-            answers = self.engine.run_on([append for _, append in batch], count)
+            answers = self.engine.run_on([append for _, append in batch], count, lambda: bool(self._inbox))
         except OutOfPagesError:
             return self._forward(batch)
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             return [end for job, _ in batch for end in self._fail(job, error)]
         duration, step_count = time.monotonic() - started, max(map(len, answers))
-        self._step_seconds = duration / step_count
         ended: list[tuple[Job, Exception | None]] = []
         for (job, append), choices in zip(batch, answers, strict=True):
             job.timing.started = job.timing.started or started
@@ -264,10 +255,6 @@ class ModelThread:
                     ended += self._done(job)
                     break
         return ended
-
-    def _run_length(self) -> int:
-        """Steps to take in one go: few if they are long, since a newer request waits for them."""
-        return max(1, int(_RUN_SECONDS / self._step_seconds)) if self._step_seconds else _FIRST_RUN
 
     def _why_dropped(self, job: Job) -> Exception:
         root = job if job.parent is None else job.parent

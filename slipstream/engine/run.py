@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 
 import torch
@@ -17,16 +18,24 @@ class Run:
     """Up to ``count`` choices for each of ``sequences``, whose tokens already have room for all but the last.
 
     ``starts[i]`` is the position of sequence i's first choice; ``given`` tokens before it are known and take a step each.
+    The run ends early once ``interrupted`` says so.
     """
 
     def __init__(
-        self, sequences: TokenSequence[Sequence], starts: list[int], rule: SamplingRule, given: int, count: int
+        self,
+        sequences: TokenSequence[Sequence],
+        starts: list[int],
+        rule: SamplingRule,
+        given: int,
+        count: int,
+        interrupted: Callable[[], bool],
     ) -> None:
         self.step_count = 0
         self.lengths = [count] * len(sequences)
-        """Of each sequence's choices: fewer than ``count`` where one is an end token."""
+        """Of each sequence's choices: fewer than ``count`` where one is an end token, or the run was interrupted."""
         self._sequences, self._starts, self._rule = sequences, starts, rule
         self._given = given
+        self._interrupted = interrupted
         first = sequences[0]
         self._plain = is_plain_argmax(Row(rule, starts[0], first.tokens, drafting=True))
         self._rows: list[torch.Tensor] = []
@@ -42,7 +51,8 @@ class Run:
         for at, token in enumerate(tokens):
             if token in self._rule.end_token_ids:
                 self.lengths[at] = min(self.lengths[at], index + 1)
-        if index + 1 == max(self.lengths):
+        if index + 1 == max(self.lengths) or self._interrupted():
+            self.lengths = [min(length, index + 1) for length in self.lengths]
             return None
         for sequence, start, token in zip(self._sequences, self._starts, tokens, strict=True):
             sequence.tokens[start + index] = token

@@ -158,3 +158,28 @@ def test_a_run_that_finds_no_pages_changes_nothing(tmp_path: Path) -> None:
     assert [len(fork) for fork in forks] == [16, 16]
     assert engine.pool.counts().held == held
     engine.pool.check()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) -> None:
+    engine = tight_engine(family, tmp_path)
+    rule = SamplingRule(temperature=0.8, seed=3)
+
+    def started(name: str) -> Sequence:
+        sequence = Sequence(name)
+        engine.cache.extend(sequence, list(range(5, 40)))
+        engine.step([Append(sequence, 35, 1, rule, drafting=True)])
+        engine.cache.extend(sequence, [50])
+        return sequence
+
+    whole, parts = started("whole"), started("parts")
+    expected = [choice.token for choice in engine.run_on([Append(whole, 1, 1, rule, drafting=True)], 9)[0]]
+    got: list[int] = []
+    while len(got) < 9:
+        asked = iter([False, False, True])
+        choices = engine.run_on([Append(parts, 1, 1, rule, drafting=True)], 9 - len(got), asked.__next__)[0]
+        assert len(choices) == 3
+        got += [choice.token for choice in choices]
+        engine.cache.extend(parts, [got[-1]])
+    assert got == expected
+    assert parts.tokens[:-1] == whole.tokens
