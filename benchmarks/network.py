@@ -1,8 +1,11 @@
 """A big node and a network, simulated: what overlapping is worth for each round trip and acceptance.
 
 The three services are the real ones; the models are arithmetic with set forward times, and the draft sits behind a link
-with a set delay. ``bound`` is the most that any scheduling could give: a verification after another, each with a
-proposal of the best length that was drafted for nothing.
+with a set delay. ``of the model`` is overlapping beside the formula for it, given what was measured in this run: a plain round,
+a draft's step, how often a branch was there, and how many tokens of a draft survive (a hundred rounds do not have the
+acceptance that was set, nor is a token's independent of the one before it). ``nominal`` is the same for the acceptance
+that was set. ``bound`` is the most that any scheduling could give: a verification after another, each with a proposal of
+the best length that was drafted for nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +23,12 @@ from benchmarks.link import Link
 from benchmarks.report import Picture, Report, add_output
 from slipstream.cli.local import LocalServices, PairSettings, Service, free_address
 from slipstream.client import Client, Result, Settings
+
+_LONGEST = 32
+"""Draft tokens that the model weighs."""
+
+_ENOUGH = 50
+"""Draft tokens at a position that tell how many survive."""
 
 MODES: dict[str, Settings] = {
     "plain": Settings(draft_length=0),
@@ -52,19 +61,27 @@ class Cell:
         return hits / max(1, hits + sum(result.miss_count for result in self.results))
 
 
-def expected_tokens(acceptance: float, length: int) -> float:
-    """Tokens a round commits: E(K) = (1 - a^(K+1)) / (1 - a)."""
-    return float(sum(acceptance**position for position in range(length + 1)))
+def survivals(results: Sequence[Result]) -> list[float]:
+    """S_1, S_2 ..: of the draft tokens at each position that were verified, how many survived; the last ones, which few
+    proposals reached, as the mean of the others says."""
+    positions = range(max(len(result.drafted_per_position) for result in results))
+    drafted = [sum(at(result.drafted_per_position, position) for result in results) for position in positions]
+    accepted = [sum(at(result.accepted_per_position, position) for result in results) for position in positions]
+    known = [a / d for a, d in zip(accepted, drafted, strict=True) if d >= _ENOUGH]
+    mean = known[-1] ** (1 / len(known))
+    return known + [known[-1] * mean**beyond for beyond in range(1, _LONGEST - len(known) + 1)]
 
 
-def modelled_rate(
-    acceptance: float, verify: float, step: float, round_trip: float, hit_rate: float, longest: int
-) -> float:
-    """The best that enumeration can give at a hit rate: (1 + S) / (max(V, R + (K + 1) c) + (1 - h) (R + K c))."""
+def at(counts: Sequence[int], position: int) -> int:
+    return counts[position] if position < len(counts) else 0
+
+
+def modelled_rate(survival: Sequence[float], verify: float, step: float, round_trip: float, hit_rate: float) -> float:
+    """The best that enumeration can give at a hit rate: (1 + S_1 .. S_K) / (max(V, R + (K + 1) c) + (1 - h) (R + K c))."""
     return max(
-        expected_tokens(acceptance, length)
+        (1 + sum(survival[:length]))
         / (max(verify, round_trip + (length + 1) * step) + (1 - hit_rate) * (round_trip + length * step))
-        for length in range(1, longest + 1)
+        for length in range(1, len(survival) + 1)
     )
 
 
@@ -117,22 +134,24 @@ def table_of(
     """Tokens/s of each mode, and overlapping beside synchronous, plain and the bounds."""
     modes = [mode for mode in MODES if mode in options.modes]
     table = Table(title=f"acceptance {acceptance:g}: tokens/s (medians)")
-    for column in ("round trip ms", *modes, "x sync", "x plain", "hit rate", "of the model", "of the bound"):
+    for column in ("round trip ms", *modes, "x sync", "x plain", "hit rate", "of the model", "nominal", "of the bound"):
         table.add_column(column, justify="right")
     for round_trip in round_trips:
         row = {mode: cells[round_trip, mode] for mode in modes}
         step = row["synchronous"].step
         verify = 1 / row["plain"].rate  # a round as it is here: the forward, two hops and three processes' Python
-        bound = expected_tokens(acceptance, 32) / verify
         best = row["overlapped"]
-        model = modelled_rate(acceptance, verify, step, round_trip / 1e3, best.hit_rate, 32)
+        nominal = [acceptance**position for position in range(1, _LONGEST + 1)]
+        measured = survivals([*row["synchronous"].results, *best.results])
+        models = [modelled_rate(s, verify, step, round_trip / 1e3, best.hit_rate) for s in (measured, nominal)]
+        bound = (1 + sum(nominal)) / verify
         table.add_row(
             f"{round_trip:g}",
             *(f"{cell.rate:.1f}" for cell in row.values()),
             f"{best.rate / row['synchronous'].rate:.2f}",
             f"{best.rate / row['plain'].rate:.2f}",
             f"{best.hit_rate:.2f}",
-            f"{best.rate / model:.2f}",
+            *(f"{best.rate / model:.2f}" for model in models),
             f"{best.rate / bound:.2f}",
         )
     return table
