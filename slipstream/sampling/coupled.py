@@ -34,7 +34,7 @@ def choose_likeliest(logits: torch.Tensor, candidate_count: int | None = None) -
         tokens = logits.argmax(dim=-1).tolist()
     choices = [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
     if candidate_count is not None:
-        logprobs = (best.values[:, 0] - logits.logsumexp(dim=-1)).tolist()
+        logprobs = logits.log_softmax(dim=-1).gather(1, best.indices[:, :1])[:, 0].tolist()
         for choice, logprob in zip(choices, logprobs, strict=True):
             choice.logprob = logprob
     if candidate_count:
