@@ -19,6 +19,7 @@ class OrchestratorSettings(BaseSettings):
         extra="forbid",
         env_prefix="SLIPSTREAM_ORCHESTRATOR_",
         cli_prog_name="python -m orchestrator",
+        cli_implicit_flags=True,
     )
 
     address: str = Field("127.0.0.1:50051", description="host:port to listen on; port 0 takes a free one")
@@ -36,6 +37,10 @@ class OrchestratorSettings(BaseSettings):
     )
     draft_sharpening: float | None = Field(
         None, gt=0, le=1, description="factor on the draft's temperature; left out: learnt for each temperature"
+    )
+    share_ngrams: bool = Field(
+        False,
+        description="propose what other sessions said too; no text changes, but its speed may tell that others said it",
     )
     default_max_token_count: int = Field(512, ge=1, description="tokens a turn may generate unless a request says so")
     max_session_count: int = Field(4096, ge=1, description="sessions kept; one more is refused")

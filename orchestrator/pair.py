@@ -17,6 +17,7 @@ from orchestrator.generation import GenerationSettings, ModelLimits, ResolvedTur
 from orchestrator.peers import DraftPeer, ModelInfo, VerifierPeer
 from orchestrator.rounds import Rounds
 from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.ngrams import SharedHistory
 from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.store import SessionRecord, SessionStore
 from orchestrator.text import Codec
@@ -48,7 +49,7 @@ class ServedPair:
     """Three phases: `connect` waits for the services, turns run, `close` gives everything back."""
 
     def __init__(self, settings: OrchestratorSettings) -> None:
-        self.knowledge = PairKnowledge()
+        self.knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
         self.store = SessionStore(
             lambda: DraftSession(SessionSpeculation(self.knowledge)),
             max_count=settings.max_session_count,

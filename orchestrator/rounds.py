@@ -141,6 +141,7 @@ class Rounds:
     def end_turn(self, record: SessionRecord) -> None:
         """A session's turn has ended: it has no claim on the verifiers' time any more."""
         self._budget.leave(record.draft)
+        record.draft.speculation.end_turn(record.session.tokens)
 
     def release(self, record: SessionRecord) -> None:
         """Give a session's pages back on both peers."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
 from orchestrator.speculation.common import CommonWay
 from orchestrator.speculation.costs import DraftCosts, HitRates, VerifyCosts
+from orchestrator.speculation.ngrams import SharedHistory
 from orchestrator.speculation.plan import Overlap, Regime
 from orchestrator.speculation.sharpening import Sharpening
 
@@ -40,7 +41,9 @@ class Correction:
 class PairKnowledge:
     """What all sessions of a pair learn together."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: SharedHistory | None = None) -> None:
+        """``history`` if sessions may propose what others said."""
+        self.history = history
         self.verify = VerifyCosts()
         self.drafting = DraftCosts()
         self.common = CommonWay()

@@ -76,13 +76,21 @@ class SessionSpeculation:
         self.continuations = Continuations()
         self._pair = pair
         self._ngrams = NgramIndex()
+        self._turn_start = 0
         self._ngram_acceptance = [AcceptanceEstimate(prior) for prior in pair.ngram_acceptance]
 
     def begin_turn(self, shared_length: int) -> None:
         """A new prompt, of which the first ``shared_length`` tokens are the session's as they were."""
         self.continuations = Continuations()
+        self._turn_start = shared_length
         if shared_length < self._ngrams.length:
             self._ngrams.clear()
+
+    def end_turn(self, tokens: Sequence[int]) -> None:
+        """The turn has ended with these ``tokens``, the session's from its first on."""
+        if self._pair.history is not None:
+            self._pair.history.learn(tokens[self._turn_start :])
+        self._turn_start = len(tokens)
 
     def from_draft(self, tokens: Sequence[int]) -> Candidate | None:
         """What the draft has already said comes after the committed ``tokens``."""
@@ -90,10 +98,13 @@ class SessionSpeculation:
         return None if proposal is None else Candidate(proposal, self.planner.acceptance, self._pair.calibration)
 
     def from_ngrams(self, tokens: Sequence[int], longest: int) -> Candidate | None:
-        """What followed the last tokens when they were said before."""
+        """What followed the last tokens when they were said before, where more of the past agrees."""
         if longest <= 0:
             return None
         found = self._ngrams.propose(tokens, longest)
+        if self._pair.history is not None:
+            others = self._pair.history.propose(tokens, longest)
+            found = max((found, others), key=lambda known: 0 if known is None else known[1])
         if found is None or not found[0].tokens:
             return None
         proposal, agreeing = found

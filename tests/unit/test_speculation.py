@@ -17,7 +17,7 @@ from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
 from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.ngrams import NgramIndex
+from orchestrator.speculation.ngrams import NgramIndex, SharedHistory
 from orchestrator.speculation.plan import Overlap, Regime, RoundPlan
 from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Source
@@ -119,6 +119,30 @@ def test_a_history_that_changed_is_followed_anew() -> None:
     edited = [1, 2, 3, 7, 7, 7, 7, 7, 1, 2, 3]
     found = speculation.from_ngrams(edited, 2)
     assert found is not None and found.proposal.tokens == (7, 7)
+
+
+def test_what_one_session_said_another_may_propose_if_they_share() -> None:
+    for history in (None, SharedHistory()):
+        pair = PairKnowledge(history)
+        first, second = SessionSpeculation(pair), SessionSpeculation(pair)
+        first.begin_turn(0)
+        first.end_turn([1, 2, 3, 4, 5, 6, 7])
+        second.begin_turn(0)
+        found = second.from_ngrams([9, 2, 3, 4], 2)
+        assert (found and found.proposal.tokens) == (None if history is None else (5, 6))
+
+
+def test_a_turn_is_learnt_once_and_the_older_half_forgotten() -> None:
+    history = SharedHistory(capacity=40)
+    speculation = SessionSpeculation(PairKnowledge(history))
+    tokens: list[int] = []
+    for turn in range(6):
+        speculation.begin_turn(len(tokens))
+        tokens += range(100 * turn, 100 * turn + 12)
+        speculation.end_turn(tokens)
+    assert history.propose([503, 504, 505, 506], 2) is not None
+    assert history.propose([3, 4, 5, 6], 2) is None
+    assert len(history._tokens) <= 40 and history._tokens.count(505) == 1
 
 
 # --- acceptance
