@@ -115,9 +115,10 @@ class Rounds:
         if plan.overlap is not Overlap.NONE and plan.draft_length:
             ahead = self._ask_ahead(session, tokens, turn, plan, proposal, room, span)
         answer = await self._verifying.verify(record.verifier, tokens, proposal, turn.rule, logprobs, span)
-        # Where nothing could be asked ahead, the verifier had no draft at work beside it.
-        overlaps = plan.overlap is not Overlap.NONE and ahead is None
-        self._learn(session, choice, proposal, answer, turn, self.pair.regime(Overlap.NONE if overlaps else plan.way))
+        regime = self.pair.regime(plan.way)
+        if regime.overlaps and ahead is None:  # nothing could be asked: no draft was at work beside the verifier
+            regime = self.pair.regime(Overlap.NONE)
+        self._learn(session, choice, proposal, answer, turn, regime)
         if answer.prefilled_count <= _ROUND_TAIL and proposal.source is Source.DRAFT:  # the plan's, or nothing
             session.speculation.planner.observe(plan, answer.accepted_count + 1, time.monotonic() - started)
         return Round(

@@ -271,6 +271,10 @@ class Matcher:
             if not self._begin_again(careful=False) and not self._begin_again(careful=True):
                 self._forget()
                 raise StructureFailedError(f"the structure cannot be followed again: {why}")
+        # The library (1.9.1) keeps its last mask by the parser's row and the lexer's state, and forgets to drop it: another
+        # text that comes to the same two would get it. A mask from here, further back than any that follows, replaces it.
+        if dropped > 0:
+            self._state.compute_bitmask()
 
     def _computed(self, compute: Callable[[LLMatcher], Result]) -> Result:
         """What the library computes. It gathers states up to a limit and never leaves an error: begin again."""

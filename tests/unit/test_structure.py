@@ -261,6 +261,17 @@ def test_the_mask_says_what_advance_does(structure: Structure) -> None:
         tokens.append(token)
 
 
+def test_a_mask_is_not_that_of_another_text_with_as_many_parser_rows() -> None:
+    first = '{ Ġ" n am e " : " `` tegral ). ow " Ċ , Ġ" ro l e " Ċ Ġ : Ċ'.split(" ")
+    second = '{ Ġ " name " Ċ : Ċ "). exc olds br à ¤ Ń " Ċ Ġ ĉ ĉ , Ġ" ro le " Ċ'.split(" ")
+    matcher, fresh = COMPILER.matcher(SCHEMA), COMPILER.matcher(SCHEMA)
+    assert matcher.sync([TOKENIZER.token_to_id(token) for token in first])
+    matcher.allowed_mask()
+    for either in (matcher, fresh):
+        assert either.sync([TOKENIZER.token_to_id(token) for token in second])
+    assert (matcher.allowed_mask() == fresh.allowed_mask()).all()
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_the_state_is_a_function_of_the_tokens(data: st.DataObject) -> None:
