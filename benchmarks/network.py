@@ -68,6 +68,8 @@ def survivals(results: Sequence[Result]) -> list[float]:
     drafted = [sum(at(result.drafted_per_position, position) for result in results) for position in positions]
     accepted = [sum(at(result.accepted_per_position, position) for result in results) for position in positions]
     known = [a / d for a, d in zip(accepted, drafted, strict=True) if d >= _ENOUGH]
+    if not known:
+        return []
     mean = known[-1] ** (1 / len(known))
     return known + [known[-1] * mean**beyond for beyond in range(1, _LONGEST - len(known) + 1)]
 
@@ -142,7 +144,7 @@ def table_of(
         verify = 1 / row["plain"].rate  # a round as it is here: the forward, two hops and three processes' Python
         best = row["overlapped"]
         nominal = [acceptance**position for position in range(1, _LONGEST + 1)]
-        measured = survivals([*row["synchronous"].results, *best.results])
+        measured = survivals([*row["synchronous"].results, *best.results]) or nominal
         models = [modelled_rate(s, verify, step, round_trip / 1e3, best.hit_rate) for s in (measured, nominal)]
         bound = (1 + sum(nominal)) / verify
         table.add_row(

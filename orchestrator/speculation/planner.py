@@ -23,6 +23,9 @@ _LESSONS = 12
 _FIRST_PROBE, _LAST_PROBE = 48, 1536
 """Tokens from one probe to the next of a session that is better off without: each time twice as many."""
 
+_OFF_ROUNDS = 8
+"""Rounds without the draft from one weighing to the next. Divides the probes' distances."""
+
 _PROBE_ROUNDS = 2
 """The first of them asks, the second uses what came."""
 
@@ -46,10 +49,13 @@ class Planner:
         if not self._pair.drafting.known:  # ask without waiting, to learn what it takes
             way = overlap or Overlap.ENUMERATE
             return self.fixed(min(_GUESSED_LENGTH, longest), way)
+        if self._off and not self._probing and (self._off_tokens + 1) % _OFF_ROUNDS:
+            # Where many decode plainly, the verifier waits for all of them to be planned.
+            return self._without_draft()
+        self._insists = overlap is not None
         ways = [overlap] if overlap else list(Overlap)
         weighed = Forecasts(self._pair, self.acceptance.survivals(longest))
         forecasts = {way: self._corrected(weighed.best(way)) for way in ways}
-        self._insists = overlap is not None
         rates = {way: rate for way, (rate, _) in forecasts.items()}
         way = overlap or self._pair.common.choose(rates, self._pair.session_count)
         return self._unless_plain(*forecasts[way])
@@ -88,11 +94,17 @@ class Planner:
 
     def _plain(self, probe: RoundPlan) -> RoundPlan:
         """Plain decoding, but for a probe now and then."""
-        switches_off, self._off = not self._off, True
-        self._off_tokens = 1 if switches_off else self._off_tokens + 1
-        if self._off_tokens < self._next_probe:
-            return RoundPlan(0, rate=self.plain_rate, switches_off=switches_off)
+        if not self._off:
+            self._off, self._off_tokens = True, 1
+            return RoundPlan(0, rate=self.plain_rate, switches_off=True)
+        # What one session's probe shows, all learn; many that probe as often as one would wait for one another.
+        if self._off_tokens + 1 < min(self._next_probe * self._pair.session_count, _LAST_PROBE):
+            return self._without_draft()
         self._off_tokens = 0
         self._next_probe = min(2 * self._next_probe, _LAST_PROBE)
         self._probing = _PROBE_ROUNDS - 1
         return probe
+
+    def _without_draft(self) -> RoundPlan:
+        self._off_tokens += 1
+        return RoundPlan(0, rate=self.plain_rate)
