@@ -30,6 +30,9 @@ _KEY_MULTIPLE = 128
 MOST_KEYS = 16_384
 """Over all sequences of a run. More would be copied for longer than the steps save."""
 
+_MOST_MEMORIES = 16
+"""Batch sizes and key counts whose memory is kept; making one takes less than a step."""
+
 _THREADED_WEIGHTS = 4_000_000
 """Fewer are read from one core's cache, and a second thread would only take a processor from the verifier beside it."""
 
@@ -73,6 +76,8 @@ class OnnxSteps:
     def _bound(self, batch: int, key_count: int) -> _Bound:
         key = batch, key_count
         if key not in self._memories:
+            if len(self._memories) == _MOST_MEMORIES:
+                del self._memories[next(iter(self._memories))]
             self._memories[key] = _Bound(self._session, self._shape, batch, key_count)
         return self._memories[key]
 
@@ -159,9 +164,11 @@ def _compare(steps: OnnxSteps, model: Any) -> None:
     tokens = [token % model.config.vocab_size for token in _PROBE]
     ours = model.config._attn_implementation
     model.set_attn_implementation("sdpa")  # ours needs pages
-    with torch.inference_mode():
-        expected = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[:, -1]
-    model.set_attn_implementation(ours)
+    try:
+        with torch.inference_mode():
+            expected = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[:, -1]
+    finally:
+        model.set_attn_implementation(ours)
     furthest = float((steps.logits_after(tokens) - expected).abs().max() / expected.abs().max())
     if not furthest <= _TOLERANCE:
         raise NotPlainError(f"its logits are {furthest:.2g} off, relatively")
