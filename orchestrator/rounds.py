@@ -102,7 +102,7 @@ class Rounds:
         started = time.monotonic()
         longest = max(0, min(room - 1, self._target.max_draft_length))  # a round commits one more than it proposes
         self._budget.join(session)
-        self.pair.session_count = self._budget.session_count
+        self.pair.begin_round(self._budget.session_count)
         plan = self._plan(session, turn, longest)
         self.pair.now = self.pair.regime(plan.way)
         if plan.switches_off:
@@ -115,10 +115,7 @@ class Rounds:
         if plan.overlap is not Overlap.NONE and plan.draft_length:
             ahead = self._ask_ahead(session, tokens, turn, plan, proposal, room, span)
         answer = await self._verifying.verify(record.verifier, tokens, proposal, turn.rule, logprobs, span)
-        regime = self.pair.regime(plan.way)
-        if regime.overlaps and ahead is None:  # nothing could be asked: no draft was at work beside the verifier
-            regime = self.pair.regime(Overlap.NONE)
-        self._learn(session, choice, proposal, answer, turn, regime)
+        self._learn(session, choice, proposal, answer, turn, self.pair.regime(plan.way), draft_rested=ahead is None)
         if answer.prefilled_count <= _ROUND_TAIL and proposal.source is Source.DRAFT:  # the plan's, or nothing
             session.speculation.planner.observe(plan, answer.accepted_count + 1, time.monotonic() - started)
         return Round(
@@ -273,11 +270,15 @@ class Rounds:
         answer: Verification,
         turn: ResolvedTurn,
         regime: Regime,
+        *,
+        draft_rested: bool,
     ) -> None:
         timing, speculation = answer.timing, session.speculation
         if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
             own = 1 + len(proposal)
-            self.pair.verify.observe(own, timing.step_token_count, timing.forward, timing.round_trip, regime)
+            self.pair.verify.observe(
+                own, timing.step_token_count, timing.forward, timing.round_trip, regime, draft_rested=draft_rested
+            )
         if choice.hit is not None:
             asked = session.request.ask.branch_count if session.request is not None else 0
             self.pair.hits.observe(asked, choice.rank)

@@ -1,24 +1,52 @@
-"""The one way to run rounds that all sessions of a pair take. Pure.
+"""The one way to run rounds that all sessions of a pair take, plain decoding among them. Pure.
 
-Sessions share a draft and a verifier: where some have the draft prepare branches, the others' proposals come later too, and
-a forecast for one session sees nothing of it. Taken by all at a time, each way shows what it brings, which corrects its
-forecasts.
+Sessions share a draft and a verifier: where some have the draft prepare branches, the others' proposals come later too; one
+that drafts beside many that do not misses their step. A forecast for one session sees nothing of it. Taken by all at a
+time, each way shows what it brings, which corrects its forecasts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.plan import Overlap, load_of
+from orchestrator.speculation.switch import TRY_ROUNDS, Switch
 
 _LOYALTY = 1.03
-"""Another way must be better by this factor: forecasts are noisy, and a change costs a round."""
+"""Another way to draft must be better by this factor: forecasts are noisy, and a change costs a round."""
 
 _STAY_ROUNDS = 4
 """Rounds of every session that a way is kept for, where there are several: until it has shown what it brings."""
 
-_SECOND_LOOK_ROUNDS, _NEAR = 200, 0.7
-"""Rounds of every session after which a way that has not been taken gets another try, if its forecast was not far off."""
+
+class _Load:
+    """What is known of each way with about as many sessions."""
+
+    def __init__(self, rates: dict[Overlap | None, float]) -> None:
+        self.switch = Switch()
+        self.rates = rates
+        """The sessions' mean forecasts, in tokens a second."""
+        self.rounds = 0.0
+
+    def observe(self, rates: Mapping[Overlap | None, float], session_count: int, rounds: int) -> None:
+        """One session's forecasts."""
+        self.rounds += rounds / session_count
+        for way, rate in rates.items():
+            worth = max(rate, rates.get(None, 0.0))  # one that is better off without the draft does without
+            known = self.rates.get(way, worth)
+            self.rates[way] = known + (worth - known) / session_count
+
+    def best(self, current: Overlap | None) -> Overlap | None:
+        """The way to take after the current one."""
+        weighed = {
+            way: rate * (_LOYALTY if way is current else 1) for way, rate in self.rates.items() if way is not None
+        }
+        best = max(weighed, key=weighed.__getitem__)
+        plain = self.rates.get(None)
+        if plain is None:
+            return best
+        rounds, self.rounds = self.rounds, 0.0
+        return best if self.switch.drafts(self.rates[best] / plain, rounds) else None
 
 
 class CommonWay:
@@ -26,37 +54,48 @@ class CommonWay:
 
     def __init__(self) -> None:
         self.way: Overlap | None = None
-        self._rates: dict[Overlap, float] = {}
-        self._rounds_without = dict.fromkeys(Overlap, 0)
+        self._loads: dict[int, _Load] = {}
+        self._load = _Load({})
         self._stay = 0
         self._settling = 0
 
-    def shows(self, way: Overlap) -> bool:
+    @property
+    def trying(self) -> bool:
+        """Whether all draft only to see whether it has become worth while."""
+        return self._load.switch.trying
+
+    def shows(self, way: Overlap | None) -> bool:
         """Whether all sessions run rounds in this way, and have for a round."""
         return way is self.way and self._settling <= 0
 
-    def choose(self, rates: Mapping[Overlap, float], session_count: int) -> Overlap:
-        """The way of a session's next round, given its forecasts in tokens a second, one of ``session_count``."""
-        for way, rate in rates.items():
-            known = self._rates.get(way, rate)
-            self._rates[way] = known + (rate - known) / session_count
-            self._rounds_without[way] += 1
-        self._stay -= 1
-        self._settling -= 1
-        if self.way is None or self._stay < 0:
-            self.way = self._best(session_count)
-        self._rounds_without[self.way] = 0
+    def choose(self, rates: Mapping[Overlap | None, float], session_count: int, rounds: int = 1) -> Overlap | None:
+        """The way of the next round of a session, one of ``session_count``, that has run ``rounds`` since it last asked.
+
+        ``rates`` are its forecasts in tokens a second, None's of plain decoding: left out while nothing is known that
+        would speak for it.
+        """
+        self._enter(session_count)
+        self._load.observe(rates, session_count, rounds)
+        self._stay -= rounds
+        self._settling -= rounds
+        if self._stay < 0:
+            self._take(self._load.best(self.way), session_count)
         return self.way
 
-    def _best(self, session_count: int) -> Overlap:
-        weighed = {way: rate * (_LOYALTY if way is self.way else 1) for way, rate in self._rates.items()}
-        best = max(weighed, key=weighed.__getitem__)
-        patience = _SECOND_LOOK_ROUNDS * session_count
-        for way, rate in self._rates.items():
-            if self._rounds_without[way] > patience and rate > _NEAR * weighed[best]:
-                best = way
-                break
-        if best is not self.way:
+    def _enter(self, session_count: int) -> None:
+        """Go on with what is known of this load; where nothing is, with the last one's forecasts until all have asked."""
+        load = load_of(session_count)
+        if load not in self._loads:
+            self._stay = session_count - 1 if self._load.rates else 0
+            self._load = self._loads[load] = _Load(dict(self._load.rates))
+        elif self._load is not self._loads[load]:
+            self._load, self._stay = self._loads[load], 0
+
+    def _take(self, way: Overlap | None, session_count: int) -> None:
+        if self.trying:
+            self._stay = TRY_ROUNDS * session_count - 1
+        elif way is not self.way:
             self._stay = _STAY_ROUNDS * (session_count - 1)
+        if way is not self.way:
             self._settling = 2 * (session_count - 1)
-        return best
+        self.way = way

@@ -133,9 +133,19 @@ class VerifyCosts:
         self._rounds: dict[Regime, Floats] = {}
         self._until_fresh = 0
 
-    def observe(self, own: int, in_step: int, forward: float, round_trip: float, regime: Regime) -> None:
-        """A verification of ``own`` tokens in a step of ``in_step``."""
-        curve = self.beside if regime.overlaps else self.alone
+    def observe(
+        self,
+        own: int,
+        in_step: int,
+        forward: float,
+        round_trip: float,
+        regime: Regime,
+        *,
+        draft_rested: bool = False,
+    ) -> None:
+        """A verification of ``own`` tokens in a step of ``in_step``. ``draft_rested`` if for once the draft had nothing to
+        do beside it."""
+        curve = self.beside if regime.overlaps and not draft_rested else self.alone
         curve.observe(max(own, in_step), forward)
         self.around.observe(max(0.0, round_trip - forward), regime)
         self._own.observe(own, regime)

@@ -17,11 +17,16 @@ class Overlap(Enum):
     """It is rounds ahead, and no round waits for it."""
 
 
+def load_of(session_count: int) -> int:
+    """One number for numbers of sessions that are about alike: 1; 2; 3 to 5; 6 to 10; 11 to 21; 22 to 42, and so on."""
+    return (session_count * 3 // 2).bit_length()
+
+
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """How a pair's rounds are run just now: which way, None being plain decoding, and with how many sessions, in powers of
-    two. What is measured in one says little about another: where all draft before they verify, the verifier's queue is
-    another than where all are always in it."""
+    """How a pair's rounds are run just now: which way, None being plain decoding, and with how many sessions, by `load_of`.
+    What is measured in one says little about another: where all draft before they verify, the verifier's queue is another
+    than where all are always in it."""
 
     way: Overlap | None
     load: int = 1

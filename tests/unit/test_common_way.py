@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from orchestrator.speculation.common import CommonWay
 from orchestrator.speculation.plan import Overlap
 
@@ -34,7 +36,34 @@ def test_a_new_way_is_kept_until_it_has_shown_what_it_brings() -> None:
     assert common.choose({NONE: 90, ENUMERATE: 60, AHEAD: 40}, 8) is NONE
 
 
-def test_a_way_not_far_off_gets_a_second_look_and_a_hopeless_one_none() -> None:
+def test_where_none_beats_plain_decoding_all_decode_plainly_and_try_at_once_ever_more_seldom() -> None:
     common = CommonWay()
-    ways = [common.choose({NONE: 50, ENUMERATE: 60, AHEAD: 20}, 2) for _ in range(2000)]
-    assert 0 < ways.count(NONE) < 100 and AHEAD not in ways
+    ways = [common.choose({NONE: 20, ENUMERATE: 25, None: 30}, 4) for _ in range(4 * 800)]
+    tries = [index for index, way in enumerate(ways) if way is not None]
+    runs = [[tries[0]]]
+    for index in tries[1:]:
+        if index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    assert [len(run) for run in runs] == [8] * len(runs), "two rounds of each"
+    gaps = [after[0] - before[0] for before, after in itertools.pairwise(runs)]
+    assert len(gaps) >= 2 and all(later > 1.9 * earlier for earlier, later in itertools.pairwise(gaps))
+
+
+def test_one_whose_draft_is_right_keeps_it_for_all_where_the_others_may_do_without() -> None:
+    common = CommonWay()
+    for index in range(400):
+        common.choose({NONE: 20 if index % 4 else 60, None: 30}, 4)
+    assert common.way is NONE
+
+
+def test_what_is_known_of_a_load_is_there_when_it_comes_back() -> None:
+    common = CommonWay()
+    for _ in range(100):
+        common.choose({NONE: 50, ENUMERATE: 60}, 1)
+    for _ in range(1000):
+        common.choose({NONE: 30, ENUMERATE: 20}, 32)
+    assert common.way is NONE
+    assert common.choose({NONE: 50, ENUMERATE: 60}, 1) is ENUMERATE
+    assert common.choose({NONE: 30, ENUMERATE: 20}, 30) is NONE

@@ -306,6 +306,21 @@ def test_forecasts_that_do_not_come_true_are_corrected() -> None:
     assert planner.plan(32).way is not Overlap.ENUMERATE
 
 
+def test_a_way_that_was_worse_than_forecast_gets_another_try_now_and_then() -> None:
+    pair = knowledge(acceptance=0.8)
+    planner = Planner(pair)
+    ways = []
+    for _ in range(2000):
+        pair.begin_round(1)
+        plan = planner.plan(32)
+        ways.append(plan.way)
+        assert plan.rate is not None
+        seconds = 0.2 if plan.way is Overlap.ENUMERATE else 3 / plan.rate
+        planner.observe(plan, 3, seconds)
+    assert ways[0] is Overlap.ENUMERATE
+    assert 0 < ways[100:].count(Overlap.ENUMERATE) < 100
+
+
 def test_nothing_is_planned_without_room_and_nothing_waited_for_before_anything_is_known() -> None:
     planner = Planner(PairKnowledge())
     assert planner.plan(0).draft_length == 0
