@@ -15,6 +15,9 @@ from orchestrator.speculation.switch import TRY_ROUNDS, Switch
 _LOYALTY = 1.03
 """Another way to draft must be better by this factor: forecasts are noisy, and a change costs a round."""
 
+_SETTLING_ROUNDS, _ARRIVAL_ROUNDS = 2, 4
+"""Rounds of every session that show nothing after a change of way, and after one of load: they wait for prompts."""
+
 _STAY_ROUNDS = 4
 """Rounds of every session that a way is kept for, where there are several: until it has shown what it brings."""
 
@@ -85,11 +88,14 @@ class CommonWay:
     def _enter(self, session_count: int) -> None:
         """Go on with what is known of this load; where nothing is, with the last one's forecasts until all have asked."""
         load = load_of(session_count)
+        if self._load is self._loads.get(load):
+            return
+        self._stay = 0
         if load not in self._loads:
             self._stay = session_count - 1 if self._load.rates else 0
-            self._load = self._loads[load] = _Load(dict(self._load.rates))
-        elif self._load is not self._loads[load]:
-            self._load, self._stay = self._loads[load], 0
+            self._loads[load] = _Load(dict(self._load.rates))
+        self._load = self._loads[load]
+        self._settling = _ARRIVAL_ROUNDS * (session_count - 1)
 
     def _take(self, way: Overlap | None, session_count: int) -> None:
         if self.trying:
@@ -97,5 +103,5 @@ class CommonWay:
         elif way is not self.way:
             self._stay = _STAY_ROUNDS * (session_count - 1)
         if way is not self.way:
-            self._settling = 2 * (session_count - 1)
+            self._settling = max(self._settling, _SETTLING_ROUNDS * (session_count - 1))
         self.way = way

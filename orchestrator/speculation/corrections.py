@@ -6,7 +6,7 @@ Where many share a draft and a verifier, they wait for one another in ways that 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.speculation.plan import Overlap, Regime
 
@@ -14,7 +14,7 @@ _FAITH = 2.0
 """Tokens a round that a forecast is taken to be right about at first."""
 
 _FIRST_ROUNDS = 8
-"""Rounds that this faith is worth."""
+"""Rounds that this faith is worth, and one more for every session."""
 
 _WINDOW, _WINDOW_EACH = 24, 8
 """Rounds, and more for every session, after which what one showed has lost most of its weight."""
@@ -30,7 +30,7 @@ class _Correction:
 
     brought: float = _FAITH
     forecast: float = _FAITH
-    rounds: int = _FIRST_ROUNDS
+    rounds: int = 0
     latest: float = 0.0
 
 
@@ -59,11 +59,11 @@ class Corrections:
         known = self._each.get(regime)
         if known is None:
             like = self._latest.get(regime.way)
-            known = self._each[regime] = _Correction(like.brought, like.forecast) if like else _Correction()
+            known = self._each[regime] = replace(like, rounds=0) if like else _Correction()
         else:
             known.brought = known.forecast + (known.brought - known.forecast) * self._fresh(known)
         known.rounds += 1
-        weight = max(1 / known.rounds, 1 / (_WINDOW + _WINDOW_EACH * session_count))
+        weight = max(1 / (_FIRST_ROUNDS + session_count + known.rounds), 1 / (_WINDOW + _WINDOW_EACH * session_count))
         known.brought += weight * (tokens - known.brought)
         # What one hiccup of the machine cost is not the forecast's fault.
         known.forecast += weight * (min(forecast_tokens, 4.0 * tokens) - known.forecast)
