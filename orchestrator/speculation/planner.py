@@ -52,9 +52,7 @@ class Planner:
             self._rounds += 1
             return self._kept
         self._insists = overlap
-        plan = self._weigh(longest, overlap)
-        self._keep(plan)
-        return plan
+        return self._weigh(longest, overlap)
 
     def observe(self, plan: RoundPlan, tokens: int, seconds: float) -> None:
         """A planned round brought ``tokens`` and took ``seconds``."""
@@ -77,27 +75,35 @@ class Planner:
         if pair.acceptance.count >= _LESSONS:  # before that a guess would decide
             plans[None] = RoundPlan(0, rate=1 / float(pair.verify.rounds(pair.regime(None))[1]))
         rates = {way: (plan.rate or 0.0) * pair.corrections.factor(pair.regime(way)) for way, plan in plans.items()}
-        rounds, self._rounds = self._rounds, 1
-        way = overlap or pair.common.choose(rates, pair.session_count, rounds)
-        self._switch.trying = False
-        alone = overlap is None and pair.session_count == 1  # the common way is its own
-        if way is not None and None in rates and not alone and not (pair.common.trying and overlap is None):
-            way = way if self._switch.drafts(rates[way] / rates[None], rounds) else None
+        way, trying = self._way(rates, overlap)
         plan = plans[way]
-        if way is not None:
-            self._rests = self._rests and (self._switch.trying or (overlap is None and pair.common.trying))
-        elif not self._rests:
-            self._rests = True
-            plan = replace(plan, switches_off=True)
+        if way is None:
+            plan, self._rests = replace(plan, switches_off=not self._rests), True
+        elif not trying:
+            self._rests = False
+        self._keep(plan, trying)
         return plan
 
-    def _keep(self, plan: RoundPlan) -> None:
+    def _way(self, rates: dict[Overlap | None, float], overlap: Overlap | None) -> tuple[Overlap | None, bool]:
+        """The way to take, and whether only to see if drafting has become worth while."""
+        pair, rounds, self._rounds = self._pair, self._rounds, 1
+        way = overlap
+        if way is None:
+            way = pair.common.choose(rates, pair.session_count, rounds)
+            if way is None or pair.common.trying or pair.session_count == 1:
+                return way, pair.common.trying
+        if None not in rates:
+            return way, False
+        drafts = self._switch.drafts(rates[way] / rates[None], rounds)
+        return (way if drafts else None), self._switch.trying
+
+    def _keep(self, plan: RoundPlan, trying: bool) -> None:
         self._kept = replace(plan, switches_off=False)
         self._common, self._lessons = self._pair.common.way, self.acceptance.count
         if plan.way is None:
             self._kept_for = _PLAIN_ROUNDS
         else:
-            self._kept_for = TRY_ROUNDS if self._switch.trying else min(_SAME_ROUNDS, self._pair.session_count)
+            self._kept_for = TRY_ROUNDS if trying else min(_SAME_ROUNDS, self._pair.session_count)
 
     def _holds(self, longest: int, overlap: Overlap | None) -> bool:
         """Whether the last plan still does."""
