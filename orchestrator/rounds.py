@@ -102,7 +102,7 @@ class Rounds:
         started = time.monotonic()
         longest = max(0, min(room - 1, self._target.max_draft_length))  # a round commits one more than it proposes
         self._budget.join(session)
-        self.pair.begin_round(self._budget.session_count)
+        self.pair.session_count = self._budget.session_count
         plan = self._plan(session, turn, longest)
         self.pair.now = self.pair.regime(plan.way)
         if plan.switches_off:

@@ -43,7 +43,7 @@ class Corrections:
         self._rounds = 0.0
 
     def begin_round(self, session_count: int) -> None:
-        """One of so many sessions runs a round."""
+        """One of so many sessions is about to choose a way: rounds that leave no choice make nothing older."""
         self._rounds += 1 / session_count
 
     def factor(self, regime: Regime) -> float:

@@ -35,11 +35,6 @@ class PairKnowledge:
         """The latest round's."""
         self.corrections = Corrections()
 
-    def begin_round(self, session_count: int) -> None:
-        """One of so many sessions begins a round."""
-        self.session_count = session_count
-        self.corrections.begin_round(session_count)
-
     def regime(self, way: Overlap | None) -> Regime:
         """Of rounds run in a way with as many sessions as now."""
         return Regime(way, load_of(self.session_count))

@@ -48,6 +48,7 @@ class Planner:
         if not self._pair.drafting.known:  # ask without waiting, to learn what it takes
             way = overlap or Overlap.ENUMERATE
             return self.fixed(min(_GUESSED_LENGTH, longest), way)
+        self._pair.corrections.begin_round(self._pair.session_count)
         if self._holds(longest, overlap):
             self._rounds += 1
             return self._kept

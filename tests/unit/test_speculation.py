@@ -311,7 +311,6 @@ def test_a_way_that_was_worse_than_forecast_gets_another_try_now_and_then() -> N
     planner = Planner(pair)
     ways = []
     for _ in range(2000):
-        pair.begin_round(1)
         plan = planner.plan(32)
         ways.append(plan.way)
         assert plan.rate is not None
