@@ -32,6 +32,12 @@ CASES: dict[str, Case] = {
         "--prompts 12 --modes adaptive overlapped --draft-lengths 8 32 64 --onnxruntime build/onnx",
         "--prompts 4 --modes adaptive --draft-lengths 64 --temperatures 0 --onnxruntime build/onnx",
     ),
+    "streams": Case(
+        "the same with eight questions at a time",
+        "embedded_pair",
+        "--name streams --streams 8 --prompts 16 --modes adaptive synchronous --draft-lengths 8 --onnxruntime build/onnx",
+        "--name streams --streams 8 --prompts 8 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
+    ),
     "repeated": Case(
         "answers that can be copied from the chat",
         "embedded_pair",
@@ -53,7 +59,7 @@ CASES: dict[str, Case] = {
     "network": Case(
         "a big node and a link, simulated",
         "network",
-        "--tokens 150",
+        "--tokens 400 --round-trips 0 10 80",
         "--tokens 60 --acceptance 0.8 --round-trips 0 10 80 --repetitions 2",
     ),
     "scale": Case(

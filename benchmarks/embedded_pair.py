@@ -1,7 +1,7 @@
 """The embedded pair on this machine: transformers plain and assisted, Slipstream without and with speculation.
 
 Every system answers the same questions in turn, several times over, in one run; the table gives medians, and ratios
-taken within each repetition.
+taken within each repetition. With several streams, systems that can answer so many questions at once do.
 """
 
 from __future__ import annotations
@@ -10,88 +10,29 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.progress import Progress
 from rich.table import Table
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoTokenizer, set_seed
 
 from benchmarks import onnx_models
 from benchmarks.report import Picture, Report, add_output
+from benchmarks.systems import (
+    MODES,
+    Limits,
+    System,
+    onnxruntime_systems,
+    slipstream_system,
+    transformers_systems,
+)
 from slipstream.cli.local import LocalServices, PairSettings
-from slipstream.client import Client, Result, Settings
+from slipstream.client import Client, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
 from training import corpus
 from training.dialogues import HELD_OUT_PHRASING, QUESTION_PHRASINGS
-
-
-@dataclass
-class System:
-    """One column of the comparison: how it answers a prompt, and what it has shown."""
-
-    name: str
-    temperature: float
-    answer: Callable[[list[int]], int]
-    """Generates after a prompt; returns how many tokens."""
-    rates: list[float] = field(default_factory=list)
-    """Tokens/s of each repetition."""
-    results: list[Result] = field(default_factory=list)
-
-
-def transformers_systems(temperature: float, target_directory: Path, dtype: str, max_tokens: int) -> list[System]:
-    """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt lookup."""
-    target, draft = (
-        AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).eval()
-        for directory in (target_directory, embedded_directory("draft"))
-    )
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-
-    def generate(prompt: list[int], **options: object) -> int:
-        ids = torch.tensor([prompt])
-        mask = torch.ones_like(ids)
-        output = target.generate(ids, attention_mask=mask, max_new_tokens=max_tokens, **sampling, **options)
-        return int(output.shape[1] - ids.shape[1])
-
-    return [
-        System("transformers", temperature, generate),
-        System("transformers assisted", temperature, lambda prompt: generate(prompt, assistant_model=draft)),
-        System("transformers prompt lookup", temperature, lambda prompt: generate(prompt, prompt_lookup_num_tokens=10)),
-    ]
-
-
-def onnxruntime_systems(temperature: float, directories: tuple[Path, Path], max_tokens: int) -> list[System]:
-    """onnxruntime-genai, which runs target and draft in one process, plain and speculative."""
-    names = ("onnxruntime-genai", "onnxruntime-genai speculative")
-    return [
-        System(name, temperature, onnx_models.generator(directory, temperature, max_tokens))
-        for name, directory in zip(names, directories, strict=True)
-    ]
-
-
-MODES: dict[str, Settings] = {
-    "off": Settings(draft_length=0),
-    "adaptive": Settings(draft_length="adaptive"),
-    "synchronous": Settings(draft_length="adaptive", overlap="none", proposer="draft"),
-    "overlapped": Settings(draft_length="adaptive", overlap="enumerate", proposer="draft"),
-    "n-gram": Settings(draft_length="adaptive", proposer="ngram"),
-}
-
-
-def slipstream_system(client: Client, name: str, temperature: float, mode: Settings, max_tokens: int) -> System:
-    """Slipstream over gRPC."""
-    settings = replace(mode, temperature=temperature, seed=0, max_token_count=max_tokens)
-    system = System(name, temperature, lambda prompt: 0)
-
-    def answer(prompt: list[int]) -> int:
-        result = client.generate(prompt, settings).wait()
-        system.results.append(result)
-        return result.generated_token_count
-
-    system.answer = answer
-    return system
 
 
 def prompts(count: int, phrasings: Sequence[str]) -> list[list[int]]:
@@ -124,7 +65,7 @@ def measure(systems: Sequence[System], questions: list[list[int]], repetitions: 
             for system in systems:
                 set_seed(repetition)
                 started = time.perf_counter()
-                tokens = sum(system.answer(question) for question in questions)
+                tokens = system.answer(questions)
                 if repetition:
                     system.rates.append(tokens / (time.perf_counter() - started))
                 else:
@@ -199,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompts", type=int, default=20, help="questions in each repetition")
     parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions; one more warms up")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
+    parser.add_argument("--streams", type=int, default=1, help="questions at a time")
     parser.add_argument("--target", type=Path, default=embedded_directory("target"), help="target model's directory")
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES), help="of Slipstream")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32, for every system")
@@ -218,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wording = ("repeated " if options.repeated else "") + ("held-out" if options.held_out else "trained")
     report.console.print(
         f"{torch.get_num_threads()} torch threads, torch {torch.__version__}, {options.dtype}, {options.prompts} prompts "
-        f"in {wording} phrasings, {options.repetitions} repetitions"
+        f"in {wording} phrasings, {options.streams} at a time, {options.repetitions} repetitions"
     )
     phrasings = [HELD_OUT_PHRASING] if options.held_out else QUESTION_PHRASINGS
     questions = prompts(options.prompts, phrasings)
@@ -231,11 +173,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         modes = {name: MODES[name] for name in MODES if name in ("off", *options.modes)}
         modes |= {f"K={length}": Settings(draft_length=length) for length in options.draft_lengths}
         for temperature in options.temperatures:
-            systems += transformers_systems(temperature, options.target, options.dtype, options.max_tokens)
+            limits = Limits(temperature, options.max_tokens, options.streams)
+            systems += transformers_systems(limits, options.target, options.dtype)
             if exported is not None:
-                systems += onnxruntime_systems(temperature, exported, options.max_tokens)
+                systems += onnxruntime_systems(limits, exported)
             for name, mode in modes.items():
-                systems.append(slipstream_system(client, f"Slipstream {name}", temperature, mode, options.max_tokens))
+                systems.append(slipstream_system(client, f"Slipstream {name}", limits, mode))
         if options.repeated:
             questions = [repeated(client, question, options.max_tokens) for question in questions]
         measure(systems, questions, options.repetitions, report)

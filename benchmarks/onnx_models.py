@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ def _join(target: Path, draft: Path, both: Path) -> None:
     (both / "genai_config.json").write_text(json.dumps(config, indent=1))
 
 
-def generator(directory: Path, temperature: float, max_tokens: int) -> Callable[[list[int]], int]:
-    """A function that generates after a prompt and returns how many tokens."""
+def generator(directory: Path, temperature: float, max_tokens: int) -> Callable[[Sequence[list[int]]], int]:
+    """A function that generates after one prompt after another and returns how many tokens in all."""
     import onnxruntime_genai as genai
 
     model: Any = genai.Model(str(directory))
@@ -56,4 +56,4 @@ def generator(directory: Path, temperature: float, max_tokens: int) -> Callable[
             count += 1
         return count
 
-    return generate
+    return lambda prompts: sum(map(generate, prompts))

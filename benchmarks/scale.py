@@ -86,6 +86,38 @@ def throughput(sessions: Sequence[int], options: argparse.Namespace) -> Table:
     return table
 
 
+def processes(counts: Sequence[int], options: argparse.Namespace) -> Table:
+    """Tokens a second by processes behind the port, at most sessions."""
+    sessions = max(options.sessions)
+    table = Table(title=f"processes behind one port, {sessions} sessions")
+    for column in ("processes", "tokens/s", "CPU us/token"):
+        table.add_column(column, justify="right")
+    generation = Settings(temperature=0, draft_length=options.draft_length, max_token_count=options.tokens)
+    for count in counts:
+        with orchestrator(options, "--process-count", str(count)) as service:
+            family = _family(service)
+            run_load(service.address, LoadSettings(4, 1, 4, generation=generation))
+            rates, costs = [], []
+            for repetition in range(options.repetitions):
+                spent = _cpu_seconds(family)
+                load = LoadSettings(sessions, 1, sessions, seed=repetition, generation=generation)
+                report = run_load(service.address, load)
+                assert not report.failures, report.failures
+                rates.append(report.tokens_per_second)
+                costs.append((_cpu_seconds(family) - spent) / report.token_count)
+        table.add_row(str(count), f"{statistics.median(rates):.0f}", f"{statistics.median(costs) * 1e6:.0f}")
+    return table
+
+
+def _family(service: Service) -> list[psutil.Process]:
+    process = psutil.Process(service.process.pid)
+    return [process, *process.children(recursive=True)]
+
+
+def _cpu_seconds(family: Sequence[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in family)
+
+
 def contexts(lengths: Sequence[int], options: argparse.Namespace) -> Table:
     """What a round costs besides its peers, by context length: everything between the first token and the last."""
     table = Table(title="one session, by context length: what a round takes besides its peers")
@@ -123,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--sessions", type=int, nargs="*", default=[1, 8, 64, 256, 512])
+    parser.add_argument("--processes", type=int, nargs="*", default=[1, 2], help="behind one port")
     parser.add_argument("--contexts", type=int, nargs="*", default=[1_000, 8_000, 32_000, 128_000])
     parser.add_argument("--acceptance", type=float, default=0.8, help="of the draft's tokens")
     parser.add_argument("--draft-length", type=int, default=8, help="draft tokens a round")
@@ -135,6 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = Report("scale", __doc__ or "", options.output)
     if options.sessions:
         report.show(throughput(options.sessions, options), Picture("sessions", ("tokens/s",), log=True))
+    if options.processes:
+        report.show(processes(options.processes, options))
     if options.contexts:
         shown = Picture("context", ("own ms", "network ms", "own + network"), log=True, y_label="ms a round")
         report.show(contexts(options.contexts, options), shown)

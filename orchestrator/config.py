@@ -42,6 +42,12 @@ class OrchestratorSettings(BaseSettings):
         False,
         description="propose what other sessions said too; no text changes, but its speed may tell that others said it",
     )
+    process_count: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="processes that share the port, the connections and the sessions: when one core is not enough",
+    )
     default_max_token_count: int = Field(512, ge=1, description="tokens a turn may generate unless a request says so")
     max_session_count: int = Field(4096, ge=1, description="sessions kept; one more is refused")
     session_ttl_seconds: float = Field(3600, gt=0, description="idle time after which a session expires")

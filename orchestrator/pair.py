@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from orchestrator.rounds import Rounds
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory
 from orchestrator.speculation.session import SessionSpeculation
-from orchestrator.store import SessionRecord, SessionStore
+from orchestrator.store import SessionRecord, SessionStore, random_id
 from orchestrator.text import Codec
 from orchestrator.turns import TurnEvent, TurnRunner
 from orchestrator.verifiers import Verifiers
@@ -48,12 +48,13 @@ class _Ready:
 class ServedPair:
     """Three phases: `connect` waits for the services, turns run, `close` gives everything back."""
 
-    def __init__(self, settings: OrchestratorSettings) -> None:
+    def __init__(self, settings: OrchestratorSettings, new_session_id: Callable[[], str] = random_id) -> None:
         self.knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
         self.store = SessionStore(
             lambda: DraftSession(SessionSpeculation(self.knowledge)),
             max_count=settings.max_session_count,
             ttl_seconds=settings.session_ttl_seconds,
+            new_id=new_session_id,
         )
         self.verifiers = Verifiers(settings.verifier_addresses)
         self.draft = DraftPeer(settings.draft) if settings.draft else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -49,7 +49,8 @@ from slipstream.version import VERSION
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _ROLES = ("system", "user", "assistant")
-_DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
+_DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
 _FINISH_REASONS = {
     FinishReason.END_TOKEN: orchestrator_pb2.FINISH_REASON_END_TOKEN,
     FinishReason.STOP_TOKEN: orchestrator_pb2.FINISH_REASON_STOP_TOKEN,
@@ -154,20 +155,12 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.ListSessionsRequest, context: Context
     ) -> orchestrator_pb2.ListSessionsResponse:
         records = self._pair.store.recent_first()
-        size = request.page_size or _DEFAULT_PAGE_SIZE
         try:
-            if not 1 <= size <= _MAX_PAGE_SIZE:
-                what = f"must be from 0 to {_MAX_PAGE_SIZE}, but is {size}"
-                raise InvalidFieldsError([FieldViolation("page_size", what)])
-            start = _page_start(request.page_token, [record.session.id for record in records])
+            page, token = page_of([record.session.id for record in records], request)
         except SlipstreamError as error:
             await abort(context, error)
-        page = records[start : start + size]
-        more = start + size < len(records)
-        return orchestrator_pb2.ListSessionsResponse(
-            sessions=[self._session(record) for record in page],
-            next_page_token=page[-1].session.id if more else "",
-        )
+        sessions = [self._session(record) for record in records[page]]
+        return orchestrator_pb2.ListSessionsResponse(sessions=sessions, next_page_token=token)
 
     async def DeleteSession(
         self, request: orchestrator_pb2.DeleteSessionRequest, context: Context
@@ -296,12 +289,19 @@ def _check_messages(messages: list[Message]) -> None:
         raise InvalidFieldsError(violations)
 
 
-def _page_start(token: str, ids: list[str]) -> int:
-    if not token:
-        return 0
-    if token not in ids:
-        raise InvalidFieldsError([FieldViolation("page_token", "must come from the previous response; list again")])
-    return ids.index(token) + 1
+def page_of(ids: Sequence[str], request: orchestrator_pb2.ListSessionsRequest) -> tuple[slice, str]:
+    """Which of the sessions with these ids a request asks for, and the next page's token. InvalidFieldsError."""
+    size = request.page_size or _DEFAULT_PAGE_SIZE
+    if not 1 <= size <= MAX_PAGE_SIZE:
+        raise InvalidFieldsError([FieldViolation("page_size", f"must be from 0 to {MAX_PAGE_SIZE}, but is {size}")])
+    start = 0
+    if request.page_token:
+        if request.page_token not in ids:
+            what = "must come from the previous response; list again"
+            raise InvalidFieldsError([FieldViolation("page_token", what)])
+        start = ids.index(request.page_token) + 1
+    end = start + size
+    return slice(start, end), ids[end - 1] if end < len(ids) else ""
 
 
 def _turn_event(

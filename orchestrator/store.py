@@ -29,6 +29,11 @@ class SessionRecord:
     deleted: bool = False
 
 
+def random_id() -> str:
+    """16 hexadecimal digits."""
+    return secrets.token_hex(8)
+
+
 class SessionStore:
     """Sessions by id, least recently active first."""
 
@@ -38,11 +43,13 @@ class SessionStore:
         *,
         max_count: int,
         ttl_seconds: float,
+        new_id: Callable[[], str] = random_id,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ttl_seconds = ttl_seconds
         self._new_draft_session = new_draft_session
         self._max_count = max_count
+        self._new_id = new_id
         self._clock = clock
         self._records: OrderedDict[str, SessionRecord] = OrderedDict()
         self._expired: OrderedDict[str, None] = OrderedDict()
@@ -61,7 +68,7 @@ class SessionStore:
     def detached(self, codec: Codec, system: str | None = None) -> SessionRecord:
         """A session nobody can find: for a single Generate."""
         now = self._clock()
-        session = Session(secrets.token_hex(8), codec, system)
+        session = Session(self._new_id(), codec, system)
         return SessionRecord(session, PeerSequence(), self._new_draft_session(), created=now, last_active=now)
 
     def get(self, session_id: str) -> SessionRecord:

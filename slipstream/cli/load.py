@@ -15,6 +15,7 @@ from slipstream.rpc.channel import open_channel
 from slipstream.rpc.status import error_of, error_of_call
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
+_MAX_CONNECTIONS = 16
 _WORDS = "how where which what tell me about the a an of list table module function socket thread file".split()
 
 
@@ -85,7 +86,7 @@ class LoadReport:
 
 class _Load:
     def __init__(self, address: str, settings: LoadSettings, on_turn: Callable[[], None]) -> None:
-        self._channels = [open_channel(address) for _ in range(4)]
+        self._channels = [open_channel(address) for _ in range(min(settings.sessions, _MAX_CONNECTIONS))]
         self._settings = settings
         self._on_turn = on_turn
         self._rng = random.Random(settings.seed)

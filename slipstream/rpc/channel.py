@@ -20,10 +20,10 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # else all channels to one address share a connection
 )
 SERVER_OPTIONS = (
     *_COMMON_OPTIONS,
-    ("grpc.so_reuseport", 0),  # else a second server on a busy port would take half its calls
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )

@@ -24,13 +24,32 @@ class AddressInUseError(SlipstreamError):
     code = Code.ALREADY_EXISTS
     reason = "ADDRESS_IN_USE"
 
+    @classmethod
+    def at(cls, address: str) -> AddressInUseError:
+        """With what to do about it."""
+        return cls(
+            f"cannot listen on {address}: it is in use or not an address of this machine; "
+            "stop what listens there or choose another --address"
+        )
+
 
 class Server:
     """Three phases: `start` listens, `set_serving` tells health checks, `run_until_signalled` serves and drains."""
 
-    def __init__(self, address: str, service_names: Sequence[str], *, drain_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        service_names: Sequence[str],
+        *,
+        drain_seconds: float = 10.0,
+        private: str | None = None,
+    ) -> None:
+        """With a ``private`` address too the port is shared with other processes, each of which has one of its own."""
         self.address = address
-        self.grpc = grpc.aio.server(options=SERVER_OPTIONS)
+        self._private = private
+        self.shares_port = private is not None
+        # Shared unasked, a second server on a busy port would take half its calls.
+        self.grpc = grpc.aio.server(options=(*SERVER_OPTIONS, ("grpc.so_reuseport", int(self.shares_port))))
         self._service_names = tuple(service_names)
         self._drain_seconds = drain_seconds
         self._health = health.aio.HealthServicer()
@@ -45,11 +64,10 @@ class Server:
         """Listen; returns the port, of interest if the address asked for port 0. AddressInUseError if it is taken."""
         try:
             port = self.grpc.add_insecure_port(self.address)
+            if self._private is not None:
+                self.grpc.add_insecure_port(self._private)
         except RuntimeError as error:
-            raise AddressInUseError(
-                f"cannot listen on {self.address}: it is in use or not an address of this machine; "
-                "stop what listens there or choose another --address"
-            ) from error
+            raise AddressInUseError.at(self.address) from error
         await self.set_serving(False)
         await self.grpc.start()
         return port

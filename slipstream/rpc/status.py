@@ -76,3 +76,8 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseExceptio
     """End a call with an error's status."""
     await context.abort_with_status(rpc_status.to_status(status_of(error)))
     raise AssertionError("abort_with_status always raises")
+
+
+async def abort_as(context: grpc.aio.ServicerContext[Any, Any], error: grpc.aio.AioRpcError) -> NoReturn:
+    """End a call the way that the call it was passed on to ended, details and all."""
+    await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata()))

@@ -1,0 +1,113 @@
+"""What a user would take instead, and Slipstream: each answers the same questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks import onnx_models
+from slipstream.client import Client, Result, Settings
+from slipstream.hosting.tokenizer_files import embedded_directory
+
+Prompts = Sequence[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds for every system."""
+
+    temperature: float
+    max_tokens: int
+    """That an answer may have."""
+    streams: int
+    """Questions at a time."""
+
+
+@dataclass
+class System:
+    """One row of the comparison: how it answers prompts, and what it has shown."""
+
+    name: str
+    temperature: float
+    answer: Callable[[Prompts], int]
+    """Generates after each prompt; returns how many tokens in all."""
+    rates: list[float] = field(default_factory=list)
+    """Tokens/s of each repetition."""
+    results: list[Result] = field(default_factory=list)
+
+
+def transformers_systems(limits: Limits, target_directory: Path, dtype: str) -> list[System]:
+    """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt lookup; the last two know only
+    one question at a time."""
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).eval()
+        for directory in (target_directory, embedded_directory("draft"))
+    )
+    temperature = limits.temperature
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    end = target.generation_config.eos_token_id
+    ends = set(end if isinstance(end, list) else [end])
+
+    def generate(prompts: Prompts, **options: object) -> int:
+        longest = max(map(len, prompts))
+        padding = [longest - len(prompt) for prompt in prompts]
+        ids = torch.tensor([[0] * count + prompt for count, prompt in zip(padding, prompts, strict=True)])
+        mask = torch.tensor([[0] * count + [1] * (longest - count) for count in padding])
+        output = target.generate(ids, attention_mask=mask, max_new_tokens=limits.max_tokens, **sampling, **options)
+        return sum(_length(row, ends) for row in output[:, longest:].tolist())
+
+    def one_by_one(**options: object) -> Callable[[Prompts], int]:
+        return lambda prompts: sum(generate([prompt], **options) for prompt in prompts)
+
+    def in_batches(prompts: Prompts) -> int:
+        starts = range(0, len(prompts), limits.streams)
+        return sum(generate(prompts[start : start + limits.streams]) for start in starts)
+
+    return [
+        System("transformers", temperature, in_batches),
+        System("transformers assisted", temperature, one_by_one(assistant_model=draft)),
+        System("transformers prompt lookup", temperature, one_by_one(prompt_lookup_num_tokens=10)),
+    ]
+
+
+def _length(row: Sequence[int], ends: set[int]) -> int:
+    """Tokens of a row until its end token, which counts; what follows is padding."""
+    return next((index for index, token in enumerate(row, 1) if token in ends), len(row))
+
+
+def onnxruntime_systems(limits: Limits, directories: tuple[Path, Path]) -> list[System]:
+    """onnxruntime-genai, which runs target and draft in one process, plain and speculative; one question at a time."""
+    names = ("onnxruntime-genai", "onnxruntime-genai speculative")
+    return [
+        System(name, limits.temperature, onnx_models.generator(directory, limits.temperature, limits.max_tokens))
+        for name, directory in zip(names, directories, strict=True)
+    ]
+
+
+MODES: dict[str, Settings] = {
+    "off": Settings(draft_length=0),
+    "adaptive": Settings(draft_length="adaptive"),
+    "synchronous": Settings(draft_length="adaptive", overlap="none", proposer="draft"),
+    "overlapped": Settings(draft_length="adaptive", overlap="enumerate", proposer="draft"),
+    "n-gram": Settings(draft_length="adaptive", proposer="ngram"),
+}
+
+
+def slipstream_system(client: Client, name: str, limits: Limits, mode: Settings) -> System:
+    """Slipstream over gRPC."""
+    settings = replace(mode, temperature=limits.temperature, seed=0, max_token_count=limits.max_tokens)
+    pool = ThreadPoolExecutor(limits.streams)
+    system = System(name, limits.temperature, lambda prompts: 0)
+
+    def answer(prompts: Prompts) -> int:
+        results = list(pool.map(lambda prompt: client.generate(prompt, settings).wait(), prompts))
+        system.results += results
+        return sum(result.generated_token_count for result in results)
+
+    system.answer = answer
+    return system

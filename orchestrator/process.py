@@ -1,0 +1,81 @@
+"""The life of an orchestrator process: listen, wait for the peers, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from contextlib import AsyncExitStack
+
+from orchestrator.config import OrchestratorSettings
+from orchestrator.pair import ServedPair
+from orchestrator.place import Place
+from orchestrator.service import OrchestratorService
+from orchestrator.siblings import Siblings, SiblingService
+from orchestrator.store import random_id
+from slipstream.errors import SlipstreamError
+from slipstream.rpc.server import Server
+from slipstream.telemetry.tracing import configure_tracing
+from slipstream.v1 import orchestrator_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+
+def run_process(settings: OrchestratorSettings, place: Place | None = None) -> None:
+    """Serve until signalled; with a place, as one of several behind one port. Exits with one readable line if it cannot."""
+    name = "orchestrator" if place is None else f"orchestrator {place.number}"
+    logging.basicConfig(
+        level=settings.log_level, format=f"%(asctime)s {name} %(levelname)s %(message)s", datefmt="%H:%M:%S"
+    )
+    provider = configure_tracing("orchestrator")
+    try:
+        asyncio.run(_serve(settings, place))
+    except SlipstreamError as error:
+        sys.exit(f"orchestrator: {error}")
+    finally:
+        if provider is not None:
+            provider.shutdown()
+
+
+async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
+    server = Server(
+        settings.address,
+        ("slipstream.v1.OrchestratorService",),
+        drain_seconds=settings.drain_seconds,
+        private=None if place is None else place.address(place.number),
+    )
+    async with AsyncExitStack() as stack:
+        pair = ServedPair(settings, random_id if place is None else place.new_session_id)
+        stack.push_async_callback(pair.close)
+        service = OrchestratorService(pair)
+        if place is not None:
+            siblings = Siblings(place)
+            stack.push_async_callback(siblings.close)
+            service = SiblingService(pair, siblings)
+        orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
+        if place is None:
+            await _listen(server)
+        connecting = asyncio.create_task(_connect(pair, server))
+        await server.run_until_signalled()
+        connecting.cancel()
+    if connecting.done() and not connecting.cancelled() and (failure := connecting.exception()) is not None:
+        sys.exit(f"orchestrator: cannot serve what the verifier hosts: {failure}")
+
+
+async def _listen(server: Server) -> None:
+    log.info("listening on port %d", await server.start())
+
+
+async def _connect(pair: ServedPair, server: Server) -> None:
+    try:
+        await pair.connect()
+        if (
+            server.shares_port
+        ):  # a connection stays with the process that got it, so only one that can serve may get any
+            await _listen(server)
+    except Exception:
+        log.exception("cannot serve what the verifier hosts")
+        server.draining.set()
+        raise
+    await server.set_serving(True)
+    log.info("serving %s", pair.target.name)

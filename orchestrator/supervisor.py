@@ -1,0 +1,121 @@
+"""Several orchestrator processes on one port: started, started again when one dies, and stopped together."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import FrameType
+
+from orchestrator.config import OrchestratorSettings
+from orchestrator.place import Place
+from orchestrator.process import run_process
+from slipstream.parent import end_with
+from slipstream.rpc.server import AddressInUseError
+
+log = logging.getLogger(__name__)
+
+
+def supervise(settings: OrchestratorSettings) -> int | str:
+    """Serve in several processes until signalled; returns what to exit with.
+
+    A process that is killed is started again, without its sessions. One that ends by itself has said why, and ends them all.
+    """
+    logging.basicConfig(
+        level=settings.log_level, format="%(asctime)s orchestrator %(levelname)s %(message)s", datefmt="%H:%M:%S"
+    )
+    try:
+        with _reserved(settings.address) as address, tempfile.TemporaryDirectory(prefix="slipstream-") as directory:
+            share = math.ceil(settings.max_session_count / settings.process_count)
+            own = settings.model_copy(update={"address": address, "max_session_count": share})
+            return _Processes(own, Path(directory)).run()
+    except AddressInUseError as error:
+        return f"orchestrator: {error}"
+
+
+class _Processes:
+    def __init__(self, settings: OrchestratorSettings, directory: Path) -> None:
+        self._settings = settings
+        self._place = Place(0, settings.process_count, directory)
+        # A new interpreter each: gRPC does not live through a fork.
+        self._context = multiprocessing.get_context("spawn")
+        self._running: dict[int, multiprocessing.context.SpawnProcess] = {}
+        self._stopping = False
+        self._exit_code = 0
+
+    def run(self) -> int:
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, self._signalled)
+        for number in range(self._settings.process_count):
+            self._start(number)
+        while self._running:
+            ended = wait([process.sentinel for process in self._running.values()])
+            for number in [n for n, process in self._running.items() if process.sentinel in ended]:
+                self._ended(number)
+        return self._exit_code
+
+    def _start(self, number: int) -> None:
+        place = dataclasses.replace(self._place, number=number)
+        process = self._context.Process(
+            target=_run_child, args=(os.getpid(), self._settings, place), name=f"orchestrator-{number}", daemon=True
+        )
+        process.start()
+        self._running[number] = process
+        if self._stopping:  # the signal came while it was being started
+            process.terminate()
+
+    def _ended(self, number: int) -> None:
+        process = self._running.pop(number)
+        process.join()
+        code = process.exitcode or 0
+        if self._stopping:
+            return
+        if code > 0:
+            self._exit_code = code
+            self._stop()
+        else:
+            log.error("process %d ended (exit code %d) and is started again; its sessions are gone", number, code)
+            self._start(number)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        for process in list(self._running.values()):
+            process.terminate()
+
+
+def _run_child(parent_pid: int, settings: OrchestratorSettings, place: Place) -> None:
+    end_with(parent_pid)
+    run_process(settings, place)
+
+
+@contextmanager
+def _reserved(address: str) -> Iterator[str]:
+    """The address with its port settled, kept from others who would not share it. AddressInUseError if it is taken."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:  # without SO_REUSEPORT: fails where another one serves
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            where = probe.getsockname()
+        kept = socket.socket(family, kind, protocol)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(where)
+    except (OSError, ValueError) as error:
+        raise AddressInUseError.at(address) from error
+    with kept:
+        yield f"{host}:{where[1]}"

@@ -1,0 +1,192 @@
+"""Several orchestrator processes behind one port look like one, from whichever of them a connection comes."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from orchestrator.place import Place
+from slipstream.cli.local import LocalServices
+from slipstream.client import Client, PeerError, Settings
+from slipstream.v1 import orchestrator_pb2
+from tests.system.conftest import PAPER_PAIR
+
+COUNT = 3
+PLACE = Place(0, COUNT, Path())
+FAMILY = dataclasses.replace(
+    PAPER_PAIR, orchestrator_flags=["--process-count", str(COUNT), "--drain-seconds", "5", "--max-session-count", "300"]
+)
+
+
+@pytest.fixture(scope="module")
+def family() -> Iterator[LocalServices]:
+    with LocalServices(FAMILY) as local:
+        yield local
+
+
+def keepers(family: LocalServices) -> list[psutil.Process]:
+    """The processes that keep sessions: not the one that started them, not multiprocessing's own."""
+    parent = family.services["orchestrator"].process.pid
+    alive = psutil.process_iter(["ppid", "cmdline"])
+    return [p for p in alive if p.info["ppid"] == parent and "spawn_main" in " ".join(p.info["cmdline"] or [])]
+
+
+def opened(client: Client) -> str:
+    """A new session, which lives where the client's connection ends."""
+    with client.chat() as chat:
+        return chat.session_id
+
+
+def a_client_of(address: str, number: int) -> Client:
+    """A client whose connection one process got."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        client = Client(address)
+        session_id = opened(client)
+        client.stub.DeleteSession(orchestrator_pb2.DeleteSessionRequest(session_id=session_id))
+        if PLACE.owner(session_id) == number:
+            return client
+        client.close()
+    raise AssertionError(f"no connection came to process {number}")
+
+
+@pytest.fixture(scope="module")
+def clients(family: LocalServices) -> Iterator[list[Client]]:
+    """One client of each process."""
+    found = [a_client_of(family.orchestrator_address, number) for number in range(COUNT)]
+    yield found
+    for client in found:
+        client.close()
+
+
+def test_the_kernel_spreads_connections_over_all_processes(family: LocalServices, clients: list[Client]) -> None:
+    assert len(keepers(family)) == COUNT
+    assert len({PLACE.owner(opened(client)) for client in clients}) == COUNT
+
+
+def test_a_session_is_the_same_from_everywhere(clients: list[Client]) -> None:
+    settings = Settings(max_token_count=20)
+
+    def talk(connections: list[Client]) -> list[list[int]]:
+        session_id, said = None, []
+        for client, text in zip(connections, ("a", "bc", "def"), strict=True):
+            with client.chat(session_id=session_id) as chat:
+                session_id = chat.session_id
+                said.append(chat.send(text, settings).wait().token_ids)
+        return said
+
+    assert talk(clients) == talk([clients[0]] * 3)
+
+
+def test_a_turn_is_cancelled_and_a_stream_broken_off_from_elsewhere(clients: list[Client]) -> None:
+    session_id = opened(clients[0])
+    with clients[1].chat(session_id=session_id, settings=Settings(max_token_count=5000)) as chat:
+        reply = chat.send("x")
+        pieces = iter(reply)
+        next(pieces)
+        with clients[2].chat(session_id=session_id) as other, pytest.raises(PeerError) as caught:
+            other.send("y").wait()
+        assert caught.value.reason == "SESSION_BUSY"
+        chat.cancel()
+        for _ in pieces:
+            pass
+        assert reply.result.finish_reason == "CANCELLED"
+        assert chat.send("y", Settings(max_token_count=5)).wait().generated_token_count == 5
+    chat = clients[2].chat(session_id=session_id, settings=Settings(max_token_count=5000))
+    next(iter(chat.send("z")))
+    chat.abandon()
+    deadline = time.monotonic() + 10
+    while clients[1].stub.GetSession(orchestrator_pb2.GetSessionRequest(session_id=session_id)).session.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_sessions_are_found_listed_and_deleted_from_everywhere(clients: list[Client]) -> None:
+    ids = []
+    for client in clients:
+        with client.chat() as chat:
+            chat.send("x", Settings(max_token_count=1)).wait()
+            ids.append(chat.session_id)
+    for client in clients:
+        for session_id in ids:
+            got = client.stub.GetSession(orchestrator_pb2.GetSessionRequest(session_id=session_id))
+            assert [message.content for message in got.messages][:1] == ["x"]
+        listed: list[str] = []
+        token = ""
+        while len(listed) < 4:
+            page = client.stub.ListSessions(orchestrator_pb2.ListSessionsRequest(page_size=2, page_token=token))
+            assert len(page.sessions) == 2
+            listed += [session.id for session in page.sessions]
+            token = page.next_page_token
+        assert listed[:3] == ids[::-1]
+    clients[0].stub.DeleteSession(orchestrator_pb2.DeleteSessionRequest(session_id=ids[2]))
+    for client in clients:
+        with pytest.raises(PeerError, match="there is no session") as lost:
+            client.chat(session_id=ids[2])
+        assert lost.value.reason == "SESSION_NOT_FOUND"
+        for nobodys in (ids[2], "0123", "not an id"):
+            with pytest.raises(grpc.RpcError) as caught:
+                client.stub.GetSession(orchestrator_pb2.GetSessionRequest(session_id=nobodys))
+            assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+            keys = [pair.key for pair in caught.value.trailing_metadata()]
+            assert "grpc-status-details-bin" in keys  # the reason came through
+    with pytest.raises(grpc.RpcError, match="page_size"):
+        clients[0].stub.ListSessions(orchestrator_pb2.ListSessionsRequest(page_size=1001))
+
+
+def test_a_killed_process_comes_back_and_the_others_did_not_notice() -> None:
+    with LocalServices(FAMILY) as local:
+        before = keepers(local)
+        ids = [opened(a_client_of(local.orchestrator_address, number)) for number in range(COUNT)]
+        before[0].send_signal(signal.SIGKILL)  # process 0: they are started in order
+        psutil.wait_procs(before[:1], timeout=10)
+        with Client(local.orchestrator_address) as client:  # of another process, since there is no other
+            with pytest.raises(PeerError, match="is being started again") as caught:
+                client.chat(session_id=ids[0])
+            assert caught.value.reason == "NOT_READY"
+            listed = client.stub.ListSessions(orchestrator_pb2.ListSessionsRequest())
+            assert {session.id for session in listed.sessions} == set(ids[1:])
+        with a_client_of(local.orchestrator_address, 0) as client:
+            for session_id in ids[1:]:
+                with client.chat(session_id=session_id) as chat:
+                    assert chat.send("x", Settings(max_token_count=5)).wait().generated_token_count == 5
+            with pytest.raises(PeerError) as caught:
+                client.chat(session_id=ids[0])
+            assert caught.value.reason == "SESSION_NOT_FOUND"
+        remaining = keepers(local)
+        local.services["orchestrator"].stop()
+        assert not psutil.wait_procs(remaining, timeout=10)[1]
+
+
+def test_no_process_outlives_the_one_that_started_them() -> None:
+    with LocalServices(FAMILY) as local:
+        started = keepers(local)
+        local.services["orchestrator"].process.kill()
+        assert not psutil.wait_procs(started, timeout=20)[1]
+
+
+def test_a_taken_port_is_refused_and_what_listens_there_goes_on(family: LocalServices) -> None:
+    for count in ("1", "2"):
+        command = [sys.executable, "-m", "orchestrator", "--process-count", count]
+        command += ["--address", family.orchestrator_address, "--verifier", family.verifier_address, "--draft", ""]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert ended.returncode != 0
+        assert f"cannot listen on {family.orchestrator_address}: it is in use" in ended.stderr
+    with Client(family.orchestrator_address) as client:
+        assert client.server_info().verifier_reachable
+
+
+def test_a_family_that_cannot_serve_says_why_and_ends() -> None:
+    command = [sys.executable, "-m", "orchestrator", "--process-count", "2", "--address", "nowhere.invalid:50051"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0
+    assert "cannot listen on nowhere.invalid:50051" in ended.stderr
