@@ -8,6 +8,7 @@ processor time are shown too: what it would commit if it had a core to itself.
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import subprocess
 import sys
@@ -165,6 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     add_output(parser)
     options = parser.parse_args(arguments)
+    gc.freeze()
+    gc.set_threshold(50_000)  # as the orchestrator: what it shares the processors with should not slow it down
     report = Report("scale", __doc__ or "", options.output)
     if options.sessions:
         report.show(throughput(options.sessions, options), Picture("sessions", ("tokens/s",), log=True))

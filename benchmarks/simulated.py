@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import secrets
 import signal
 from collections.abc import AsyncIterator
@@ -192,6 +193,8 @@ async def _serve(options: argparse.Namespace) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     server.add_insecure_port(options.address)
     await server.start()
+    gc.freeze()
+    gc.set_threshold(50_000)  # as the orchestrator: what it shares the processors with should not slow it down
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
     await ending.wait()
