@@ -51,7 +51,7 @@ class Report:
         self._output = output
         self._tables: list[dict[str, Any]] = []
         self._head = {
-            "command": " ".join([f"python -m benchmarks.{name}", *_without_output(sys.argv[1:])]),
+            "command": " ".join([f"python -m {_module()}", *_without_output(sys.argv[1:])]),
             "commit": commit or "unknown",
             "date": datetime.date.today().isoformat(),
             "machine": f"{platform.machine()}, {os.cpu_count()} processors",
@@ -77,6 +77,12 @@ class Report:
                 _draw(picture, str(table.title), columns, rows, drawn)
             except ImportError:
                 self.console.print(f"{drawn.name} is not drawn: matplotlib comes with pip install -e '.[bench]'")
+
+
+def _module() -> str:
+    """The name under which this process was started: a benchmark may keep its results under another."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if spec is not None else sys.argv[0]
 
 
 def _without_output(arguments: Sequence[str]) -> list[str]:
