@@ -12,6 +12,7 @@ import gc
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -96,6 +97,7 @@ def processes(counts: Sequence[int], options: argparse.Namespace) -> Table:
     generation = Settings(temperature=0, draft_length=options.draft_length, max_token_count=options.tokens)
     for count in counts:
         with orchestrator(options, "--process-count", str(count)) as service:
+            time.sleep(3)  # the port is served once the first process listens
             family = _family(service)
             run_load(service.address, LoadSettings(4, 1, 4, generation=generation))
             rates, costs = [], []
@@ -171,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = Report("scale", __doc__ or "", options.output)
     if options.sessions:
         report.show(throughput(options.sessions, options), Picture("sessions", ("tokens/s",), log=True))
-    if options.processes:
+    if options.processes and options.sessions:
         report.show(processes(options.processes, options))
     if options.contexts:
         shown = Picture("context", ("own ms", "network ms", "own + network"), log=True, y_label="ms a round")

@@ -49,7 +49,9 @@ class OrchestratorSettings(BaseSettings):
         description="processes that share the port, the connections and the sessions: when one core is not enough",
     )
     default_max_token_count: int = Field(512, ge=1, description="tokens a turn may generate unless a request says so")
-    max_session_count: int = Field(4096, ge=1, description="sessions kept; one more is refused")
+    max_session_count: int = Field(
+        4096, ge=1, description="sessions kept; one more is refused; several processes keep a share each"
+    )
     session_ttl_seconds: float = Field(3600, gt=0, description="idle time after which a session expires")
     lease_seconds: float = Field(600, gt=0, description="lease to ask for on the services' KV caches")
     draft_deadline_seconds: float = Field(

@@ -63,12 +63,33 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         await server.run_until_signalled()
         connecting.cancel()
     if connecting.done() and not connecting.cancelled() and (failure := connecting.exception()) is not None:
-        sys.exit(f"orchestrator: cannot serve what the verifier hosts: {failure}")
+        raise failure
 
 
 async def _listen(server: Server) -> None:
-    _spare_the_collector()
     log.info("listening on port %d", await server.start())
+
+
+async def _connect(pair: ServedPair, server: Server) -> None:
+    try:
+        await _reach(pair)
+        _spare_the_collector()
+        # A connection stays with the process that got it: where the port is shared, only one that can serve may get any.
+        if server.shares_port:
+            await _listen(server)
+    except SlipstreamError:
+        server.draining.set()
+        raise
+    await server.set_serving(True)
+    log.info("serving %s", pair.target.name)
+
+
+async def _reach(pair: ServedPair) -> None:
+    try:
+        await pair.connect()
+    except Exception as error:
+        log.exception("cannot serve what the verifier hosts")
+        raise SlipstreamError(f"cannot serve what the verifier hosts: {error}") from error
 
 
 def _spare_the_collector() -> None:
@@ -76,18 +97,3 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECTED_AFTER)
-
-
-async def _connect(pair: ServedPair, server: Server) -> None:
-    try:
-        await pair.connect()
-        if (
-            server.shares_port
-        ):  # a connection stays with the process that got it, so only one that can serve may get any
-            await _listen(server)
-    except Exception:
-        log.exception("cannot serve what the verifier hosts")
-        server.draining.set()
-        raise
-    await server.set_serving(True)
-    log.info("serving %s", pair.target.name)

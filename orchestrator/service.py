@@ -49,8 +49,7 @@ from slipstream.version import VERSION
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _ROLES = ("system", "user", "assistant")
-_DEFAULT_PAGE_SIZE = 100
-MAX_PAGE_SIZE = 1000
+_DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
 _FINISH_REASONS = {
     FinishReason.END_TOKEN: orchestrator_pb2.FINISH_REASON_END_TOKEN,
     FinishReason.STOP_TOKEN: orchestrator_pb2.FINISH_REASON_STOP_TOKEN,
@@ -292,8 +291,8 @@ def _check_messages(messages: list[Message]) -> None:
 def page_of(ids: Sequence[str], request: orchestrator_pb2.ListSessionsRequest) -> tuple[slice, str]:
     """Which of the sessions with these ids a request asks for, and the next page's token. InvalidFieldsError."""
     size = request.page_size or _DEFAULT_PAGE_SIZE
-    if not 1 <= size <= MAX_PAGE_SIZE:
-        raise InvalidFieldsError([FieldViolation("page_size", f"must be from 0 to {MAX_PAGE_SIZE}, but is {size}")])
+    if not 1 <= size <= _MAX_PAGE_SIZE:
+        raise InvalidFieldsError([FieldViolation("page_size", f"must be from 0 to {_MAX_PAGE_SIZE}, but is {size}")])
     start = 0
     if request.page_token:
         if request.page_token not in ids:

@@ -16,7 +16,7 @@ from grpc_status import rpc_status
 from orchestrator.errors import NotReadyError
 from orchestrator.pair import ServedPair
 from orchestrator.place import Place
-from orchestrator.service import MAX_PAGE_SIZE, Context, OrchestratorService, page_of
+from orchestrator.service import Context, OrchestratorService, page_of
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.status import abort, abort_as
@@ -58,7 +58,7 @@ class SiblingService(OrchestratorService):
     async def Chat(
         self, request_iterator: AsyncIterator[orchestrator_pb2.ChatRequest], context: Context
     ) -> AsyncIterator[orchestrator_pb2.ChatResponse]:
-        # Only a stream's first command may name a session, so it decides where the whole stream goes.
+        # A client that comes back to its session says so first: a stream's first command decides where it goes.
         requests = aiter(request_iterator)
         first = await anext(requests, None)
         keeper = None if first is None else self._siblings.keeper_of(first.start.session_id)
@@ -95,12 +95,12 @@ class SiblingService(OrchestratorService):
     async def ListSessions(
         self, request: orchestrator_pb2.ListSessionsRequest, context: Context
     ) -> orchestrator_pb2.ListSessionsResponse:
-        if context.peer().startswith("unix:"):  # a sibling asks for what is kept here
-            return await super().ListSessions(request, context)
         sessions = [self._session(record) for record in self._pair.store.recent_first()]
+        if context.peer().startswith("unix:"):  # a sibling asks: for all, since pages would change while it turns them
+            return orchestrator_pb2.ListSessionsResponse(sessions=sessions)
         for stub in self._siblings.stubs.values():
             try:
-                sessions += [session async for session in _all_of(stub)]
+                sessions += (await stub.ListSessions(request, **_passed_on(context))).sessions
             except grpc.aio.AioRpcError as error:
                 if not _is_away(error):  # one that is being started has no sessions
                     await abort_as(context, error)
@@ -140,18 +140,6 @@ async def _refuse(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
 def _is_away(error: grpc.aio.AioRpcError) -> bool:
     """Whether there was no process to answer. What a process refuses has details."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and rpc_status.from_call(error) is None  # type: ignore[arg-type]
-
-
-async def _all_of(stub: orchestrator_pb2_grpc.OrchestratorServiceAsyncStub) -> AsyncIterator[orchestrator_pb2.Session]:
-    token = ""
-    while True:
-        request = orchestrator_pb2.ListSessionsRequest(page_size=MAX_PAGE_SIZE, page_token=token)
-        response = await stub.ListSessions(request)
-        for session in response.sessions:
-            yield session
-        token = response.next_page_token
-        if not token:
-            return
 
 
 def _passed_on(context: Context) -> dict[str, Any]:

@@ -10,11 +10,13 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from orchestrator.config import OrchestratorSettings
 from orchestrator.place import Place
@@ -23,6 +25,10 @@ from slipstream.parent import end_with
 from slipstream.rpc.server import AddressInUseError
 
 log = logging.getLogger(__name__)
+
+_LAST_PORT = 65_535
+_EARLY_SECONDS, _MOST_EARLY_DEATHS = 30.0, 5
+"""A process that dies so soon, so many times in a row, will not do better the next time."""
 
 
 def supervise(settings: OrchestratorSettings) -> int | str:
@@ -49,6 +55,8 @@ class _Processes:
         # A new interpreter each: gRPC does not live through a fork.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, multiprocessing.context.SpawnProcess] = {}
+        self._started: dict[int, float] = {}
+        self._early_deaths = 0
         self._stopping = False
         self._exit_code = 0
 
@@ -70,6 +78,7 @@ class _Processes:
         )
         process.start()
         self._running[number] = process
+        self._started[number] = time.monotonic()
         if self._stopping:  # the signal came while it was being started
             process.terminate()
 
@@ -79,8 +88,10 @@ class _Processes:
         code = process.exitcode or 0
         if self._stopping:
             return
-        if code > 0:
-            self._exit_code = code
+        self._early_deaths = self._early_deaths + 1 if time.monotonic() - self._started[number] < _EARLY_SECONDS else 0
+        if code > 0 or self._early_deaths > _MOST_EARLY_DEATHS:
+            log.error("process %d ended (exit code %d): stopping the others", number, code)
+            self._exit_code = max(1, code)
             self._stop()
         else:
             log.error("process %d ended (exit code %d) and is started again; its sessions are gone", number, code)
@@ -103,19 +114,30 @@ def _run_child(parent_pid: int, settings: OrchestratorSettings, place: Place) ->
 @contextmanager
 def _reserved(address: str) -> Iterator[str]:
     """The address with its port settled, kept from others who would not share it. AddressInUseError if it is taken."""
-    host, _, port = address.rpartition(":")
+    host, _, digits = address.rpartition(":")
     try:
+        port = int(digits)
+        if not 0 <= port <= _LAST_PORT:
+            raise ValueError(f"ports end at {_LAST_PORT}")
         family, kind, protocol, _, where = socket.getaddrinfo(
-            host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as probe:  # without SO_REUSEPORT: fails where another one serves
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             where = probe.getsockname()
-        kept = socket.socket(family, kind, protocol)
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind(where)
+        kept = _bound(socket.socket(family, kind, protocol), where)
     except (OSError, ValueError) as error:
         raise AddressInUseError.at(address) from error
     with kept:
         yield f"{host}:{where[1]}"
+
+
+def _bound(kept: socket.socket, where: tuple[Any, ...]) -> socket.socket:
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        kept.bind(where)
+    except OSError:  # connections of the last server that are not quite closed
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(where)
+    return kept

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from operator import mul
 
 from orchestrator.speculation.proposal import Confidence
 
@@ -59,18 +62,26 @@ class AcceptanceEstimate:
     def at(self, position: int) -> float:
         """The odds at one position, from 0. What has not been seen is, for a session, as for the pair; for a pair, as
         elsewhere."""
-        bucket = bisect_right(_POSITIONS, position)
-        prior = self._prior.at(position) if isinstance(self._prior, AcceptanceEstimate) else self.mean
-        return (self._accepted[bucket] + _PRIOR_WEIGHT * prior) / (self._tried[bucket] + _PRIOR_WEIGHT)
+        return self._odds()[bisect_right(_POSITIONS, position)]
+
+    def _odds(self) -> list[float]:
+        """By bucket of positions."""
+        prior = self._prior
+        known = prior._odds() if isinstance(prior, AcceptanceEstimate) else [self.mean] * len(self._tried)
+        return [
+            (accepted + _PRIOR_WEIGHT * expected) / (tried + _PRIOR_WEIGHT)
+            for accepted, tried, expected in zip(self._accepted, self._tried, known, strict=True)
+        ]
 
     def survivals(self, length: int) -> list[float]:
         """The odds that the first 1, 2 .. ``length`` tokens are all accepted."""
-        survival, survivals = 1.0, []
-        odds = [self.at(min(position, _POSITIONS[-1])) for position in range(min(length, _POSITIONS[-1] + 1))]
-        for position in range(length):
-            survival *= odds[min(position, len(odds) - 1)]
-            survivals.append(survival)
-        return survivals
+        odds = self._odds()
+        return list(accumulate((odds[bucket] for bucket in _buckets(length)), mul))
+
+
+@cache
+def _buckets(length: int) -> list[int]:
+    return [bisect_right(_POSITIONS, position) for position in range(length)]
 
 
 _LOGPROBS = (-3.0, -1.5, -0.7, -0.3, -0.1, -0.03, -0.005)

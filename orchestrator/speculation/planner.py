@@ -20,9 +20,9 @@ _GUESSED_LENGTH = 6
 _LESSONS = 12
 """Proposals after which a pair may be judged."""
 
-_PLAIN_ROUNDS, _SAME_ROUNDS = 8, 4
-"""Rounds from one weighing to the next of a session that decodes plainly, and of one that drafts beside others: where many
-are in step, the verifier waits for all of them to be planned."""
+_KEPT_ROUNDS = 8
+"""Rounds from one weighing to the next of a session that decodes plainly, or drafts beside as many others or more: where
+many are in step, the verifier waits for all of them to be planned."""
 
 
 class Planner:
@@ -102,9 +102,9 @@ class Planner:
         self._kept = replace(plan, switches_off=False)
         self._common, self._lessons = self._pair.common.way, self.acceptance.count
         if plan.way is None:
-            self._kept_for = _PLAIN_ROUNDS
+            self._kept_for = _KEPT_ROUNDS
         else:
-            self._kept_for = TRY_ROUNDS if trying else min(_SAME_ROUNDS, self._pair.session_count)
+            self._kept_for = TRY_ROUNDS if trying else min(_KEPT_ROUNDS, self._pair.session_count)
 
     def _holds(self, longest: int, overlap: Overlap | None) -> bool:
         """Whether the last plan still does."""

@@ -24,9 +24,15 @@ CHANNEL_OPTIONS = (
 )
 SERVER_OPTIONS = (
     *_COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),  # else a second server on a busy port would take half its calls
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
+SHARED_PORT_OPTIONS = (
+    *(option for option in SERVER_OPTIONS if option[0] != "grpc.so_reuseport"),
+    ("grpc.so_reuseport", 1),
+)
+"""For servers that share their port on purpose."""
 
 
 def open_channel(address: str) -> grpc.aio.Channel:

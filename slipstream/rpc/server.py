@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from slipstream.errors import Code, SlipstreamError
-from slipstream.rpc.channel import SERVER_OPTIONS
+from slipstream.rpc.channel import SERVER_OPTIONS, SHARED_PORT_OPTIONS
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,7 @@ class Server:
         self.address = address
         self._private = private
         self.shares_port = private is not None
-        # Shared unasked, a second server on a busy port would take half its calls.
-        self.grpc = grpc.aio.server(options=(*SERVER_OPTIONS, ("grpc.so_reuseport", int(self.shares_port))))
+        self.grpc = grpc.aio.server(options=SHARED_PORT_OPTIONS if self.shares_port else SERVER_OPTIONS)
         self._service_names = tuple(service_names)
         self._drain_seconds = drain_seconds
         self._health = health.aio.HealthServicer()
@@ -62,15 +61,18 @@ class Server:
 
     async def start(self) -> int:
         """Listen; returns the port, of interest if the address asked for port 0. AddressInUseError if it is taken."""
-        try:
-            port = self.grpc.add_insecure_port(self.address)
-            if self._private is not None:
-                self.grpc.add_insecure_port(self._private)
-        except RuntimeError as error:
-            raise AddressInUseError.at(self.address) from error
+        port = self._listen_on(self.address)
+        if self._private is not None:
+            self._listen_on(self._private)
         await self.set_serving(False)
         await self.grpc.start()
         return port
+
+    def _listen_on(self, address: str) -> int:
+        try:
+            return self.grpc.add_insecure_port(address)
+        except RuntimeError as error:
+            raise AddressInUseError.at(address) from error
 
     async def set_serving(self, serving: bool) -> None:
         """Report SERVING or NOT_SERVING for the whole server and each of its services."""
