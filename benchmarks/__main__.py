@@ -47,7 +47,7 @@ CASES: dict[str, Case] = {
     "heavy": Case(
         "a target of 488 M parameters that answers as the embedded one does",
         "embedded_pair",
-        "--name heavy --target build/heavy-500m --prompts 3 --modes adaptive --draft-lengths 8",
+        "--name heavy --target build/heavy-500m --prompts 2 --modes adaptive --draft-lengths 8",
         "--name heavy --target build/heavy-500m --prompts 1 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
     ),
     "sharpening": Case(
@@ -71,7 +71,7 @@ CASES: dict[str, Case] = {
     "load": Case(
         "many chats: plain, fixed and adaptive",
         "load",
-        "--acceptance 0 0.8 --sessions 1 8 32 --tokens 100",
+        "--acceptance 0 0.8 --sessions 1 8 32 --tokens 250",
         "--acceptance 0.8 --sessions 1 8 --tokens 60 --repetitions 2",
     ),
     "arrivals": Case(
