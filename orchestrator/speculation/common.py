@@ -15,7 +15,7 @@ from orchestrator.speculation.switch import TRY_ROUNDS, Switch
 _LOYALTY = 1.03
 """Another way to draft must be better by this factor: forecasts are noisy, and a change costs a round."""
 
-_SETTLING_ROUNDS, _ARRIVAL_ROUNDS = 2, 4
+_SETTLING_ROUNDS, _ARRIVAL_ROUNDS = 2, 2
 """Rounds of every session that show nothing after a change of way, and after one of load: they wait for prompts."""
 
 _STAY_ROUNDS = 4
