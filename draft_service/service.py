@@ -116,6 +116,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
                 names.DRAFT_LENGTH: item.draft_length,
                 names.QUEUE_MS: timing.queue * 1e3,
                 names.FORWARD_MS: timing.forward * 1e3,
+                names.PREFILL_MS: timing.prefill * 1e3,
             },
         )
 

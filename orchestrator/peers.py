@@ -102,6 +102,8 @@ class PeerTiming:
     round_trip: float
     forward_count: int = 1
     step_token_count: int = 0
+    prefill: float = 0.0
+    """Of total, what went to prompts, other sequences' included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +349,7 @@ def _timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
         round_trip,
         message.forward_count,
         message.step_token_count,
+        seconds(message.prefill),
     )
 
 

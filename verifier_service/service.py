@@ -118,6 +118,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 names.ACCEPTED_COUNT: job.accepted_count,
                 names.QUEUE_MS: timing.queue * 1e3,
                 names.FORWARD_MS: timing.forward * 1e3,
+                names.PREFILL_MS: timing.prefill * 1e3,
             },
         )
 

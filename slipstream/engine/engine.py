@@ -38,7 +38,7 @@ class Append:
     """One sequence's part of a step. Its pages are there already (`SequenceCache.extend`).
 
     ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last ``wanted`` ones. The tokens
-    from ``committed_length`` on are guesses.
+    from ``committed_length`` on are guesses. ``prompt_count`` of them are a prompt's.
     ``proposed`` are the draws that the first of these choices test, under the ratio test; ``drafting`` says that they are
     a draft's own, with ``candidate_count`` candidates each. ``top_logprob_count`` asks for the choices'
     log-probabilities and that many likeliest tokens'. ``scored`` are the tokens that follow the rows just before the
@@ -50,6 +50,7 @@ class Append:
     wanted: int
     rule: SamplingRule
     committed_length: int = 0
+    prompt_count: int = 0
     drafting: bool = False
     candidate_count: int = 0
     proposed: TokenSequence[Proposed] = ()
@@ -96,6 +97,8 @@ class Engine:
         self._slot_count = (page_count + 1) * page_size  # with the padding page
         self.context_length = min(model.context_length, page_count * page_size)
         self.step_count = 0
+        self.step_times: list[tuple[int, float]] = []
+        """What the last `profile` measured."""
         self.structures = Structures()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
@@ -115,6 +118,7 @@ class Engine:
                 self.cache.release(sequence)
             points.append((token_count, min(times)))
         self.step_count = 0  # of steps that served
+        self.step_times = points
         return points
 
     def step(self, appends: TokenSequence[Append]) -> list[Appended]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from slipstream.engine.engine import Append, Appended
 from slipstream.engine.errors import ContextExceededError, InvalidItemError
+from slipstream.engine.prompts import ROUND_TAIL
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
 from slipstream.sampling.row import Choice, Proposed
@@ -28,6 +29,8 @@ class JobTiming:
     forward_count: int = 0
     step_token_count: int = 0
     """Tokens in the last forward, other sequences' included."""
+    prefill: float = 0.0
+    """By how much prompts made the forwards longer that this job waited for or took part in; set when it ends."""
     finished: float = 0.0
 
     @property
@@ -94,11 +97,14 @@ class Job:
         self.timing = JobTiming()
         self.prefilled_count = 0
         self.candidate_count = 0
+        self._prompt_left = 0
         self._overtaken = False
         self._length_limit = length_limit
         self._proposed = proposed
         self._logprobs = logprobs
         self._unscored_count = len(statement.tail) - 1 if logprobs is not None and logprobs.prompt else 0
+        self.prompt_time = 0.0
+        """`PromptTime.arrived` when it began."""
 
     @property
     def overtaken(self) -> bool:
@@ -129,6 +135,9 @@ class Job:
             present = cache.rewind(self.sequence, base_length, tail[:-1])
             present += cache.adopt_prefix(self.sequence, tail[present:])
         self.prefilled_count = len(tail) - present
+        self._prompt_left = (
+            self.prefilled_count - 1 if self.prefilled_count > ROUND_TAIL else 0
+        )  # a round's is the last
         del self.pending[:present]
 
     def _check(self, context_length: int, vocabulary_size: int) -> None:
@@ -153,12 +162,15 @@ class Job:
         self._unscored_count -= scored_count
         scored = self.pending[1 : 1 + scored_count]
         del self.pending[:count]
+        prompt_count = min(count, self._prompt_left)
+        self._prompt_left -= prompt_count
         return Append(
             self.sequence,
             count,
             wanted=max(0, self.wanted - len(self.choices) - len(self.pending)),
             rule=self.rule,
             committed_length=self.statement.committed_length,
+            prompt_count=prompt_count,
             drafting=self.drafting,
             candidate_count=self.candidate_count,
             proposed=self._proposed[len(self.choices) :],

@@ -16,6 +16,7 @@ from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError, QueueFullError, StaleRoundError, UnknownHandleError
 from slipstream.engine.gathering import Gathering
 from slipstream.engine.job import Finished, Job
+from slipstream.engine.prompts import PromptTime
 from slipstream.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class ModelThread:
         self._stopping = False
         self._active: list[Job] = []
         self._gathering = Gathering()
+        self._prompt_time = PromptTime()
         self._split: dict[Job, int] = {}
         """Of jobs that have split, how many parts have not ended."""
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()  # least recently used first
@@ -148,6 +150,7 @@ class ModelThread:
     def _run(self) -> None:
         try:
             self.engine = self._load_engine()
+            self._prompt_time = PromptTime(self.engine.step_times)
         except BaseException as error:
             self._loaded.set_exception(error)
             return
@@ -191,14 +194,15 @@ class ModelThread:
             if not isinstance(entry, Job):
                 entry()
                 continue
+            entry.prompt_time = self._prompt_time.arrived(entry.timing.arrived)
             if entry.overtaken:  # before it could touch the sequence
-                failed.append(_end(entry, self._why_dropped(entry)))
+                failed.append(self._end(entry, self._why_dropped(entry)))
                 continue
             try:
                 model = self.engine.model
                 entry.begin(self.engine.cache, self.engine.context_length, model.vocabulary_size)
             except Exception as error:
-                failed.append(_end(entry, error))
+                failed.append(self._end(entry, error))
                 continue
             self._sequences.move_to_end(entry.sequence.handle)
             self._gathering.arrived(entry.sequence.handle, entry.timing.arrived)
@@ -241,7 +245,9 @@ class ModelThread:
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             return [end for job, _ in batch for end in self._fail(job, error)]
-        duration, step_count = time.monotonic() - started, max(map(len, answers))
+        finished = time.monotonic()
+        duration, step_count = finished - started, max(map(len, answers))
+        self._prompt_time.stepped(finished, duration, len(batch))
         ended: list[tuple[Job, Exception | None]] = []
         for (job, append), choices in zip(batch, answers, strict=True):
             job.timing.started = job.timing.started or started
@@ -265,7 +271,7 @@ class ModelThread:
     def _drop(self, job: Job, error: Exception | None) -> list[tuple[Job, Exception | None]]:
         """Take a job that ends out of work: it, and with the last of its parts the job that has split."""
         self._active.remove(job)
-        ended = [_end(job, error)]
+        ended = [self._end(job, error)]
         parent = job.parent
         if parent is not None:
             self.engine.cache.release(job.sequence)
@@ -278,7 +284,7 @@ class ModelThread:
             if not self._split[parent]:
                 del self._split[parent]
                 # A part that failed is a part less; but one that was overtaken says that all were.
-                ended.append(_end(parent, error if parent.overtaken else None))
+                ended.append(self._end(parent, error if parent.overtaken else None))
         return ended
 
     def _done(self, job: Job) -> list[tuple[Job, Exception | None]]:
@@ -290,6 +296,7 @@ class ModelThread:
         self._split[job] = len(parts)
         for part in parts:
             part.parent = job
+            part.prompt_time = job.prompt_time
             part.timing.started = job.timing.started
             part.timing.forward = job.timing.forward
             part.timing.forward_count = job.timing.forward_count
@@ -339,6 +346,8 @@ class ModelThread:
         duration = finished - started
         self._gathering.stepped(duration)
         token_count = sum(append.token_count for _, append in batch)
+        prompt_count = sum(append.prompt_count for _, append in batch)
+        self._prompt_time.stepped(finished, duration, token_count, prompt_count)
         ended: list[tuple[Job, Exception | None]] = []
         for (job, append), answer in zip(batch, answers, strict=True):
             job.timing.started = job.timing.started or started
@@ -372,7 +381,7 @@ class ModelThread:
         self.engine.structures.forget(sequence)
         self.engine.cache.release(sequence)
 
-
-def _end(job: Job, error: Exception | None) -> tuple[Job, Exception | None]:
-    job.timing.finished = time.monotonic()
-    return job, error
+    def _end(self, job: Job, error: Exception | None) -> tuple[Job, Exception | None]:
+        job.timing.finished = time.monotonic()
+        job.timing.prefill = self._prompt_time.sum - job.prompt_time
+        return job, error

@@ -136,4 +136,5 @@ def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
         total=duration(timing.total),
         forward_count=timing.forward_count,
         step_token_count=timing.step_token_count,
+        prefill=duration(timing.prefill),
     )

@@ -435,6 +435,7 @@ class ItemTiming(_message.Message):
     TOTAL_FIELD_NUMBER: _builtins.int
     FORWARD_COUNT_FIELD_NUMBER: _builtins.int
     STEP_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    PREFILL_FIELD_NUMBER: _builtins.int
     forward_count: _builtins.int
     """How many forwards that were, one after another."""
     step_token_count: _builtins.int
@@ -451,6 +452,12 @@ class ItemTiming(_message.Message):
     def total(self) -> _duration_pb2.Duration:
         """From the item's arrival to its result."""
 
+    @_builtins.property
+    def prefill(self) -> _duration_pb2.Duration:
+        """Of total, what went to prompts: by how much they, other sequences' included, made the forwards longer that this item
+        waited for or took part in.
+        """
+
     def __init__(
         self,
         *,
@@ -459,10 +466,11 @@ class ItemTiming(_message.Message):
         total: _duration_pb2.Duration | None = ...,
         forward_count: _builtins.int = ...,
         step_token_count: _builtins.int = ...,
+        prefill: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "queue", b"queue", "total", b"total"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "prefill", b"prefill", "queue", b"queue", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "forward_count", b"forward_count", "queue", b"queue", "step_token_count", b"step_token_count", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "forward_count", b"forward_count", "prefill", b"prefill", "queue", b"queue", "step_token_count", b"step_token_count", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -115,6 +115,7 @@ def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verificati
                 assert (server.service, server.span.name) == (service, server_name)
                 assert server.span.kind == Span.SPAN_KIND_SERVER
                 assert float(str(server.attribute(names.FORWARD_MS))) >= 0
+                assert float(str(server.attribute(names.PREFILL_MS))) >= 0
         assert drafts == result.draft_count
         assert len(trace) == 1 + result.round_count * 3 + result.draft_count * 2
 

@@ -1,0 +1,52 @@
+"""A service says how much of an item's time went to prompts, its own and others'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import grpc
+
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.rpc.wire import seconds
+from slipstream.v1 import model_pb2, model_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+
+A_PROMPT = 300
+
+
+def item(handle: str, number: int, base_length: int, tail: list[int]) -> verifier_pb2.VerifyRequest:
+    return verifier_pb2.VerifyRequest(
+        items=[verifier_pb2.VerifyItem(handle=handle, round=number, base_length=base_length, tail=tail)]
+    )
+
+
+def test_a_round_beside_a_prompt_says_what_the_prompt_took() -> None:
+    settings = PairSettings(target="arithmetic:ends=0&forward_ms=5&row_us=1000", draft="")
+    requests: SimpleQueue[verifier_pb2.VerifyRequest | None] = SimpleQueue()
+    with LocalServices(settings) as local, grpc.insecure_channel(local.verifier_address) as channel:
+        answers: Iterator[verifier_pb2.VerifyResponse] = verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
+            iter(requests.get, None)
+        )
+
+        def next_timings(count: int) -> dict[str, model_pb2.ItemTiming]:
+            timings: dict[str, model_pb2.ItemTiming] = {}
+            while len(timings) < count:
+                for result in next(answers).results:
+                    assert not result.HasField("error"), result.error
+                    timings[result.handle] = result.timing
+            return timings
+
+        model = model_pb2_grpc.ModelServiceStub(channel)
+        chat, prompt = (model.OpenSequence(model_pb2.OpenSequenceRequest()).handle for _ in range(2))
+        requests.put(item(chat, 1, 0, [5, 6, 7]))
+        alone = next_timings(1)[chat]
+        requests.put(item(prompt, 1, 0, [9] * A_PROMPT))
+        requests.put(item(chat, 2, 3, [8]))
+        both = next_timings(2)
+        requests.put(item(chat, 3, 4, [8]))
+        after = next_timings(1)[chat]
+        requests.put(None)
+    assert seconds(alone.prefill) == seconds(after.prefill) == 0
+    for timing in both.values():
+        assert 0 < seconds(timing.prefill) <= seconds(timing.total)
+    assert seconds(both[prompt].prefill) > 0.25, "a millisecond a token"
