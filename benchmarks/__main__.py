@@ -35,7 +35,7 @@ CASES: dict[str, Case] = {
     "streams": Case(
         "the same with eight questions at a time",
         "embedded_pair",
-        "--name streams --streams 8 --prompts 16 --modes adaptive synchronous --draft-lengths 8 --onnxruntime build/onnx",
+        "--name streams --streams 8 --prompts 16 --modes adaptive synchronous --draft-lengths 8 32 --onnxruntime build/onnx",
         "--name streams --streams 8 --prompts 8 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
     ),
     "repeated": Case(

@@ -115,7 +115,7 @@ class DraftRequest:
         if self._continuations is self._session.speculation.continuations:  # another turn's tokens may be others
             self._session.sequence.learn(self.length)
         self._session.finished.append(timing)
-        self._side.answered(timing)
+        self._side.answered(timing, beside=self.ask.branch_count > 0)
         self._end()
 
     def fail(self, error: PeerError) -> None:
@@ -239,11 +239,13 @@ class DraftSide:
             request,
         )
 
-    def answered(self, timing: PeerTiming) -> None:
-        """The draft is well; learn what it takes."""
+    def answered(self, timing: PeerTiming, *, beside: bool) -> None:
+        """The draft is well; learn what it takes, alone or ``beside`` verification."""
         self._breaker.succeeded()
+        rows, steps = timing.step_token_count, timing.forward_count
+        share = 1 / self._pair.session_count
         self._pair.drafting.observe(
-            timing.step_token_count, timing.forward_count, timing.forward, timing.round_trip, self._pair.now
+            rows, steps, timing.forward, timing.round_trip, self._pair.now, beside=beside, share=share
         )
 
     def failed(self, reason: str) -> None:

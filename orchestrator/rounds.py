@@ -18,6 +18,7 @@ from opentelemetry.trace import Span
 from orchestrator.drafting import DraftRequest, DraftSession, DraftSide
 from orchestrator.generation import ResolvedTurn
 from orchestrator.peers import ModelInfo, PeerTiming, Verification
+from orchestrator.speculation.beginnings import waits_for_proposal
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.knowledge import PairKnowledge
@@ -102,22 +103,25 @@ class Rounds:
         started = time.monotonic()
         longest = max(0, min(room - 1, self._target.max_draft_length))  # a round commits one more than it proposes
         self._budget.join(session)
-        self.pair.session_count = self._budget.session_count
+        self.pair.begin_round(self._budget.session_count)
         plan = self._plan(session, turn, longest)
         self.pair.now = self.pair.regime(plan.way)
         if plan.switches_off:
             log.info(
                 "speculation does not pay for session %s: plain decoding, and a probe now and then", record.session.id
             )
-        choice = await self._choose(session, tokens, turn, plan, longest, span)
+        prompt_length = len(tokens) - record.verifier.known_length
+        choice = await self._choose(session, tokens, turn, plan, longest, prompt_length, span)
         proposal = self._checked(choice.proposal, turn, session)
         ahead = None
         if plan.overlap is not Overlap.NONE and plan.draft_length:
             ahead = self._ask_ahead(session, tokens, turn, plan, proposal, room, span)
         answer = await self._verifying.verify(record.verifier, tokens, proposal, turn.rule, logprobs, span)
         self._learn(session, choice, proposal, answer, turn, self.pair.regime(plan.way), draft_rested=ahead is None)
-        if answer.prefilled_count <= _ROUND_TAIL and proposal.source is Source.DRAFT:  # the plan's, or nothing
-            session.speculation.planner.observe(plan, answer.accepted_count + 1, time.monotonic() - started)
+        if proposal.source is Source.DRAFT:  # the plan's, or nothing
+            on_prompts = answer.timing.prefill + min(choice.waited, choice.awaited.prefill if choice.awaited else 0.0)
+            elapsed = time.monotonic() - started - on_prompts
+            session.speculation.planner.observe(plan, answer.accepted_count + 1, max(0.0, elapsed))
         return Round(
             tokens=(*proposal.tokens[: answer.accepted_count], answer.next_token),
             proposal=proposal,
@@ -139,7 +143,8 @@ class Rounds:
     def end_turn(self, record: SessionRecord) -> None:
         """A session's turn has ended: it has no claim on the verifiers' time any more."""
         self._budget.leave(record.draft)
-        record.draft.speculation.end_turn(record.session.tokens)
+        turn = record.session.turn
+        record.draft.speculation.end_turn(record.session.tokens, turn.generated_count if turn is not None else 0)
 
     def release(self, record: SessionRecord) -> None:
         """Give a session's pages back on both peers."""
@@ -163,6 +168,7 @@ class Rounds:
         turn: ResolvedTurn,
         plan: RoundPlan,
         longest: int,
+        prompt_length: int,
         span: Span,
     ) -> _Choice:
         speculation, ratios = session.speculation, turn.rule.draws_ratios
@@ -175,7 +181,7 @@ class Rounds:
         ngram = None
         if turn.speculation.takes_ngrams and not ratios:
             ngram = speculation.from_ngrams(tokens, longest)
-        if choice.candidate is None and self._worth_waiting(session, plan, ngram):
+        if choice.candidate is None and self._worth_waiting(session, plan, ngram, prompt_length):
             await self._wait(session, tokens, turn, plan, choice, span)
         if ngram is not None and (choice.candidate is None or ngram.expected > choice.candidate.expected):
             choice.candidate = ngram
@@ -185,18 +191,22 @@ class Rounds:
         choice.length = min(len(choice.candidate.proposal), longest)
         if turn.speculation.is_adaptive and not ratios:
             survivals = choice.candidate.survivals[:longest]
-            choice.length = speculation.best_length(survivals, plan.way)
-            choice.length = self._budget.allowed(session, survivals[: choice.length])
+            choice.length = speculation.best_length(survivals, plan.way, choice.waited)
+            survivals, regime = survivals[: choice.length], self.pair.regime(plan.way)
+            choice.length = self._budget.allowed(session, survivals, choice.waited, regime)
         elif turn.speculation.draft_length is not None:
             choice.length = min(choice.length, turn.speculation.draft_length)
         return choice
 
-    def _worth_waiting(self, session: DraftSession, plan: RoundPlan, ngram: Candidate | None) -> bool:
+    def _worth_waiting(
+        self, session: DraftSession, plan: RoundPlan, ngram: Candidate | None, prompt_length: int
+    ) -> bool:
         """Whether to wait for the draft now that nothing of its is there."""
         if plan.draft_length == 0 or plan.overlap is Overlap.RUN_AHEAD:
             return False
-        if plan.overlap is Overlap.ENUMERATE and session.request is None:  # the prompt: both prefill at once
-            return False
+        if plan.overlap is Overlap.ENUMERATE and session.request is None:
+            survivals = session.speculation.planner.acceptance.survivals(plan.draft_length)
+            return waits_for_proposal(self.pair, plan, survivals, prompt_length)
         if ngram is None:
             return True
         speculation, pair = session.speculation, self.pair
@@ -246,7 +256,8 @@ class Rounds:
             return None
         last = session.request
         if plan.overlap is Overlap.RUN_AHEAD and last is not None and not last.done.is_set():
-            busy = self.pair.drafting.busy(last.ask.draft_length + 1, last.ask.branch_count * self.pair.session_count)
+            step = self.pair.drafting.beside.at(last.ask.branch_count * self.pair.session_count)
+            busy = step * (last.ask.draft_length + 1)
             if time.monotonic() - last.sent < busy:  # a newer request would take its place before it is answered
                 return None
         return self._drafting.ask(
@@ -277,7 +288,13 @@ class Rounds:
         if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
             own = 1 + len(proposal)
             self.pair.verify.observe(
-                own, timing.step_token_count, timing.forward, timing.round_trip, regime, draft_rested=draft_rested
+                own,
+                timing.step_token_count,
+                timing.forward,
+                timing.round_trip,
+                regime,
+                draft_rested=draft_rested,
+                share=1 / self.pair.session_count,
             )
         if choice.hit is not None:
             asked = session.request.ask.branch_count if session.request is not None else 0

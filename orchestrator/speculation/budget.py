@@ -2,8 +2,8 @@
 
 A verifier takes all sessions' rounds into one step, and a step takes longer the more tokens it has. So a draft token
 must earn its place among all of them: sorted by the odds that they survive, the tokens are kept as long as expected
-tokens a second rise. With coupled sampling this may look at live confidences: what is accepted never depends on what is
-proposed.
+tokens a second rise, by the time of whole rounds, what they waited for the draft included. With coupled sampling this may
+look at live confidences: what is accepted never depends on what is proposed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from orchestrator.speculation.costs import VerifyCosts
+from orchestrator.speculation.costs import Average, VerifyCosts
+from orchestrator.speculation.plan import Regime
 
 _FRESH_SECONDS = 0.01
 """How long a threshold holds: about a step."""
+
+_PLAIN = Regime(None)
 
 
 class VerifyBudget:
@@ -26,6 +29,7 @@ class VerifyBudget:
         self._costs = costs
         self._clock = clock
         self._survivals: dict[object, Sequence[float]] = {}
+        self._waited = Average()
         self._threshold = 0.0
         self._computed = float("-inf")
 
@@ -42,25 +46,27 @@ class VerifyBudget:
         """A session's turn has ended."""
         self._survivals.pop(session, None)
 
-    def allowed(self, session: object, survivals: Sequence[float]) -> int:
-        """How many of a session's draft tokens, with these odds to survive, to verify in its next round."""
+    def allowed(self, session: object, survivals: Sequence[float], waited: float = 0.0, regime: Regime = _PLAIN) -> int:
+        """How many of a session's draft tokens, with these odds to survive, to verify in its next round, which has
+        ``waited`` for them and is run in a ``regime``."""
         self._survivals[session] = survivals
+        self._waited.observe(waited)
         if len(self._survivals) == 1:  # alone, a session's own plan has weighed it all
             return len(survivals)
         now = self._clock()
         if now - self._computed > _FRESH_SECONDS:
             self._computed = now
-            self._threshold = self._compute()
+            self._threshold = self._compute(regime)
         return sum(survival >= self._threshold for survival in survivals)
 
-    def _compute(self) -> float:
+    def _compute(self, regime: Regime) -> float:
         """The lowest odds worth a place, by the step-time curve."""
         odds = np.sort(np.concatenate([np.asarray(survivals, dtype=float) for survivals in self._survivals.values()]))
         odds = odds[::-1]
         count = len(self._survivals)
         expected = count + np.concatenate(([0.0], np.cumsum(odds)))
-        curve = self._costs.beside if self._costs.beside.known else self._costs.alone
-        times = curve.table(count + np.arange(len(expected))) + self._costs.around.at()
+        steps = self._costs.curve(regime).table(count + np.arange(len(expected)))
+        times = self._waited.value + steps + self._costs.around.at(regime)
         rates = expected / np.maximum(1e-9, times)
         kept = len(odds) - int(rates[::-1].argmax())  # of equal rates the most
         return float(odds[kept - 1]) if kept else 1.0 + 1e-9

@@ -19,6 +19,14 @@ _FIRST_ROUNDS = 8
 _WINDOW, _WINDOW_EACH = 24, 8
 """Rounds, and more for every session, after which what one showed has lost most of its weight."""
 
+_BOUNDS, _PLAIN_BOUNDS = (0.3, 1.5), (0.9, 1.1)
+"""Of what is believed. Plain decoding's forecast is its own measured round, the orchestrator's part left out: where its
+rounds show more than that, they ran beside others that draft."""
+
+_COMMON = 0.7
+"""How far below its forecast one way to draft may fall for reasons that are likely the others' too, like answers that end in
+mid-proposal."""
+
 _FRESH, _MEMORY = 8, 400
 """Rounds of every session for which what a way showed holds, and after which it has mostly faded: loads, drafts and machines
 change, so a way that was worse than forecast gets another try."""
@@ -40,6 +48,7 @@ class Corrections:
     def __init__(self) -> None:
         self._each: dict[Regime, _Correction] = {}
         self._latest: dict[Overlap | None, _Correction] = {}
+        self._drafting: _Correction | None = None
         self._rounds = 0.0
 
     def begin_round(self, session_count: int) -> None:
@@ -48,27 +57,40 @@ class Corrections:
 
     def factor(self, regime: Regime) -> float:
         """To multiply forecasts by."""
-        known = self._each.get(regime) or self._latest.get(regime.way)
-        if known is None:
-            return 1.0
-        factor = min(1.5, max(0.3, known.brought / known.forecast))
+        known = self._each.get(regime) or self._nearest(regime.way)
+        least, most = _BOUNDS if regime.way is not None else _PLAIN_BOUNDS
+        factor = min(most, max(least, known.brought / known.forecast))
         return 1 + (factor - 1) * self._fresh(known)
 
-    def observe(self, regime: Regime, session_count: int, forecast_tokens: float, tokens: int) -> None:
-        """A round brought ``tokens``, and ``forecast_tokens`` were expected in the time it took."""
+    def observe(
+        self, regime: Regime, session_count: int, forecast_tokens: float, tokens: int, weight: float = 1.0
+    ) -> None:
+        """A round brought ``tokens``, and ``forecast_tokens`` were expected in the time it took. It weighs as ``weight``
+        others."""
         known = self._each.get(regime)
         if known is None:
-            like = self._latest.get(regime.way)
-            known = self._each[regime] = replace(like, rounds=0) if like else _Correction()
+            known = self._each[regime] = self._nearest(regime.way)
         else:
             known.brought = known.forecast + (known.brought - known.forecast) * self._fresh(known)
         known.rounds += 1
-        weight = max(1 / (_FIRST_ROUNDS + session_count + known.rounds), 1 / (_WINDOW + _WINDOW_EACH * session_count))
+        weight *= max(1 / (_FIRST_ROUNDS + session_count + known.rounds), 1 / (_WINDOW + _WINDOW_EACH * session_count))
         known.brought += weight * (tokens - known.brought)
         # What one hiccup of the machine cost is not the forecast's fault.
         known.forecast += weight * (min(forecast_tokens, 4.0 * tokens) - known.forecast)
         known.latest = self._rounds
         self._latest[regime.way] = known
+        if regime.way is not None:
+            self._drafting = known
+
+    def _nearest(self, way: Overlap | None) -> _Correction:
+        """To begin with where nothing is known: what the way has shown with other loads, or another way to draft."""
+        if way in self._latest:
+            return replace(self._latest[way], rounds=0)
+        other = self._drafting
+        if way is None or other is None:
+            return _Correction()
+        brought = min(max(other.brought, _COMMON * other.forecast), other.forecast)
+        return replace(other, brought=brought, rounds=0)
 
     def _fresh(self, known: _Correction) -> float:
         return math.exp(min(0.0, known.latest + _FRESH - self._rounds) / _MEMORY)

@@ -14,7 +14,8 @@ from orchestrator.speculation.plan import Regime
 Floats = NDArray[np.float64]
 
 _WEIGHT = 0.1
-"""Of a new observation, once there are enough to have a mean."""
+"""Of a new observation, once there are enough to have a mean. Where several sessions observe the same steps, each observation
+is a share of one: else a single slow step would be the mean."""
 
 LONGEST_WEIGHED = 64
 """Draft tokens of a round beyond which nothing is weighed."""
@@ -33,20 +34,20 @@ class Average:
         """An observation above ``ceiling`` times the mean counts as that."""
         self._ceiling = ceiling
         self._value = initial
-        self._count = 0
+        self._count = 0.0
 
     @property
     def value(self) -> float:
         """The mean; 0 if nothing is known."""
         return 0.0 if self._value is None else self._value
 
-    def observe(self, value: float) -> None:
-        """One observation."""
-        self._count += 1
-        if self._value is None or self._count == 1:
+    def observe(self, value: float, share: float = 1.0) -> None:
+        """One observation, or a ``share`` of one."""
+        first, self._count = not self._count, self._count + share
+        if self._value is None or first:
             self._value = value
             return
-        weight = max(_WEIGHT, 1 / self._count)
+        weight = share * max(_WEIGHT, 1 / self._count)
         counted = min(value, self._ceiling * self._value) if self._value else value
         self._value += weight * (counted - self._value)
 
@@ -62,10 +63,10 @@ class ByRegime:
         """The mean in a regime, or in all."""
         return (self._each.get(regime, self._all) if regime is not None else self._all).value
 
-    def observe(self, value: float, regime: Regime) -> None:
-        """One observation."""
-        self._all.observe(value)
-        self._each.setdefault(regime, Average(ceiling=_HICCUP)).observe(value)
+    def observe(self, value: float, regime: Regime, share: float = 1.0) -> None:
+        """One observation, or a ``share`` of one."""
+        self._all.observe(value, share)
+        self._each.setdefault(regime, Average(ceiling=_HICCUP)).observe(value, share)
 
 
 class StepTimeCurve:
@@ -91,14 +92,14 @@ class StepTimeCurve:
             self._counts = [count for count, _ in points]
             self._times = [Average(time, ceiling=_HICCUP) for _, time in points]
 
-    def observe(self, token_count: int, time: float) -> None:
-        """A step of ``token_count`` tokens took ``time``."""
+    def observe(self, token_count: int, time: float, share: float = 1.0) -> None:
+        """A step of ``token_count`` tokens took ``time``, says one of several with a ``share`` in it."""
         if token_count not in self._counts:
             rounded = max(self._smallest, 1 << (token_count - 1).bit_length())  # 8, 16, 32 ..
             if rounded not in self._counts:
                 self._insert(rounded)
             token_count = rounded
-        self._times[self._counts.index(token_count)].observe(time)
+        self._times[self._counts.index(token_count)].observe(time, share)
 
     def _insert(self, token_count: int) -> None:
         index = sum(count < token_count for count in self._counts)
@@ -142,14 +143,15 @@ class VerifyCosts:
         regime: Regime,
         *,
         draft_rested: bool = False,
+        share: float = 1.0,
     ) -> None:
         """A verification of ``own`` tokens in a step of ``in_step``. ``draft_rested`` if for once the draft had nothing to
-        do beside it."""
+        do beside it. ``share``: one by the sessions that observe."""
         curve = self.beside if regime.overlaps and not draft_rested else self.alone
-        curve.observe(max(own, in_step), forward)
-        self.around.observe(max(0.0, round_trip - forward), regime)
-        self._own.observe(own, regime)
-        self._in_step.observe(max(own, in_step), regime)
+        curve.observe(max(own, in_step), forward, share)
+        self.around.observe(max(0.0, round_trip - forward), regime, share)
+        self._own.observe(own, regime, share)
+        self._in_step.observe(max(own, in_step), regime, share)
 
     def share(self, regime: Regime) -> float:
         """How many times a session's own tokens a step has. Others weigh as it does: what one finds worth its while all do,
@@ -167,39 +169,68 @@ class VerifyCosts:
             self._rounds[regime] = np.maximum(1e-6, self._table(_OWN, regime))
         return self._rounds[regime]
 
+    def beside_a_round(self, prompt_length: int) -> float:
+        """By how many seconds a prompt of so many tokens makes a verification longer."""
+        curve = self.alone if self.alone.known else self.beside
+        return curve.at(1 + prompt_length) - curve.at(1)
+
     def at(self, own: int, regime: Regime) -> float:
         """Expected seconds from asking to the answer."""
         return float(self._table(np.array([float(own)]), regime)[0])
 
-    def _table(self, own: Floats, regime: Regime) -> Floats:
+    def curve(self, regime: Regime) -> StepTimeCurve:
+        """Of a regime's steps, as far as such have been measured."""
         curve, other = (self.beside, self.alone) if regime.overlaps else (self.alone, self.beside)
-        return (curve if curve.known else other).table(own * self.share(regime)) + self.around.at(regime)
+        return curve if curve.known else other
+
+    def _table(self, own: Floats, regime: Regime) -> Floats:
+        return self.curve(regime).table(own * self.share(regime)) + self.around.at(regime)
 
 
 class DraftCosts:
-    """Of proposals: a step by its rows, those of all branches of all sessions, and what surrounds the steps."""
+    """Of proposals: a step by its rows, those of all branches of all sessions, and what surrounds the steps. Steps beside a
+    verification are kept apart, as its own are."""
 
     def __init__(self) -> None:
-        self.steps = StepTimeCurve(smallest=1)
+        self._alone = StepTimeCurve(smallest=1)
+        self._beside = StepTimeCurve(smallest=1)
         self.around = ByRegime()
 
-    def observe(self, rows: int, steps: int, forward: float, round_trip: float, regime: Regime) -> None:
-        """A request whose answer took ``steps`` forwards of ``rows``."""
-        self.steps.observe(max(1, rows), forward / max(1, steps))
-        self.around.observe(max(0.0, round_trip - forward), regime)
+    def observe(
+        self,
+        rows: int,
+        steps: int,
+        forward: float,
+        round_trip: float,
+        regime: Regime,
+        *,
+        beside: bool = False,
+        share: float = 1.0,
+    ) -> None:
+        """A request whose answer took ``steps`` forwards of ``rows``; ``beside`` if verification went on meanwhile. ``share``:
+        one by the sessions that observe."""
+        curve = self._beside if beside else self._alone
+        curve.observe(max(1, rows), forward / max(1, steps), share)
+        self.around.observe(max(0.0, round_trip - forward), regime, share)
 
     @property
     def known(self) -> bool:
         """Whether a request has been answered yet."""
-        return self.steps.known
+        return self._alone.known or self._beside.known
 
-    def busy(self, steps: int, rows: int = 1) -> float:
-        """Seconds that so many forwards take."""
-        return steps * self.steps.at(rows)
+    @property
+    def alone(self) -> StepTimeCurve:
+        """A step while a round waits for it."""
+        return self._alone if self._alone.known else self._beside
+
+    @property
+    def beside(self) -> StepTimeCurve:
+        """A step while the target verifies."""
+        return self._beside if self._beside.known else self._alone
 
     def at(self, steps: int, rows: int, regime: Regime) -> float:
-        """Expected seconds from asking to the answer."""
-        return self.around.at(regime) + self.busy(steps, rows)
+        """Expected seconds from asking to the answer that a round waits for."""
+        return self.around.at(regime) + steps * self.alone.at(rows)
 
 
 class HitRates:

@@ -11,6 +11,9 @@ that the draft has prepared for what verification answered::
     run ahead      (1 + u S_m (S_1 .. S_(k-m)))  / V(1 + k - m)    m: tokens that go by until a proposal is there
                                                                    u: proposals a verification
 
+A turn's first round has nothing prepared: it is a synchronous one where the draft enumerates, and m plain ones where it runs
+ahead, which matters the more the fewer tokens a turn generates.
+
 Maximising over k is the ratio rule: a token more is drafted while its odds by its seconds beat the average.
 """
 
@@ -33,6 +36,8 @@ _BRANCH_COUNTS = np.array([2, 4, 8, 16])
 FIXED_BRANCHES = 8
 """Where their number is not weighed."""
 
+_BRANCH_ROWS = np.array([*_BRANCH_COUNTS, FIXED_BRANCHES])
+
 
 class Forecasts:
     """Of one session's next round. Of equal rates the shorter draft and the fewer branches win."""
@@ -44,9 +49,9 @@ class Forecasts:
         self._sums = np.concatenate(([1.0], 1.0 + np.cumsum(self._survivals)))
         """Of expected tokens of a round, by the draft's length."""
         self._lengths = _LENGTHS[: int(np.searchsorted(_LENGTHS, len(survivals), side="right"))]
-        rows = np.concatenate(([1], _BRANCH_COUNTS, [FIXED_BRANCHES])) * pair.session_count
-        steps = pair.drafting.steps.table(rows)
-        self._step, self._branch_steps, self._fixed_step = steps[0], steps[1:-1, np.newaxis], steps[-1]
+        self._step = pair.drafting.alone.at(pair.session_count)
+        steps = pair.drafting.beside.table(_BRANCH_ROWS * pair.session_count)
+        self._branch_steps, self._fixed_step = steps[:-1, np.newaxis], steps[-1]
         """Seconds of a draft's step: of all sessions' rows, with one branch each or more."""
         self._recovery = RoundPlan(0)
 
@@ -80,7 +85,8 @@ class Forecasts:
         rates = expected / (overlapped + (1 - hits) * (around + recovery * self._step))
         branches, best = divmod(int(rates.argmax()), len(lengths))
         branch_count = int(_BRANCH_COUNTS[branches])
-        return RoundPlan(int(lengths[best]), Overlap.ENUMERATE, branch_count, float(rates.max()), recovery)
+        rate = self._begun(float(rates.max()), self._sums[recovery], self._recovery.rate or 1e-6)
+        return RoundPlan(int(lengths[best]), Overlap.ENUMERATE, branch_count, rate, recovery)
 
     def _run_ahead(self) -> RoundPlan:
         """A proposal arrives after a delay; by then a token has gone by for each round."""
@@ -96,4 +102,11 @@ class Forecasts:
         arrived = np.where(gone > 0, self._survivals[gone - 1], 1.0)
         rates = (1 + used * arrived * (self._sums[rest] - 1)) / verify[1 + rest]
         best = int(rates.argmax())
-        return RoundPlan(int(lengths[best]), Overlap.RUN_AHEAD, FIXED_BRANCHES, float(rates[best]))
+        rate = self._begun(float(rates[best]), float(gone[best]), 1 / verify[1])
+        return RoundPlan(int(lengths[best]), Overlap.RUN_AHEAD, FIXED_BRANCHES, rate)
+
+    def _begun(self, rate: float, first_tokens: float, first_rate: float) -> float:
+        """The rate of a whole turn whose first tokens come at another one: the first round of a turn finds nothing prepared."""
+        tokens = self._pair.turn_length.value
+        share = min(1.0, first_tokens / tokens) if tokens else 0.0
+        return float(1 / (share / first_rate + (1 - share) / rate))

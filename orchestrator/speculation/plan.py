@@ -18,8 +18,8 @@ class Overlap(Enum):
 
 
 def load_of(session_count: int) -> int:
-    """One number for numbers of sessions that are about alike: 1; 2; 3 to 5; 6 to 10; 11 to 21; 22 to 42, and so on."""
-    return (session_count * 3 // 2).bit_length()
+    """One number for numbers of sessions that are about alike: 1; 2 to 4; 5 to 16; 17 to 64; and so on."""
+    return ((session_count - 1).bit_length() + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Regime:
     than where all are always in it."""
 
     way: Overlap | None
-    load: int = 1
+    load: int = 0
 
     @property
     def overlaps(self) -> bool:

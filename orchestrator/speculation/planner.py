@@ -20,6 +20,9 @@ _GUESSED_LENGTH = 6
 _LESSONS = 12
 """Proposals after which a pair may be judged."""
 
+_UNSETTLED = 0.25
+"""What a round shows that ran while many turns began at once, beside others."""
+
 _KEPT_ROUNDS = 8
 """Rounds from one weighing to the next of a session that decodes plainly, or drafts beside as many others or more: where
 many are in step, the verifier waits for all of them to be planned."""
@@ -40,6 +43,12 @@ class Planner:
         """Run since the last weighing."""
         self._common: Overlap | None = None
         self._lessons = 0
+        self._previous: RoundPlan | None = None
+        """Of this turn."""
+
+    def begin_turn(self) -> None:
+        """The next round will be a turn's first."""
+        self._previous = None
 
     def plan(self, longest: int, overlap: Overlap | None = None) -> RoundPlan:
         """The next round's, of at most ``longest`` draft tokens. ``overlap`` leaves only one way to draft."""
@@ -57,10 +66,14 @@ class Planner:
 
     def observe(self, plan: RoundPlan, tokens: int, seconds: float) -> None:
         """A planned round brought ``tokens`` and took ``seconds``."""
+        previous, self._previous = self._previous, plan
+        if previous is not None and previous.way is not plan.way:
+            return  # the first round of a way finds nothing that the one before has prepared
+        pair = self._pair
         # What a round of another way than the others' brings says little of either.
-        if plan.rate is not None and (self._insists or self._pair.common.shows(plan.way)):
-            pair = self._pair
-            pair.corrections.observe(pair.regime(plan.way), pair.session_count, plan.rate * seconds, tokens)
+        if plan.rate and (self._insists or plan.way is pair.common.way):
+            weight = 1.0 if pair.is_settled else _UNSETTLED
+            pair.corrections.observe(pair.regime(plan.way), pair.session_count, plan.rate * seconds, tokens, weight)
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""
@@ -90,7 +103,7 @@ class Planner:
         pair, rounds, self._rounds = self._pair, self._rounds, 1
         way = overlap
         if way is None:
-            way = pair.common.choose(rates, pair.session_count, rounds)
+            way = pair.common.choose(rates, pair.session_count, pair.load, rounds)
             if way is None or pair.common.trying or pair.session_count == 1:
                 return way, pair.common.trying
         if None not in rates:

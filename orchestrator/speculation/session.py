@@ -82,12 +82,15 @@ class SessionSpeculation:
     def begin_turn(self, shared_length: int) -> None:
         """A new prompt, of which the first ``shared_length`` tokens are the session's as they were."""
         self.continuations = Continuations()
+        self.planner.begin_turn()
         self._turn_start = shared_length
         if shared_length < self._ngrams.length:
             self._ngrams.clear()
 
-    def end_turn(self, tokens: Sequence[int]) -> None:
-        """The turn has ended with these ``tokens``, the session's from its first on."""
+    def end_turn(self, tokens: Sequence[int], generated_count: int) -> None:
+        """The turn has ended with these ``tokens``, the session's from its first on, the last of them generated."""
+        if generated_count:
+            self._pair.turn_length.observe(generated_count)
         if self._pair.history is not None:
             self._pair.history.learn(tokens[self._turn_start :])
         self._turn_start = len(tokens)
@@ -111,11 +114,12 @@ class SessionSpeculation:
         estimate = self._ngram_acceptance[bisect_right(_MATCHES, agreeing)]
         return Candidate(proposal, estimate)
 
-    def best_length(self, survivals: Sequence[float], way: Overlap | None) -> int:
-        """How many tokens of a proposal that is there are worth verifying: most expected tokens a second."""
+    def best_length(self, survivals: Sequence[float], way: Overlap | None, waited: float) -> int:
+        """How many tokens of a proposal that is there, and was ``waited`` for, are worth verifying: most expected tokens a
+        second."""
         weighed = survivals[:LONGEST_WEIGHED]
         expected = np.concatenate(([1.0], 1.0 + np.cumsum(weighed)))
-        rates = expected / self._pair.verify.rounds(self._pair.regime(way))[1 : len(expected) + 1]
+        rates = expected / (waited + self._pair.verify.rounds(self._pair.regime(way))[1 : len(expected) + 1])
         return len(weighed) - int(rates[::-1].argmax())  # of equal rates the longest: its tokens cost nothing
 
     def rate(self, expected: float, length: int, waited: float) -> float:

@@ -30,7 +30,7 @@ class Side:
     def send(self, request: DraftRequest, sequence: Any, position: Position, traceparent: str) -> None:
         self.sent.append(position)
 
-    def answered(self, timing: PeerTiming) -> None:
+    def answered(self, timing: PeerTiming, *, beside: bool) -> None:
         pass
 
     def failed(self, reason: str) -> None:

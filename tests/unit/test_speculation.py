@@ -126,7 +126,7 @@ def test_what_one_session_said_another_may_propose_if_they_share() -> None:
         pair = PairKnowledge(history)
         first, second = SessionSpeculation(pair), SessionSpeculation(pair)
         first.begin_turn(0)
-        first.end_turn([1, 2, 3, 4, 5, 6, 7])
+        first.end_turn([1, 2, 3, 4, 5, 6, 7], 4)
         second.begin_turn(0)
         found = second.from_ngrams([9, 2, 3, 4], 2)
         assert (found and found.proposal.tokens) == (None if history is None else (5, 6))
@@ -139,7 +139,7 @@ def test_a_turn_is_learnt_once_and_the_older_half_forgotten() -> None:
     for turn in range(6):
         speculation.begin_turn(len(tokens))
         tokens += range(100 * turn, 100 * turn + 12)
-        speculation.end_turn(tokens)
+        speculation.end_turn(tokens, 6)
     assert history.propose([503, 504, 505, 506], 2) is not None
     assert history.propose([3, 4, 5, 6], 2) is None
     assert len(history._tokens) <= 40 and history._tokens.count(505) == 1
@@ -205,8 +205,8 @@ def test_a_step_of_more_rows_takes_longer_where_it_did() -> None:
     for _ in range(30):
         costs.observe(1, 4, 4 * 0.001, 0.005, regime)
         costs.observe(8, 4, 4 * 0.0024, 0.011, regime)
-    assert costs.busy(1) == pytest.approx(0.001)
-    assert costs.busy(2, 4) == pytest.approx(2 * 0.0016)
+    assert costs.alone.at(1) == pytest.approx(0.001)
+    assert 2 * costs.alone.at(4) == pytest.approx(2 * 0.0016)
     assert costs.at(3, 8, regime) == pytest.approx(3 * 0.0024 + costs.around.at(regime))
 
 
@@ -362,6 +362,20 @@ def test_a_session_alone_is_not_rationed_and_one_that_left_does_not_count() -> N
     assert budget.allowed("b", [0.3, 0.1]) == 0
     budget.leave("a")
     assert budget.allowed("b", [0.3, 0.1]) == 2
+
+
+def test_a_token_that_has_been_waited_for_is_dearer_to_leave_out() -> None:
+    pair = PairKnowledge()
+    pair.verify.alone.profile([(1, 0.02), (101, 0.52)])
+    odds = [0.8, 0.6, 0.4, 0.2, 0.1]
+    lengths = [SessionSpeculation(pair).best_length(odds, Overlap.NONE, waited) for waited in (0.0, 0.03, 0.1)]
+    assert lengths == sorted(lengths) and lengths[0] < lengths[1] < lengths[2]
+    kept = []
+    for waited in (0.0, 0.03, 0.1):
+        budget = VerifyBudget(pair.verify, clock=itertools.count().__next__)
+        budget.join("other")
+        kept.append(budget.allowed("this", odds, waited))
+    assert kept == sorted(kept) and kept[0] < kept[2]
 
 
 def test_a_session_counts_from_its_turns_first_round_on() -> None:

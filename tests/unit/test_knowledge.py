@@ -1,0 +1,63 @@
+"""How many sessions there are, and by how much forecasts are off, as a pair learns it."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.speculation.corrections import Corrections
+from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.plan import Overlap, Regime, load_of
+
+NONE, ENUMERATE = Overlap.NONE, Overlap.ENUMERATE
+
+
+def test_a_new_load_is_one_at_once_and_an_old_one_for_a_while() -> None:
+    pair = PairKnowledge()
+    pair.begin_round(8)
+    assert pair.load == load_of(8)
+    for count in (7, 3, 8, 5, 2, 8) * 10:  # short answers: some have always just ended
+        pair.begin_round(count)
+        assert pair.load == load_of(8)
+    for _ in range(60):
+        pair.begin_round(1)
+    assert pair.load == load_of(1)
+
+
+def test_many_turns_at_once_are_told_from_a_steady_load() -> None:
+    pair = PairKnowledge()
+    assert pair.is_settled
+    for count in range(1, 33):
+        pair.begin_round(count)
+    assert not pair.is_settled
+    for _ in range(3 * 32):
+        pair.begin_round(32)
+    assert pair.is_settled
+
+
+def shown(corrections: Corrections, regime: Regime, share: float, *, rounds: int = 200, weight: float = 1.0) -> None:
+    for _ in range(rounds):
+        corrections.observe(regime, 8, 4 / share, 4, weight)
+
+
+def test_what_one_way_shows_is_expected_of_another_as_far_as_it_may_be_common() -> None:
+    mild, wild = Corrections(), Corrections()
+    shown(mild, Regime(NONE, 2), 0.8)
+    shown(wild, Regime(NONE, 2), 0.4)
+    assert mild.factor(Regime(ENUMERATE, 2)) == pytest.approx(0.8, abs=0.02)
+    assert wild.factor(Regime(NONE, 2)) < 0.45
+    assert wild.factor(Regime(ENUMERATE, 2)) == pytest.approx(0.7, abs=0.02), "the rest is the way's own"
+    assert mild.factor(Regime(None, 2)) == 1.0, "plain decoding ends in no proposal's middle"
+
+
+def test_a_way_with_another_load_tells_more_than_another_way() -> None:
+    corrections = Corrections()
+    shown(corrections, Regime(ENUMERATE, 1), 0.5)
+    shown(corrections, Regime(NONE, 2), 0.9)
+    assert corrections.factor(Regime(ENUMERATE, 2)) == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_round_that_weighs_less_moves_less() -> None:
+    full, part = Corrections(), Corrections()
+    shown(full, Regime(NONE, 2), 0.5, rounds=16)
+    shown(part, Regime(NONE, 2), 0.5, rounds=16, weight=0.25)
+    assert full.factor(Regime(NONE, 2)) < part.factor(Regime(NONE, 2)) < 1.0
