@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.speculation.corrections import Corrections
+from orchestrator.speculation.costs import StepTimeCurve
 from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.plan import Overlap, Regime, load_of
+from orchestrator.speculation.plan import Overlap, Regime, RoundPlan, load_of
+from orchestrator.speculation.planner import Planner
 
 NONE, ENUMERATE = Overlap.NONE, Overlap.ENUMERATE
 
@@ -61,3 +63,56 @@ def test_a_round_that_weighs_less_moves_less() -> None:
     shown(full, Regime(NONE, 2), 0.5, rounds=16)
     shown(part, Regime(NONE, 2), 0.5, rounds=16, weight=0.25)
     assert full.factor(Regime(NONE, 2)) < part.factor(Regime(NONE, 2)) < 1.0
+
+
+def test_plain_decodings_own_measured_round_is_hardly_corrected() -> None:
+    corrections = Corrections()
+    shown(corrections, Regime(None, 2), 0.4)
+    assert corrections.factor(Regime(None, 2)) == pytest.approx(0.9)
+
+
+def observing(*, previous: Overlap | None, rounds_before: int = 200) -> tuple[PairKnowledge, float]:
+    """What is believed of synchronous rounds after twenty that brought half of their forecast, one to a turn, each after
+    a round of another way if ``previous`` says so."""
+    pair = PairKnowledge()
+    pair.common.way = NONE
+    for _ in range(rounds_before):
+        pair.begin_round(8)
+    planner = Planner(pair)
+    for _ in range(20):
+        planner.begin_turn()
+        if previous is not None:
+            planner.observe(RoundPlan(4, previous), 4, 0.1)
+        planner.observe(RoundPlan(4, NONE, rate=80.0), 4, 0.1)
+    return pair, pair.corrections.factor(pair.regime(NONE))
+
+
+def test_a_turns_first_round_shows_what_its_way_brings_and_the_first_after_another_way_does_not() -> None:
+    assert observing(previous=None)[1] < 0.8
+    assert observing(previous=NONE)[1] < 0.8
+    assert observing(previous=ENUMERATE)[1] == 1.0
+
+
+def test_a_round_shows_less_while_many_turns_have_just_begun() -> None:
+    (steady, full), (crowded, part) = observing(previous=None), observing(previous=None, rounds_before=1)
+    assert steady.is_settled and not crowded.is_settled
+    assert full < part - 0.05 < 0.95
+
+
+def test_neither_a_round_of_another_way_than_the_others_nor_one_without_a_forecast_shows_anything() -> None:
+    pair = PairKnowledge()
+    pair.common.way = NONE
+    planner = Planner(pair)
+    for plan in (RoundPlan(4, ENUMERATE, 4, rate=80.0), RoundPlan(4, NONE, rate=0.0), RoundPlan(4, NONE)):
+        planner.begin_turn()
+        planner.observe(plan, 4, 0.1)
+        assert pair.corrections.factor(pair.regime(plan.way)) == 1.0
+
+
+def test_a_step_that_all_sessions_report_is_one_observation() -> None:
+    curve = StepTimeCurve()
+    for _ in range(40 * 32):
+        curve.observe(64, 0.05, 1 / 32)
+    for _ in range(32):  # a slow one
+        curve.observe(64, 0.15, 1 / 32)
+    assert curve.at(64) == pytest.approx(0.06, abs=0.001)
