@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from orchestrator.config import OrchestratorSettings
-from orchestrator.process import run_process
-from orchestrator.supervisor import supervise
+from orchestrator.processes.process import run_process
+from orchestrator.processes.settings import OrchestratorSettings
+from orchestrator.processes.supervisor import supervise
 
 
 def main() -> None:

@@ -10,7 +10,9 @@ import grpc
 from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from orchestrator.chat import (
+from orchestrator.peers.services import ModelInfo
+from orchestrator.processes.pair import ServedPair
+from orchestrator.sessions.chat import (
     BadCommand,
     CancelTurn,
     ChatEvent,
@@ -21,16 +23,14 @@ from orchestrator.chat import (
     StartChat,
     UserMessage,
 )
-from orchestrator.choices import MAX_CHOICES, run_choices
-from orchestrator.generation import ADAPTIVE, GenerationSettings
-from orchestrator.pair import ServedPair
-from orchestrator.peers import ModelInfo
-from orchestrator.session import FinishReason
+from orchestrator.sessions.choices import MAX_CHOICES, run_choices
+from orchestrator.sessions.session import FinishReason
+from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.store import SessionRecord
+from orchestrator.sessions.text import Message
+from orchestrator.sessions.turns import TurnDelta, TurnEvent, TurnFinished, TurnStarted, TurnStatistics
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
-from orchestrator.store import SessionRecord
-from orchestrator.text import Message
-from orchestrator.turns import TurnDelta, TurnEvent, TurnFinished, TurnStarted, TurnStatistics
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.rpc.sampling_wire import (
     acceptance_of,

@@ -15,7 +15,7 @@ import grpc
 import psutil
 import pytest
 
-from orchestrator.place import Place
+from orchestrator.processes.place import Place
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, PeerError, Settings
 from slipstream.v1 import orchestrator_pb2

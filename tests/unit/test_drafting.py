@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from opentelemetry.trace import INVALID_SPAN
 
-from orchestrator.drafting import Ask, DraftRequest, DraftSession
-from orchestrator.peer_sequence import Position
-from orchestrator.peers import PeerTiming
+from orchestrator.peers.sequence import Position
+from orchestrator.peers.services import PeerTiming
+from orchestrator.rounds.drafting import Ask, DraftRequest, DraftSession
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SessionSpeculation

@@ -1,7 +1,7 @@
 import pytest
 
 from orchestrator.errors import PromptTooLongError
-from orchestrator.generation import GenerationSettings, ModelLimits, resolve
+from orchestrator.sessions.settings import GenerationSettings, ModelLimits, resolve
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.rule import SamplingDefaults
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from orchestrator.interrupt import Interrupt
+from orchestrator.sessions.interrupt import Interrupt
 
 
 async def test_an_event_ends_what_waits_inside_and_only_that() -> None:

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from orchestrator.breaker import Breaker
-from orchestrator.drafting import DraftSession
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
-from orchestrator.peer_sequence import PeerSequence
+from orchestrator.peers.breaker import Breaker
+from orchestrator.peers.sequence import PeerSequence
+from orchestrator.rounds.drafting import DraftSession
+from orchestrator.sessions.store import SessionStore
+from orchestrator.sessions.text import Codec
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.session import SessionSpeculation
-from orchestrator.store import SessionStore
-from orchestrator.text import Codec
 from slipstream.engine.errors import UnknownHandleError
 from slipstream.engine.leases import Leases
 from slipstream.hosting.tokenizer_files import load_tokenizer_files

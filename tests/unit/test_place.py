@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.place import Place
+from orchestrator.processes.place import Place
 
 
 @given(st.integers(1, 64), st.data())

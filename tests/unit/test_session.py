@@ -3,8 +3,8 @@ import json
 import pytest
 
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
-from orchestrator.session import FinishReason, Session, TurnLimits, common_prefix_length
-from orchestrator.text import Codec, Message
+from orchestrator.sessions.session import FinishReason, Session, TurnLimits, common_prefix_length
+from orchestrator.sessions.text import Codec, Message
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from slipstream.sampling.rule import Acceptance, SamplingRule
 

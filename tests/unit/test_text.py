@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from orchestrator.text import Codec, Detokenizer, Message, NoChatTemplateError, StopMatcher
+from orchestrator.sessions.text import Codec, Detokenizer, Message, NoChatTemplateError, StopMatcher
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from opentelemetry.context import Context
 
-from orchestrator.generation import ResolvedTurn
-from orchestrator.pair import ServedPair
-from orchestrator.turns import TurnDelta, TurnEvent
+from orchestrator.processes.pair import ServedPair
+from orchestrator.sessions.settings import ResolvedTurn
+from orchestrator.sessions.turns import TurnDelta, TurnEvent
 from slipstream.sampling.rule import MAX_SEED
 
 MAX_CHOICES = 64

@@ -12,13 +12,13 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 
-from orchestrator.generation import ResolvedTurn
-from orchestrator.interrupt import Interrupt
-from orchestrator.rounds import Round, Rounds
-from orchestrator.session import FinishReason, Turn, common_prefix_length
+from orchestrator.rounds.rounds import Round, Rounds
+from orchestrator.sessions.interrupt import Interrupt
+from orchestrator.sessions.session import FinishReason, Turn, common_prefix_length
+from orchestrator.sessions.settings import ResolvedTurn
+from orchestrator.sessions.store import SessionRecord
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
-from orchestrator.store import SessionRecord
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import tracer

@@ -14,8 +14,8 @@ import grpc
 from grpc_status import rpc_status
 
 from orchestrator.errors import NotReadyError
-from orchestrator.pair import ServedPair
-from orchestrator.place import Place
+from orchestrator.processes.pair import ServedPair
+from orchestrator.processes.place import Place
 from orchestrator.service import Context, OrchestratorService, page_of
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.channel import open_channel

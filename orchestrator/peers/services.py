@@ -14,9 +14,9 @@ from typing import Protocol
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from orchestrator.peer_sequence import PeerSequence, Position
+from orchestrator.peers.sequence import PeerSequence, Position
+from orchestrator.sessions.text import Codec
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal
-from orchestrator.text import Codec
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.item_stream import ItemStream

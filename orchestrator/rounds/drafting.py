@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
-from orchestrator.breaker import Breaker
-from orchestrator.peer_sequence import REASONS_TO_RESTATE, PeerSequence, Position
-from orchestrator.peers import DraftPeer, ModelInfo, PeerTiming, Terms
+from orchestrator.peers.breaker import Breaker
+from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence, Position
+from orchestrator.peers.services import DraftPeer, ModelInfo, PeerTiming, Terms
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import RoundPlan
 from orchestrator.speculation.proposal import Branch, Proposal

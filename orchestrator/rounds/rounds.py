@@ -15,9 +15,11 @@ from dataclasses import dataclass
 
 from opentelemetry.trace import Span
 
-from orchestrator.drafting import DraftRequest, DraftSession, DraftSide
-from orchestrator.generation import ResolvedTurn
-from orchestrator.peers import ModelInfo, PeerTiming, Verification
+from orchestrator.peers.services import ModelInfo, PeerTiming, Verification
+from orchestrator.rounds.drafting import DraftRequest, DraftSession, DraftSide
+from orchestrator.rounds.verifying import VerifierSide
+from orchestrator.sessions.settings import ResolvedTurn
+from orchestrator.sessions.store import SessionRecord
 from orchestrator.speculation.beginnings import waits_for_proposal
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
@@ -25,8 +27,6 @@ from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import PLAIN, Overlap, Regime, RoundPlan
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
 from orchestrator.speculation.session import Candidate
-from orchestrator.store import SessionRecord
-from orchestrator.verifying import VerifierSide
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
 
 log = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.drafting import DraftSession
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
-from orchestrator.peer_sequence import PeerSequence
-from orchestrator.session import Session
-from orchestrator.text import Codec
+from orchestrator.peers.sequence import PeerSequence
+from orchestrator.rounds.drafting import DraftSession
+from orchestrator.sessions.session import Session
+from orchestrator.sessions.text import Codec
 
 _REMEMBERED_EXPIRED_IDS = 10_000
 

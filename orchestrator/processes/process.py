@@ -8,12 +8,12 @@ import logging
 import sys
 from contextlib import AsyncExitStack
 
-from orchestrator.config import OrchestratorSettings
-from orchestrator.pair import ServedPair
-from orchestrator.place import Place
+from orchestrator.processes.pair import ServedPair
+from orchestrator.processes.place import Place
+from orchestrator.processes.settings import OrchestratorSettings
+from orchestrator.processes.siblings import Siblings, SiblingService
 from orchestrator.service import OrchestratorService
-from orchestrator.siblings import Siblings, SiblingService
-from orchestrator.store import random_id
+from orchestrator.sessions.store import random_id
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.server import Server
 from slipstream.telemetry.tracing import configure_tracing

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from opentelemetry.context import Context
 
 from orchestrator.errors import ChatProtocolError, SessionBusyError
-from orchestrator.generation import GenerationSettings
-from orchestrator.pair import ServedPair
-from orchestrator.store import SessionRecord
-from orchestrator.turns import TurnEvent
+from orchestrator.processes.pair import ServedPair
+from orchestrator.sessions.settings import GenerationSettings
+from orchestrator.sessions.store import SessionRecord
+from orchestrator.sessions.turns import TurnEvent
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestrator.config import OrchestratorSettings
-from orchestrator.place import Place
-from orchestrator.process import run_process
+from orchestrator.processes.place import Place
+from orchestrator.processes.process import run_process
+from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.parent import end_with
 from slipstream.rpc.server import AddressInUseError
 

@@ -14,10 +14,10 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.errors import VerifierLostError
-from orchestrator.peer_sequence import REASONS_TO_RESTATE, PeerSequence
-from orchestrator.peers import ModelInfo, Terms, Verification
+from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence
+from orchestrator.peers.services import ModelInfo, Terms, Verification
+from orchestrator.peers.verifiers import Verifiers
 from orchestrator.speculation.proposal import Proposal
-from orchestrator.verifiers import Verifiers
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import LogprobRequest

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, TypeVar
 
 from orchestrator.errors import PromptTooLongError
-from orchestrator.session import TurnLimits
+from orchestrator.sessions.session import TurnLimits
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings

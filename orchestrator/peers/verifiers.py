@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.breaker import Breaker
-from orchestrator.peer_sequence import PeerSequence
-from orchestrator.peers import ModelInfo, VerifierPeer
+from orchestrator.peers.breaker import Breaker
+from orchestrator.peers.sequence import PeerSequence
+from orchestrator.peers.services import ModelInfo, VerifierPeer
 
 log = logging.getLogger(__name__)
 

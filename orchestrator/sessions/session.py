@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
-from orchestrator.text import Codec, Detokenizer, Message
+from orchestrator.sessions.text import Codec, Detokenizer, Message
 from slipstream.sampling.rule import Acceptance, SamplingRule
 
 

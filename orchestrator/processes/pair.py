@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from opentelemetry.context import Context
 
-from orchestrator.config import OrchestratorSettings
-from orchestrator.drafting import DraftSession, DraftSide
 from orchestrator.errors import NotReadyError, SessionBusyError
-from orchestrator.generation import GenerationSettings, ModelLimits, ResolvedTurn, resolve
-from orchestrator.peers import DraftPeer, ModelInfo, VerifierPeer
-from orchestrator.rounds import Rounds
+from orchestrator.peers.services import DraftPeer, ModelInfo, VerifierPeer
+from orchestrator.peers.verifiers import Verifiers
+from orchestrator.processes.settings import OrchestratorSettings
+from orchestrator.rounds.drafting import DraftSession, DraftSide
+from orchestrator.rounds.rounds import Rounds
+from orchestrator.rounds.verifying import VerifierSide
+from orchestrator.sessions.settings import GenerationSettings, ModelLimits, ResolvedTurn, resolve
+from orchestrator.sessions.store import SessionRecord, SessionStore, random_id
+from orchestrator.sessions.text import Codec
+from orchestrator.sessions.turns import TurnEvent, TurnRunner
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory
 from orchestrator.speculation.session import SessionSpeculation
-from orchestrator.store import SessionRecord, SessionStore, random_id
-from orchestrator.text import Codec
-from orchestrator.turns import TurnEvent, TurnRunner
-from orchestrator.verifiers import Verifiers
-from orchestrator.verifying import VerifierSide
 from slipstream.errors import SlipstreamError, TokenizerMismatchError
 from slipstream.sampling.matcher import StructureCompiler
 from slipstream.sampling.rule import Acceptance
