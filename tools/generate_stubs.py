@@ -1,13 +1,14 @@
-"""Generate the Python stubs of protos/ into slipstream/v1 (or, with --check, say whether they are up to date)."""
+"""Generate the Python stubs of protos/slipstream beside their packages (or, with --check, say whether they are up to date).
+
+The stubs of google/rpc come with googleapis-common-protos.
+"""
 
 from __future__ import annotations
 
 import argparse
 import filecmp
-import shutil
 import sys
 import tempfile
-from importlib.metadata import files as distribution_files
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,22 +16,12 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
-GOOGLEAPIS = ROOT / "build" / "googleapis"
-STATUS_PROTO = "google/rpc/status.proto"
-
-
-def copy_googleapis() -> None:
-    """Put google/rpc/status.proto, which comes with googleapis-common-protos, where buf and protoc find it."""
-    source = next(f for f in distribution_files("googleapis-common-protos") or [] if str(f) == STATUS_PROTO)
-    destination = GOOGLEAPIS / STATUS_PROTO
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(str(source.locate()), destination)
 
 
 def generate(out: Path) -> None:
     """Write message and service stubs with their type stubs into ``out``; SystemExit if protoc refuses."""
-    sources = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
-    includes = [f"-I{PROTOS}", f"-I{GOOGLEAPIS}", f"-I{files('grpc_tools') / '_proto'}"]
+    sources = sorted(str(path.relative_to(PROTOS)) for path in (PROTOS / "slipstream").rglob("*.proto"))
+    includes = [f"-I{PROTOS}", f"-I{files('grpc_tools') / '_proto'}"]
     outputs = [
         f"--python_out={out}",
         f"--grpc_python_out={out}",
@@ -46,7 +37,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the committed stubs are stale")
     options = parser.parse_args()
-    copy_googleapis()
     if not options.check:
         generate(ROOT)
         return

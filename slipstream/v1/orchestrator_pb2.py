@@ -22,14 +22,15 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
-from slipstream.v1 import model_pb2 as slipstream_dot_v1_dot_model__pb2
+from slipstream.v1 import generation_pb2 as slipstream_dot_v1_dot_generation__pb2
 from slipstream.v1 import sampling_pb2 as slipstream_dot_v1_dot_sampling__pb2
+from slipstream.v1 import session_pb2 as slipstream_dot_v1_dot_session__pb2
+from slipstream.v1 import turn_pb2 as slipstream_dot_v1_dot_turn__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slipstream/v1/orchestrator.proto\x12\rslipstream.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x19slipstream/v1/model.proto\x1a\x1cslipstream/v1/sampling.proto\"\xbc\x04\n\x12GenerationSettings\x12\x33\n\x08sampling\x18\x01 \x01(\x0b\x32!.slipstream.v1.SamplingParameters\x12\x1c\n\x0fmax_token_count\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1c\n\x0fmin_token_count\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x14\n\x0cstop_strings\x18\x04 \x03(\t\x12/\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1a.slipstream.v1.Speculation\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x1e\n\x11ignore_end_tokens\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12!\n\x14include_stop_in_text\x18\x08 \x01(\x08H\x03\x88\x01\x01\x12\x30\n\x08logprobs\x18\t \x01(\x0b\x32\x1e.slipstream.v1.LogprobSettings\x12+\n\tstructure\x18\n \x01(\x0b\x32\x18.slipstream.v1.Structure\x12-\n\nacceptance\x18\x0b \x01(\x0e\x32\x19.slipstream.v1.Acceptance\x12\x1b\n\x0eproposal_top_k\x18\x0c \x01(\x05H\x04\x88\x01\x01\x42\x12\n\x10_max_token_countB\x12\n\x10_min_token_countB\x14\n\x12_ignore_end_tokensB\x17\n\x15_include_stop_in_textB\x11\n\x0f_proposal_top_k\"4\n\x0fLogprobSettings\x12\x11\n\ttop_count\x18\x01 \x01(\x05\x12\x0e\n\x06prompt\x18\x02 \x01(\x08\"\xd5\x03\n\x0bSpeculation\x12-\n\x04mode\x18\x01 \x01(\x0e\x32\x1f.slipstream.v1.Speculation.Mode\x12\x19\n\x0c\x64raft_length\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x33\n\x07overlap\x18\x03 \x01(\x0e\x32\".slipstream.v1.Speculation.Overlap\x12\x35\n\x08proposer\x18\x04 \x01(\x0e\x32#.slipstream.v1.Speculation.Proposer\"M\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0c\n\x08MODE_OFF\x10\x01\x12\x0e\n\nMODE_FIXED\x10\x02\x12\x11\n\rMODE_ADAPTIVE\x10\x03\"b\n\x07Overlap\x12\x17\n\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x10\n\x0cOVERLAP_NONE\x10\x01\x12\x15\n\x11OVERLAP_ENUMERATE\x10\x02\x12\x15\n\x11OVERLAP_RUN_AHEAD\x10\x03\"L\n\x08Proposer\x12\x18\n\x14PROPOSER_UNSPECIFIED\x10\x00\x12\x12\n\x0ePROPOSER_DRAFT\x10\x01\x12\x12\n\x0ePROPOSER_NGRAM\x10\x02\x42\x0f\n\r_draft_length\"(\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"7\n\x0bMessageList\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.slipstream.v1.Message\"\x1e\n\tTokenList\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xd6\x01\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1a.slipstream.v1.MessageListH\x00\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.slipstream.v1.TokenListH\x00\x12\x33\n\x08settings\x18\x04 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x14\n\x0c\x63hoice_count\x18\x05 \x01(\x05\x42\x08\n\x06prompt\"\xbc\x01\n\x10GenerateResponse\x12-\n\x07started\x18\x01 \x01(\x0b\x32\x1a.slipstream.v1.TurnStartedH\x00\x12)\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x18.slipstream.v1.TurnDeltaH\x00\x12/\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1b.slipstream.v1.TurnFinishedH\x00\x12\x14\n\x0c\x63hoice_index\x18\x04 \x01(\x05\x42\x07\n\x05\x65vent\"\x9f\x01\n\x0b\x43hatRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.StartChatH\x00\x12-\n\x07message\x18\x02 \x01(\x0b\x32\x1a.slipstream.v1.UserMessageH\x00\x12+\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x19.slipstream.v1.CancelTurnH\x00\x42\t\n\x07\x63ommand\"\x88\x01\n\tStartChat\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06system\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettingsB\r\n\x0b_session_idB\t\n\x07_system\"S\n\x0bUserMessage\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\t\x12\x33\n\x08settings\x18\x02 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\"\x0c\n\nCancelTurn\"\x82\x02\n\x0c\x43hatResponse\x12.\n\x06opened\x18\x01 \x01(\x0b\x32\x1c.slipstream.v1.SessionOpenedH\x00\x12-\n\x07started\x18\x02 \x01(\x0b\x32\x1a.slipstream.v1.TurnStartedH\x00\x12)\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x18.slipstream.v1.TurnDeltaH\x00\x12/\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1b.slipstream.v1.TurnFinishedH\x00\x12.\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x1c.slipstream.v1.CommandFailedH\x00\x42\x07\n\x05\x65vent\"8\n\rSessionOpened\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\"S\n\x0bTurnStarted\x12\x0c\n\x04turn\x18\x01 \x01(\x05\x12\x11\n\x04seed\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\x12prompt_token_count\x18\x03 \x01(\x05\x42\x07\n\x05_seed\"\x93\x01\n\tTurnDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12.\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12\x35\n\x0fprompt_logprobs\x18\x04 \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\"\xcd\x01\n\x0cTurnFinished\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.slipstream.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.slipstream.v1.Usage\x12\x39\n\x0bspeculation\x18\x03 \x01(\x0b\x32$.slipstream.v1.SpeculationStatistics\x12)\n\x06timing\x18\x04 \x01(\x0b\x32\x19.slipstream.v1.TurnTiming\"2\n\rCommandFailed\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\"^\n\x05Usage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\x05\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x02 \x01(\x05\x12\x1d\n\x15generated_token_count\x18\x03 \x01(\x05\"\xc4\x03\n\x15SpeculationStatistics\x12\x13\n\x0bround_count\x18\x01 \x01(\x05\x12\x13\n\x0b\x64raft_count\x18\x02 \x01(\x05\x12\x19\n\x11\x64raft_token_count\x18\x03 \x01(\x05\x12\x1c\n\x14\x61\x63\x63\x65pted_token_count\x18\x04 \x01(\x05\x12$\n\x1c\x61\x63\x63\x65pted_per_position_counts\x18\x05 \x03(\x05\x12#\n\x1b\x64rafted_per_position_counts\x18\x06 \x03(\x05\x12\x1b\n\x13\x64raft_failure_count\x18\x07 \x01(\x05\x12\x1f\n\x17synchronous_round_count\x18\x08 \x01(\x05\x12\x1e\n\x16\x65numerated_round_count\x18\t \x01(\x05\x12\x1d\n\x15run_ahead_round_count\x18\n \x01(\x05\x12\x11\n\thit_count\x18\x0b \x01(\x05\x12\x12\n\nmiss_count\x18\x0c \x01(\x05\x12\x19\n\x11ngram_token_count\x18\r \x01(\x05\x12\"\n\x1angram_accepted_token_count\x18\x0e \x01(\x05\x12\x1a\n\x12switched_off_count\x18\x0f \x01(\x05\"\xfb\x02\n\nTurnTiming\x12(\n\x05total\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13time_to_first_token\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05\x64raft\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06verify\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07network\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0corchestrator\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x64raft_hidden\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xfe\x01\n\x07Session\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nturn_count\x18\x05 \x01(\x05\x12\x13\n\x0btoken_count\x18\x06 \x01(\x05\x12\x0f\n\x07running\x18\x07 \x01(\x08\x12\x15\n\rmessage_count\x18\x08 \x01(\x05\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"g\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\x12(\n\x08messages\x18\x02 \x03(\x0b\x32\x16.slipstream.v1.Message\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.slipstream.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"\x16\n\x14GetServerInfoRequest\"\xa7\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12(\n\x06target\x18\x02 \x01(\x0b\x32\x18.slipstream.v1.ModelInfo\x12\'\n\x05\x64raft\x18\x03 \x01(\x0b\x32\x18.slipstream.v1.ModelInfo\x12!\n\x14\x64\x65\x66\x61ult_draft_length\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x10max_draft_length\x18\x05 \x01(\x05\x12\x1f\n\x17\x64\x65\x66\x61ult_max_token_count\x18\x06 \x01(\x05\x12\x1a\n\x12verifier_reachable\x18\x07 \x01(\x08\x12\x17\n\x0f\x64raft_reachable\x18\x08 \x01(\x08\x42\x17\n\x15_default_draft_length*\xe4\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46INISH_REASON_END_TOKEN\x10\x01\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x02\x12\x1c\n\x18\x46INISH_REASON_MAX_TOKENS\x10\x03\x12 \n\x1c\x46INISH_REASON_CONTEXT_LENGTH\x10\x04\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x05\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x06\x32\x8d\x04\n\x13OrchestratorService\x12M\n\x08Generate\x12\x1e.slipstream.v1.GenerateRequest\x1a\x1f.slipstream.v1.GenerateResponse0\x01\x12\x43\n\x04\x43hat\x12\x1a.slipstream.v1.ChatRequest\x1a\x1b.slipstream.v1.ChatResponse(\x01\x30\x01\x12Q\n\nGetSession\x12 .slipstream.v1.GetSessionRequest\x1a!.slipstream.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".slipstream.v1.ListSessionsRequest\x1a#.slipstream.v1.ListSessionsResponse\x12Z\n\rDeleteSession\x12#.slipstream.v1.DeleteSessionRequest\x1a$.slipstream.v1.DeleteSessionResponse\x12Z\n\rGetServerInfo\x12#.slipstream.v1.GetServerInfoRequest\x1a$.slipstream.v1.GetServerInfoResponseBS\n\x10\x61i.slipstream.v1B\x11OrchestratorProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slipstream/v1/orchestrator.proto\x12\rslipstream.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x1eslipstream/v1/generation.proto\x1a\x1cslipstream/v1/sampling.proto\x1a\x1bslipstream/v1/session.proto\x1a\x18slipstream/v1/turn.proto\"7\n\x0bMessageList\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.slipstream.v1.Message\"\x1e\n\tTokenList\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xb9\x02\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1a.slipstream.v1.MessageListH\x00\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.slipstream.v1.TokenListH\x00\x12\x33\n\x08settings\x18\x04 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x14\n\x0c\x63hoice_count\x18\x05 \x01(\x05\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x1a\n\x12\x61\x66ter_token_counts\x18\x07 \x03(\x05\x12\x31\n\rtemplate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x08\n\x06prompt\"Q\n\x10GenerateResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\x05\"\xb2\x01\n\x14\x43reateSessionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x06system\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x31\n\rtemplate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_system\"@\n\x15\x43reateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\"\x9d\x01\n\x12SendMessageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x33\n\x08settings\x18\x04 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x19\n\x11\x61\x66ter_token_count\x18\x05 \x01(\x05\">\n\x13SendMessageResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\"O\n\x10WatchTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\x05\x12\x19\n\x11\x61\x66ter_token_count\x18\x03 \x01(\x05\"<\n\x11WatchTurnResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\"5\n\x11\x43\x61ncelTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\x05\"\x14\n\x12\x43\x61ncelTurnResponse\"\xb3\x01\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x18.slipstream.v1.StartChatH\x00\x12-\n\x07message\x18\x03 \x01(\x0b\x32\x1a.slipstream.v1.UserMessageH\x00\x12+\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x19.slipstream.v1.CancelTurnH\x00\x42\t\n\x07\x63ommand\"\xbb\x01\n\tStartChat\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06system\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x31\n\rtemplate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\r\n\x0b_session_idB\t\n\x07_system\"n\n\x0bUserMessage\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\t\x12\x33\n\x08settings\x18\x02 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x19\n\x11\x61\x66ter_token_count\x18\x03 \x01(\x05\";\n\nCancelTurn\x12\x0e\n\x04turn\x18\x01 \x01(\x05H\x00\x12\x14\n\nrequest_id\x18\x02 \x01(\tH\x00\x42\x07\n\x05which\"\xd0\x01\n\x0c\x43hatResponse\x12.\n\x06opened\x18\x01 \x01(\x0b\x32\x1c.slipstream.v1.SessionOpenedH\x00\x12(\n\x04turn\x18\x02 \x01(\x0b\x32\x18.slipstream.v1.TurnEventH\x00\x12.\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x1c.slipstream.v1.CommandFailedH\x00\x12-\n\x07\x63losing\x18\x04 \x01(\x0b\x32\x1a.slipstream.v1.ChatClosingH\x00\x42\x07\n\x05\x65vent\"8\n\rSessionOpened\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\"F\n\rCommandFailed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"0\n\x0b\x43hatClosing\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x9c\x01\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\x12(\n\x08messages\x18\x02 \x03(\x0b\x32\x16.slipstream.v1.Message\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.slipstream.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"\x16\n\x14GetServerInfoRequest\"\x9c\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12$\n\x06target\x18\x02 \x01(\x0b\x32\x14.slipstream.v1.Model\x12#\n\x05\x64raft\x18\x03 \x01(\x0b\x32\x14.slipstream.v1.Model\x12\x37\n\x13\x64\x65\x66\x61ult_speculation\x18\x04 \x01(\x0b\x32\x1a.slipstream.v1.Speculation\x12\x18\n\x10max_draft_length\x18\x05 \x01(\x05\x12\x1f\n\x17\x64\x65\x66\x61ult_max_token_count\x18\x06 \x01(\x05\x12\x1a\n\x12verifier_reachable\x18\x07 \x01(\x08\x12\x17\n\x0f\x64raft_reachable\x18\x08 \x01(\x08\"\xa6\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x15\n\rend_token_ids\x18\x06 \x03(\x05\x12<\n\x11sampling_defaults\x18\x07 \x01(\x0b\x32!.slipstream.v1.SamplingParameters\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x18\n\x10max_draft_length\x18\n \x01(\x05\x12\x1b\n\x13weights_fingerprint\x18\x0b \x01(\t2\xe6\x06\n\x13OrchestratorService\x12M\n\x08Generate\x12\x1e.slipstream.v1.GenerateRequest\x1a\x1f.slipstream.v1.GenerateResponse0\x01\x12Z\n\rCreateSession\x12#.slipstream.v1.CreateSessionRequest\x1a$.slipstream.v1.CreateSessionResponse\x12V\n\x0bSendMessage\x12!.slipstream.v1.SendMessageRequest\x1a\".slipstream.v1.SendMessageResponse0\x01\x12P\n\tWatchTurn\x12\x1f.slipstream.v1.WatchTurnRequest\x1a .slipstream.v1.WatchTurnResponse0\x01\x12Q\n\nCancelTurn\x12 .slipstream.v1.CancelTurnRequest\x1a!.slipstream.v1.CancelTurnResponse\x12\x43\n\x04\x43hat\x12\x1a.slipstream.v1.ChatRequest\x1a\x1b.slipstream.v1.ChatResponse(\x01\x30\x01\x12Q\n\nGetSession\x12 .slipstream.v1.GetSessionRequest\x1a!.slipstream.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".slipstream.v1.ListSessionsRequest\x1a#.slipstream.v1.ListSessionsResponse\x12Z\n\rDeleteSession\x12#.slipstream.v1.DeleteSessionRequest\x1a$.slipstream.v1.DeleteSessionResponse\x12Z\n\rGetServerInfo\x12#.slipstream.v1.GetServerInfoRequest\x1a$.slipstream.v1.GetServerInfoResponseBS\n\x10\x61i.slipstream.v1B\x11OrchestratorProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,74 +38,64 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slipstream.v1.orchestrator_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020ai.slipstream.v1B\021OrchestratorProtoP\001Z\032slipstream/v1;slipstreamv1\252\002\rSlipstream.V1'
-  _globals['_FINISHREASON']._serialized_start=4933
-  _globals['_FINISHREASON']._serialized_end=5161
-  _globals['_GENERATIONSETTINGS']._serialized_start=199
-  _globals['_GENERATIONSETTINGS']._serialized_end=771
-  _globals['_LOGPROBSETTINGS']._serialized_start=773
-  _globals['_LOGPROBSETTINGS']._serialized_end=825
-  _globals['_SPECULATION']._serialized_start=828
-  _globals['_SPECULATION']._serialized_end=1297
-  _globals['_SPECULATION_MODE']._serialized_start=1025
-  _globals['_SPECULATION_MODE']._serialized_end=1102
-  _globals['_SPECULATION_OVERLAP']._serialized_start=1104
-  _globals['_SPECULATION_OVERLAP']._serialized_end=1202
-  _globals['_SPECULATION_PROPOSER']._serialized_start=1204
-  _globals['_SPECULATION_PROPOSER']._serialized_end=1280
-  _globals['_MESSAGE']._serialized_start=1299
-  _globals['_MESSAGE']._serialized_end=1339
-  _globals['_MESSAGELIST']._serialized_start=1341
-  _globals['_MESSAGELIST']._serialized_end=1396
-  _globals['_TOKENLIST']._serialized_start=1398
-  _globals['_TOKENLIST']._serialized_end=1428
-  _globals['_GENERATEREQUEST']._serialized_start=1431
-  _globals['_GENERATEREQUEST']._serialized_end=1645
-  _globals['_GENERATERESPONSE']._serialized_start=1648
-  _globals['_GENERATERESPONSE']._serialized_end=1836
-  _globals['_CHATREQUEST']._serialized_start=1839
-  _globals['_CHATREQUEST']._serialized_end=1998
-  _globals['_STARTCHAT']._serialized_start=2001
-  _globals['_STARTCHAT']._serialized_end=2137
-  _globals['_USERMESSAGE']._serialized_start=2139
-  _globals['_USERMESSAGE']._serialized_end=2222
-  _globals['_CANCELTURN']._serialized_start=2224
-  _globals['_CANCELTURN']._serialized_end=2236
-  _globals['_CHATRESPONSE']._serialized_start=2239
-  _globals['_CHATRESPONSE']._serialized_end=2497
-  _globals['_SESSIONOPENED']._serialized_start=2499
-  _globals['_SESSIONOPENED']._serialized_end=2555
-  _globals['_TURNSTARTED']._serialized_start=2557
-  _globals['_TURNSTARTED']._serialized_end=2640
-  _globals['_TURNDELTA']._serialized_start=2643
-  _globals['_TURNDELTA']._serialized_end=2790
-  _globals['_TURNFINISHED']._serialized_start=2793
-  _globals['_TURNFINISHED']._serialized_end=2998
-  _globals['_COMMANDFAILED']._serialized_start=3000
-  _globals['_COMMANDFAILED']._serialized_end=3050
-  _globals['_USAGE']._serialized_start=3052
-  _globals['_USAGE']._serialized_end=3146
-  _globals['_SPECULATIONSTATISTICS']._serialized_start=3149
-  _globals['_SPECULATIONSTATISTICS']._serialized_end=3601
-  _globals['_TURNTIMING']._serialized_start=3604
-  _globals['_TURNTIMING']._serialized_end=3983
-  _globals['_SESSION']._serialized_start=3986
-  _globals['_SESSION']._serialized_end=4240
-  _globals['_GETSESSIONREQUEST']._serialized_start=4242
-  _globals['_GETSESSIONREQUEST']._serialized_end=4281
-  _globals['_GETSESSIONRESPONSE']._serialized_start=4283
-  _globals['_GETSESSIONRESPONSE']._serialized_end=4386
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=4388
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=4448
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=4450
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=4539
-  _globals['_DELETESESSIONREQUEST']._serialized_start=4541
-  _globals['_DELETESESSIONREQUEST']._serialized_end=4583
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=4585
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=4608
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=4610
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=4632
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=4635
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=4930
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=5164
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=5689
+  _globals['_MESSAGELIST']._serialized_start=226
+  _globals['_MESSAGELIST']._serialized_end=281
+  _globals['_TOKENLIST']._serialized_start=283
+  _globals['_TOKENLIST']._serialized_end=313
+  _globals['_GENERATEREQUEST']._serialized_start=316
+  _globals['_GENERATEREQUEST']._serialized_end=629
+  _globals['_GENERATERESPONSE']._serialized_start=631
+  _globals['_GENERATERESPONSE']._serialized_end=712
+  _globals['_CREATESESSIONREQUEST']._serialized_start=715
+  _globals['_CREATESESSIONREQUEST']._serialized_end=893
+  _globals['_CREATESESSIONRESPONSE']._serialized_start=895
+  _globals['_CREATESESSIONRESPONSE']._serialized_end=959
+  _globals['_SENDMESSAGEREQUEST']._serialized_start=962
+  _globals['_SENDMESSAGEREQUEST']._serialized_end=1119
+  _globals['_SENDMESSAGERESPONSE']._serialized_start=1121
+  _globals['_SENDMESSAGERESPONSE']._serialized_end=1183
+  _globals['_WATCHTURNREQUEST']._serialized_start=1185
+  _globals['_WATCHTURNREQUEST']._serialized_end=1264
+  _globals['_WATCHTURNRESPONSE']._serialized_start=1266
+  _globals['_WATCHTURNRESPONSE']._serialized_end=1326
+  _globals['_CANCELTURNREQUEST']._serialized_start=1328
+  _globals['_CANCELTURNREQUEST']._serialized_end=1381
+  _globals['_CANCELTURNRESPONSE']._serialized_start=1383
+  _globals['_CANCELTURNRESPONSE']._serialized_end=1403
+  _globals['_CHATREQUEST']._serialized_start=1406
+  _globals['_CHATREQUEST']._serialized_end=1585
+  _globals['_STARTCHAT']._serialized_start=1588
+  _globals['_STARTCHAT']._serialized_end=1775
+  _globals['_USERMESSAGE']._serialized_start=1777
+  _globals['_USERMESSAGE']._serialized_end=1887
+  _globals['_CANCELTURN']._serialized_start=1889
+  _globals['_CANCELTURN']._serialized_end=1948
+  _globals['_CHATRESPONSE']._serialized_start=1951
+  _globals['_CHATRESPONSE']._serialized_end=2159
+  _globals['_SESSIONOPENED']._serialized_start=2161
+  _globals['_SESSIONOPENED']._serialized_end=2217
+  _globals['_COMMANDFAILED']._serialized_start=2219
+  _globals['_COMMANDFAILED']._serialized_end=2289
+  _globals['_CHATCLOSING']._serialized_start=2291
+  _globals['_CHATCLOSING']._serialized_end=2339
+  _globals['_GETSESSIONREQUEST']._serialized_start=2341
+  _globals['_GETSESSIONREQUEST']._serialized_end=2380
+  _globals['_GETSESSIONRESPONSE']._serialized_start=2383
+  _globals['_GETSESSIONRESPONSE']._serialized_end=2539
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=2541
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=2601
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=2603
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=2692
+  _globals['_DELETESESSIONREQUEST']._serialized_start=2694
+  _globals['_DELETESESSIONREQUEST']._serialized_end=2736
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=2738
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=2761
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=2763
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=2785
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=2788
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=3072
+  _globals['_MODEL']._serialized_start=3075
+  _globals['_MODEL']._serialized_end=3369
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=3372
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=4242
 # @@protoc_insertion_point(module_scope)

@@ -5,14 +5,14 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
-from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.rpc import status_pb2 as _status_pb2
-from slipstream.v1 import model_pb2 as _model_pb2
+from slipstream.v1 import generation_pb2 as _generation_pb2
 from slipstream.v1 import sampling_pb2 as _sampling_pb2
+from slipstream.v1 import session_pb2 as _session_pb2
+from slipstream.v1 import turn_pb2 as _turn_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -24,309 +24,21 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _FinishReason:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishReason.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
-    FINISH_REASON_END_TOKEN: _FinishReason.ValueType  # 1
-    """The target chose an end token."""
-    FINISH_REASON_STOP_STRING: _FinishReason.ValueType  # 2
-    """A stop string came up."""
-    FINISH_REASON_MAX_TOKENS: _FinishReason.ValueType  # 3
-    """max_token_count tokens were generated."""
-    FINISH_REASON_CONTEXT_LENGTH: _FinishReason.ValueType  # 4
-    """The model's context is full."""
-    FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 5
-    """The client cancelled."""
-    FINISH_REASON_STOP_TOKEN: _FinishReason.ValueType  # 6
-    """One of stop_token_ids was chosen."""
-
-class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
-
-FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
-FINISH_REASON_END_TOKEN: FinishReason.ValueType  # 1
-"""The target chose an end token."""
-FINISH_REASON_STOP_STRING: FinishReason.ValueType  # 2
-"""A stop string came up."""
-FINISH_REASON_MAX_TOKENS: FinishReason.ValueType  # 3
-"""max_token_count tokens were generated."""
-FINISH_REASON_CONTEXT_LENGTH: FinishReason.ValueType  # 4
-"""The model's context is full."""
-FINISH_REASON_CANCELLED: FinishReason.ValueType  # 5
-"""The client cancelled."""
-FINISH_REASON_STOP_TOKEN: FinishReason.ValueType  # 6
-"""One of stop_token_ids was chosen."""
-Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
-
-@_typing.final
-class GenerationSettings(_message.Message):
-    """How tokens are chosen, where a turn ends and how it is sped up. Unset fields take the server's defaults."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SAMPLING_FIELD_NUMBER: _builtins.int
-    MAX_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    MIN_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    STOP_STRINGS_FIELD_NUMBER: _builtins.int
-    SPECULATION_FIELD_NUMBER: _builtins.int
-    STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    IGNORE_END_TOKENS_FIELD_NUMBER: _builtins.int
-    INCLUDE_STOP_IN_TEXT_FIELD_NUMBER: _builtins.int
-    LOGPROBS_FIELD_NUMBER: _builtins.int
-    STRUCTURE_FIELD_NUMBER: _builtins.int
-    ACCEPTANCE_FIELD_NUMBER: _builtins.int
-    PROPOSAL_TOP_K_FIELD_NUMBER: _builtins.int
-    max_token_count: _builtins.int
-    """Most tokens to generate, at least 1. Unset: the server's default. Never past the context length."""
-    min_token_count: _builtins.int
-    """Fewest tokens before an end token may be chosen. Unset: 0."""
-    ignore_end_tokens: _builtins.bool
-    """Go on when the model chooses one of its own end tokens. Unset: false."""
-    include_stop_in_text: _builtins.bool
-    """Show the stop string, or the stop token's text, that ended the turn. Unset: false."""
-    acceptance: _sampling_pb2.Acceptance.ValueType
-    """UNSPECIFIED: COUPLED. A session keeps the acceptance of its first turn."""
-    proposal_top_k: _builtins.int
-    """For RATIO: the draft samples from its own distribution cut to this many tokens, from 1 to 1024. Unset: 64."""
-    @_builtins.property
-    def sampling(self) -> _sampling_pb2.SamplingParameters: ...
-    @_builtins.property
-    def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The turn ends before the first of these in its text. None may be empty; at most 16."""
-
-    @_builtins.property
-    def speculation(self) -> Global___Speculation: ...
-    @_builtins.property
-    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens that end the turn besides the model's own end tokens. Their text is shown only with
-        include_stop_in_text. At most 64.
-        """
-
-    @_builtins.property
-    def logprobs(self) -> Global___LogprobSettings:
-        """Set: log-probabilities are reported."""
-
-    @_builtins.property
-    def structure(self) -> _sampling_pb2.Structure:
-        """Not together with ignore_end_tokens, min_token_count, allowed_token_ids or banned_token_ids."""
-
-    def __init__(
-        self,
-        *,
-        sampling: _sampling_pb2.SamplingParameters | None = ...,
-        max_token_count: _builtins.int | None = ...,
-        min_token_count: _builtins.int | None = ...,
-        stop_strings: _abc.Iterable[_builtins.str] | None = ...,
-        speculation: Global___Speculation | None = ...,
-        stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        ignore_end_tokens: _builtins.bool | None = ...,
-        include_stop_in_text: _builtins.bool | None = ...,
-        logprobs: Global___LogprobSettings | None = ...,
-        structure: _sampling_pb2.Structure | None = ...,
-        acceptance: _sampling_pb2.Acceptance.ValueType = ...,
-        proposal_top_k: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "structure", b"structure"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "acceptance", b"acceptance", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "structure", b"structure"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__ignore_end_tokens: _TypeAlias = _typing.Literal["ignore_end_tokens"]  # noqa: Y015
-    _WhichOneofArgType__ignore_end_tokens: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens"]  # noqa: Y015
-    _WhichOneofReturnType__include_stop_in_text: _TypeAlias = _typing.Literal["include_stop_in_text"]  # noqa: Y015
-    _WhichOneofArgType__include_stop_in_text: _TypeAlias = _typing.Literal["_include_stop_in_text", b"_include_stop_in_text"]  # noqa: Y015
-    _WhichOneofReturnType__max_token_count: _TypeAlias = _typing.Literal["max_token_count"]  # noqa: Y015
-    _WhichOneofArgType__max_token_count: _TypeAlias = _typing.Literal["_max_token_count", b"_max_token_count"]  # noqa: Y015
-    _WhichOneofReturnType__min_token_count: _TypeAlias = _typing.Literal["min_token_count"]  # noqa: Y015
-    _WhichOneofArgType__min_token_count: _TypeAlias = _typing.Literal["_min_token_count", b"_min_token_count"]  # noqa: Y015
-    _WhichOneofReturnType__proposal_top_k: _TypeAlias = _typing.Literal["proposal_top_k"]  # noqa: Y015
-    _WhichOneofArgType__proposal_top_k: _TypeAlias = _typing.Literal["_proposal_top_k", b"_proposal_top_k"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__ignore_end_tokens) -> _WhichOneofReturnType__ignore_end_tokens | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__include_stop_in_text) -> _WhichOneofReturnType__include_stop_in_text | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_token_count) -> _WhichOneofReturnType__max_token_count | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_token_count) -> _WhichOneofReturnType__min_token_count | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__proposal_top_k) -> _WhichOneofReturnType__proposal_top_k | None: ...
-
-Global___GenerationSettings: _TypeAlias = GenerationSettings  # noqa: Y015
-
-@_typing.final
-class LogprobSettings(_message.Message):
-    """Which log-probabilities to report. They are the target's own, from its logits before any of the sampling parameters."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOP_COUNT_FIELD_NUMBER: _builtins.int
-    PROMPT_FIELD_NUMBER: _builtins.int
-    top_count: _builtins.int
-    """How many of the likeliest tokens to report beside each chosen one, from 0 to 20."""
-    prompt: _builtins.bool
-    """Report the prompt's tokens too, from the second on. The prompt is then computed afresh, without prefix reuse."""
-    def __init__(
-        self,
-        *,
-        top_count: _builtins.int = ...,
-        prompt: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "top_count", b"top_count"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LogprobSettings: _TypeAlias = LogprobSettings  # noqa: Y015
-
-@_typing.final
-class Speculation(_message.Message):
-    """How many tokens the draft proposes a round. It changes the speed, never the text."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    class _Mode:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Speculation._Mode.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        MODE_UNSPECIFIED: Speculation._Mode.ValueType  # 0
-        """The server's default."""
-        MODE_OFF: Speculation._Mode.ValueType  # 1
-        """Plain decoding: one token a round."""
-        MODE_FIXED: Speculation._Mode.ValueType  # 2
-        """draft_length tokens a round."""
-        MODE_ADAPTIVE: Speculation._Mode.ValueType  # 3
-        """As many as pay, from what rounds have brought and taken so far; none where speculation would cost."""
-
-    class Mode(_Mode, metaclass=_ModeEnumTypeWrapper): ...
-    MODE_UNSPECIFIED: Speculation.Mode.ValueType  # 0
-    """The server's default."""
-    MODE_OFF: Speculation.Mode.ValueType  # 1
-    """Plain decoding: one token a round."""
-    MODE_FIXED: Speculation.Mode.ValueType  # 2
-    """draft_length tokens a round."""
-    MODE_ADAPTIVE: Speculation.Mode.ValueType  # 3
-    """As many as pay, from what rounds have brought and taken so far; none where speculation would cost."""
-
-    class _Overlap:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _OverlapEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Speculation._Overlap.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        OVERLAP_UNSPECIFIED: Speculation._Overlap.ValueType  # 0
-        """MODE_ADAPTIVE: whatever is fastest. MODE_FIXED: OVERLAP_NONE."""
-        OVERLAP_NONE: Speculation._Overlap.ValueType  # 1
-        """Nothing: each round waits for its proposal."""
-        OVERLAP_ENUMERATE: Speculation._Overlap.ValueType  # 2
-        """It prepares for what verification may answer; a round waits where it did not prepare for the answer."""
-        OVERLAP_RUN_AHEAD: Speculation._Overlap.ValueType  # 3
-        """It works rounds ahead, and no round waits for it."""
-
-    class Overlap(_Overlap, metaclass=_OverlapEnumTypeWrapper):
-        """What the draft does while the target verifies."""
-
-    OVERLAP_UNSPECIFIED: Speculation.Overlap.ValueType  # 0
-    """MODE_ADAPTIVE: whatever is fastest. MODE_FIXED: OVERLAP_NONE."""
-    OVERLAP_NONE: Speculation.Overlap.ValueType  # 1
-    """Nothing: each round waits for its proposal."""
-    OVERLAP_ENUMERATE: Speculation.Overlap.ValueType  # 2
-    """It prepares for what verification may answer; a round waits where it did not prepare for the answer."""
-    OVERLAP_RUN_AHEAD: Speculation.Overlap.ValueType  # 3
-    """It works rounds ahead, and no round waits for it."""
-
-    class _Proposer:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _ProposerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Speculation._Proposer.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        PROPOSER_UNSPECIFIED: Speculation._Proposer.ValueType  # 0
-        """MODE_ADAPTIVE: whoever is expected to have most tokens accepted. MODE_FIXED: the draft service."""
-        PROPOSER_DRAFT: Speculation._Proposer.ValueType  # 1
-        """The draft service."""
-        PROPOSER_NGRAM: Speculation._Proposer.ValueType  # 2
-        """The session's own tokens, where they repeat themselves; the draft service is not asked."""
-
-    class Proposer(_Proposer, metaclass=_ProposerEnumTypeWrapper):
-        """Who proposes."""
-
-    PROPOSER_UNSPECIFIED: Speculation.Proposer.ValueType  # 0
-    """MODE_ADAPTIVE: whoever is expected to have most tokens accepted. MODE_FIXED: the draft service."""
-    PROPOSER_DRAFT: Speculation.Proposer.ValueType  # 1
-    """The draft service."""
-    PROPOSER_NGRAM: Speculation.Proposer.ValueType  # 2
-    """The session's own tokens, where they repeat themselves; the draft service is not asked."""
-
-    MODE_FIELD_NUMBER: _builtins.int
-    DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
-    OVERLAP_FIELD_NUMBER: _builtins.int
-    PROPOSER_FIELD_NUMBER: _builtins.int
-    mode: Global___Speculation.Mode.ValueType
-    draft_length: _builtins.int
-    """For MODE_FIXED, from 1 to GetServerInfoResponse.max_draft_length. Unset: the server's default."""
-    overlap: Global___Speculation.Overlap.ValueType
-    """Not together with Acceptance RATIO, which takes OVERLAP_NONE."""
-    proposer: Global___Speculation.Proposer.ValueType
-    def __init__(
-        self,
-        *,
-        mode: Global___Speculation.Mode.ValueType = ...,
-        draft_length: _builtins.int | None = ...,
-        overlap: Global___Speculation.Overlap.ValueType = ...,
-        proposer: Global___Speculation.Proposer.ValueType = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length", "draft_length", b"draft_length"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length", "draft_length", b"draft_length", "mode", b"mode", "overlap", b"overlap", "proposer", b"proposer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__draft_length: _TypeAlias = _typing.Literal["draft_length"]  # noqa: Y015
-    _WhichOneofArgType__draft_length: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__draft_length) -> _WhichOneofReturnType__draft_length | None: ...
-
-Global___Speculation: _TypeAlias = Speculation  # noqa: Y015
-
-@_typing.final
-class Message(_message.Message):
-    """One message of a conversation."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ROLE_FIELD_NUMBER: _builtins.int
-    CONTENT_FIELD_NUMBER: _builtins.int
-    role: _builtins.str
-    """"system", "user" or "assistant"."""
-    content: _builtins.str
-    def __init__(
-        self,
-        *,
-        role: _builtins.str = ...,
-        content: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Message: _TypeAlias = Message  # noqa: Y015
-
 @_typing.final
 class MessageList(_message.Message):
+    """Messages of a conversation."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Message]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Message]:
+        """The last one is a user's."""
+
     def __init__(
         self,
         *,
-        messages: _abc.Iterable[Global___Message] | None = ...,
+        messages: _abc.Iterable[_session_pb2.Message] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -338,11 +50,15 @@ Global___MessageList: _TypeAlias = MessageList  # noqa: Y015
 
 @_typing.final
 class TokenList(_message.Message):
+    """Token ids."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """From 0 to Model.vocabulary_size - 1."""
+
     def __init__(
         self,
         *,
@@ -358,6 +74,8 @@ Global___TokenList: _TypeAlias = TokenList  # noqa: Y015
 
 @_typing.final
 class GenerateRequest(_message.Message):
+    """Asks for answers to one prompt."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXT_FIELD_NUMBER: _builtins.int
@@ -365,11 +83,18 @@ class GenerateRequest(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     CHOICE_COUNT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AFTER_TOKEN_COUNTS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Raw text, tokenized as it is: no chat template."""
     choice_count: _builtins.int
     """How many answers to generate, from 1 to 64. Answer 0 is the one that a request for one would get; the others take
     seeds derived from its seed. 0: 1.
+    """
+    request_id: _builtins.str
+    """The caller's own name for this request, at most 128 characters. Sent again, the request watches the answers that are there; kept until
+    the session lifetime has passed since their end. Empty: none.
     """
     @_builtins.property
     def conversation(self) -> Global___MessageList:
@@ -380,19 +105,32 @@ class GenerateRequest(_message.Message):
         """Token ids, taken as they are."""
 
     @_builtins.property
-    def settings(self) -> Global___GenerationSettings: ...
+    def settings(self) -> _generation_pb2.GenerationSettings:
+        """How to answer."""
+
+    @_builtins.property
+    def after_token_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For a request sent again: how many tokens of each choice were seen. Missing elements are 0."""
+
+    @_builtins.property
+    def template_time(self) -> _timestamp_pb2.Timestamp:
+        """What the chat template's clock says, for `conversation`. Unset: now."""
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         conversation: Global___MessageList | None = ...,
         tokens: Global___TokenList | None = ...,
-        settings: Global___GenerationSettings | None = ...,
+        settings: _generation_pb2.GenerationSettings | None = ...,
         choice_count: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        after_token_counts: _abc.Iterable[_builtins.int] | None = ...,
+        template_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "prompt", b"prompt", "settings", b"settings", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "prompt", b"prompt", "settings", b"settings", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_count", b"choice_count", "conversation", b"conversation", "prompt", b"prompt", "settings", b"settings", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_counts", b"after_token_counts", "choice_count", b"choice_count", "conversation", b"conversation", "prompt", b"prompt", "request_id", b"request_id", "settings", b"settings", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "conversation", "tokens"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -402,67 +140,296 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
+    """An event of one of the answers."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    STARTED_FIELD_NUMBER: _builtins.int
-    DELTA_FIELD_NUMBER: _builtins.int
-    FINISHED_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
     """Which answer the event belongs to, from 0. The answers' events come interleaved."""
     @_builtins.property
-    def started(self) -> Global___TurnStarted: ...
-    @_builtins.property
-    def delta(self) -> Global___TurnDelta: ...
-    @_builtins.property
-    def finished(self) -> Global___TurnFinished: ...
+    def event(self) -> _turn_pb2.TurnEvent:
+        """What happened."""
+
     def __init__(
         self,
         *,
-        started: Global___TurnStarted | None = ...,
-        delta: Global___TurnDelta | None = ...,
-        finished: Global___TurnFinished | None = ...,
+        event: _turn_pb2.TurnEvent | None = ...,
         choice_index: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "event", b"event", "finished", b"finished", "started", b"started"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "delta", b"delta", "event", b"event", "finished", b"finished", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "event", b"event"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "delta", "finished"]  # noqa: Y015
-    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
-class ChatRequest(_message.Message):
+class CreateSessionRequest(_message.Message):
+    """Asks for a session."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The caller's own name for this request, at most 128 characters. Sent again it gets the session that is there. Empty: none."""
+    system: _builtins.str
+    """The session's system message. Unset: none. Not empty."""
+    @_builtins.property
+    def settings(self) -> _generation_pb2.GenerationSettings:
+        """Settings of all its turns, unless a stream or a message says otherwise."""
+
+    @_builtins.property
+    def template_time(self) -> _timestamp_pb2.Timestamp:
+        """What the chat template's clock says in all of its turns. Unset: now."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        system: _builtins.str | None = ...,
+        settings: _generation_pb2.GenerationSettings | None = ...,
+        template_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "request_id", b"request_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
+    _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__system) -> _WhichOneofReturnType__system | None: ...
+
+Global___CreateSessionRequest: _TypeAlias = CreateSessionRequest  # noqa: Y015
+
+@_typing.final
+class CreateSessionResponse(_message.Message):
+    """A session that was created."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def session(self) -> _session_pb2.Session:
+        """As it is now."""
+
+    def __init__(
+        self,
+        *,
+        session: _session_pb2.Session | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateSessionResponse: _TypeAlias = CreateSessionResponse  # noqa: Y015
+
+@_typing.final
+class SendMessageRequest(_message.Message):
+    """A user message to a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    request_id: _builtins.str
+    """The caller's own name for this message, unique in its session, at most 128 characters. Sent again it watches the turn that is
+    there, never a second one. Empty: none.
+    """
+    content: _builtins.str
+    """Not empty."""
+    after_token_count: _builtins.int
+    """For a message sent again: how many tokens of its turn were seen."""
+    @_builtins.property
+    def settings(self) -> _generation_pb2.GenerationSettings:
+        """For this turn alone."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        content: _builtins.str = ...,
+        settings: _generation_pb2.GenerationSettings | None = ...,
+        after_token_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "request_id", b"request_id", "session_id", b"session_id", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendMessageRequest: _TypeAlias = SendMessageRequest  # noqa: Y015
+
+@_typing.final
+class SendMessageResponse(_message.Message):
+    """An event of the message's turn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def event(self) -> _turn_pb2.TurnEvent:
+        """What happened."""
+
+    def __init__(
+        self,
+        *,
+        event: _turn_pb2.TurnEvent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendMessageResponse: _TypeAlias = SendMessageResponse  # noqa: Y015
+
+@_typing.final
+class WatchTurnRequest(_message.Message):
+    """Asks for a turn's events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session, or TurnStarted.session_id of a generation."""
+    turn: _builtins.int
+    """The turn."""
+    after_token_count: _builtins.int
+    """How many tokens of it were seen: events go on after them. 0: from its begin."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        after_token_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "session_id", b"session_id", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTurnRequest: _TypeAlias = WatchTurnRequest  # noqa: Y015
+
+@_typing.final
+class WatchTurnResponse(_message.Message):
+    """An event of the turn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def event(self) -> _turn_pb2.TurnEvent:
+        """What happened."""
+
+    def __init__(
+        self,
+        *,
+        event: _turn_pb2.TurnEvent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTurnResponse: _TypeAlias = WatchTurnResponse  # noqa: Y015
+
+@_typing.final
+class CancelTurnRequest(_message.Message):
+    """Asks for a turn's end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session, or TurnStarted.session_id of a generation."""
+    turn: _builtins.int
+    """The turn."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelTurnRequest: _TypeAlias = CancelTurnRequest  # noqa: Y015
+
+@_typing.final
+class CancelTurnResponse(_message.Message):
+    """The turn has ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelTurnResponse: _TypeAlias = CancelTurnResponse  # noqa: Y015
+
+@_typing.final
+class ChatRequest(_message.Message):
+    """A command of a chat."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The caller's own name for this command, at most 128 characters; a CommandFailed says whose it is. A message's is unique in its session:
+    sent again, on this stream or another, it watches the turn that is there, never a second one. Empty: none.
+    """
     @_builtins.property
     def start(self) -> Global___StartChat:
         """First, and only first."""
 
     @_builtins.property
     def message(self) -> Global___UserMessage:
-        """A user message: starts a turn. One turn runs at a time; a message sent during one waits for its end."""
+        """A user message: starts a turn. One turn runs at a time; a message sent during one waits for its end, up to 64 do."""
 
     @_builtins.property
     def cancel(self) -> Global___CancelTurn:
-        """Ends the running turn early. What it has said so far stays. Nothing happens between turns."""
+        """Ends a turn early."""
 
     def __init__(
         self,
         *,
+        request_id: _builtins.str = ...,
         start: Global___StartChat | None = ...,
         message: Global___UserMessage | None = ...,
         cancel: Global___CancelTurn | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "message", b"message", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "message", b"message", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "message", b"message", "request_id", b"request_id", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["start", "message", "cancel"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
@@ -472,29 +439,37 @@ Global___ChatRequest: _TypeAlias = ChatRequest  # noqa: Y015
 
 @_typing.final
 class StartChat(_message.Message):
+    """Opens a chat's session."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     SYSTEM_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """A session to resume. Unset: a new one."""
     system: _builtins.str
     """System message of a new session. Not allowed when resuming."""
     @_builtins.property
-    def settings(self) -> Global___GenerationSettings:
-        """Defaults for this stream's turns."""
+    def settings(self) -> _generation_pb2.GenerationSettings:
+        """A new session's settings; when resuming, settings of this stream's turns over the session's."""
+
+    @_builtins.property
+    def template_time(self) -> _timestamp_pb2.Timestamp:
+        """What the chat template's clock says in all of a new session's turns. Unset: now. Not allowed when resuming."""
 
     def __init__(
         self,
         *,
         session_id: _builtins.str | None = ...,
         system: _builtins.str | None = ...,
-        settings: Global___GenerationSettings | None = ...,
+        settings: _generation_pb2.GenerationSettings | None = ...,
+        template_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "session_id", b"session_id", "settings", b"settings", "system", b"system"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "session_id", b"session_id", "settings", b"settings", "system", b"system"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
     _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
@@ -509,25 +484,31 @@ Global___StartChat: _TypeAlias = StartChat  # noqa: Y015
 
 @_typing.final
 class UserMessage(_message.Message):
+    """A user message of a chat."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTENT_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     content: _builtins.str
     """Not empty."""
+    after_token_count: _builtins.int
+    """For a message sent again: how many tokens of its turn were seen."""
     @_builtins.property
-    def settings(self) -> Global___GenerationSettings:
-        """For this turn alone. Fields set here win over the stream's."""
+    def settings(self) -> _generation_pb2.GenerationSettings:
+        """For this turn alone."""
 
     def __init__(
         self,
         *,
         content: _builtins.str = ...,
-        settings: Global___GenerationSettings | None = ...,
+        settings: _generation_pb2.GenerationSettings | None = ...,
+        after_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -535,54 +516,71 @@ Global___UserMessage: _TypeAlias = UserMessage  # noqa: Y015
 
 @_typing.final
 class CancelTurn(_message.Message):
+    """Ends a turn early. What it has said so far stays. One that has ended already is left as it is."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """By its number."""
+    request_id: _builtins.str
+    """By the request_id of its message, which may still be waiting: it then fails with MESSAGE_CANCELLED."""
     def __init__(
         self,
+        *,
+        turn: _builtins.int = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "turn", b"turn", "which", b"which"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "turn", b"turn", "which", b"which"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_which: _TypeAlias = _typing.Literal["turn", "request_id"]  # noqa: Y015
+    _WhichOneofArgType_which: _TypeAlias = _typing.Literal["which", b"which"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_which) -> _WhichOneofReturnType_which | None: ...
 
 Global___CancelTurn: _TypeAlias = CancelTurn  # noqa: Y015
 
 @_typing.final
 class ChatResponse(_message.Message):
+    """What a chat tells."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     OPENED_FIELD_NUMBER: _builtins.int
-    STARTED_FIELD_NUMBER: _builtins.int
-    DELTA_FIELD_NUMBER: _builtins.int
-    FINISHED_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def opened(self) -> Global___SessionOpened: ...
+    def opened(self) -> Global___SessionOpened:
+        """The answer to `start`."""
+
     @_builtins.property
-    def started(self) -> Global___TurnStarted: ...
-    @_builtins.property
-    def delta(self) -> Global___TurnDelta: ...
-    @_builtins.property
-    def finished(self) -> Global___TurnFinished: ...
+    def turn(self) -> _turn_pb2.TurnEvent:
+        """Something happened in a turn; its first event has the request_id of its message."""
+
     @_builtins.property
     def failed(self) -> Global___CommandFailed:
         """A command failed. The session and the stream go on."""
+
+    @_builtins.property
+    def closing(self) -> Global___ChatClosing:
+        """The server is shutting down and has nothing more to tell: the stream ends. Resume the session later."""
 
     def __init__(
         self,
         *,
         opened: Global___SessionOpened | None = ...,
-        started: Global___TurnStarted | None = ...,
-        delta: Global___TurnDelta | None = ...,
-        finished: Global___TurnFinished | None = ...,
+        turn: _turn_pb2.TurnEvent | None = ...,
         failed: Global___CommandFailed | None = ...,
+        closing: Global___ChatClosing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "event", b"event", "failed", b"failed", "finished", b"finished", "opened", b"opened", "started", b"started"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "event", b"event", "failed", b"failed", "opened", b"opened", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "event", b"event", "failed", b"failed", "finished", b"finished", "opened", b"opened", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "event", b"event", "failed", b"failed", "opened", b"opened", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["opened", "started", "delta", "finished", "failed"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["opened", "turn", "failed", "closing"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -590,15 +588,19 @@ Global___ChatResponse: _TypeAlias = ChatResponse  # noqa: Y015
 
 @_typing.final
 class SessionOpened(_message.Message):
+    """The session that a chat talks to."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def session(self) -> Global___Session: ...
+    def session(self) -> _session_pb2.Session:
+        """As it is now. If a turn of it is running, WatchTurn shows it; messages wait for its end."""
+
     def __init__(
         self,
         *,
-        session: Global___Session | None = ...,
+        session: _session_pb2.Session | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -609,112 +611,43 @@ class SessionOpened(_message.Message):
 Global___SessionOpened: _TypeAlias = SessionOpened  # noqa: Y015
 
 @_typing.final
-class TurnStarted(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TURN_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
-    PROMPT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    turn: _builtins.int
-    """Counts the session's turns from 1. 1 for Generate."""
-    seed: _builtins.int
-    """The seed in use: the one asked for, or the one drawn. Always set."""
-    prompt_token_count: _builtins.int
-    def __init__(
-        self,
-        *,
-        turn: _builtins.int = ...,
-        seed: _builtins.int | None = ...,
-        prompt_token_count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "prompt_token_count", b"prompt_token_count", "seed", b"seed", "turn", b"turn"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
-    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
-
-Global___TurnStarted: _TypeAlias = TurnStarted  # noqa: Y015
-
-@_typing.final
-class TurnDelta(_message.Message):
-    """Text as it becomes certain. Concatenated deltas are the whole text."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TEXT_FIELD_NUMBER: _builtins.int
-    TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    LOGPROBS_FIELD_NUMBER: _builtins.int
-    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
-    text: _builtins.str
-    @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The tokens committed by the round that made this text certain. Text may lag behind tokens."""
-
-    @_builtins.property
-    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
-        """One for each of token_ids, if asked for."""
-
-    @_builtins.property
-    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
-        """In a turn's first delta, if asked for: of the prompt's tokens from the second on."""
-
-    def __init__(
-        self,
-        *,
-        text: _builtins.str = ...,
-        token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
-        prompt_logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TurnDelta: _TypeAlias = TurnDelta  # noqa: Y015
-
-@_typing.final
-class TurnFinished(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FINISH_REASON_FIELD_NUMBER: _builtins.int
-    USAGE_FIELD_NUMBER: _builtins.int
-    SPECULATION_FIELD_NUMBER: _builtins.int
-    TIMING_FIELD_NUMBER: _builtins.int
-    finish_reason: Global___FinishReason.ValueType
-    @_builtins.property
-    def usage(self) -> Global___Usage: ...
-    @_builtins.property
-    def speculation(self) -> Global___SpeculationStatistics: ...
-    @_builtins.property
-    def timing(self) -> Global___TurnTiming: ...
-    def __init__(
-        self,
-        *,
-        finish_reason: Global___FinishReason.ValueType = ...,
-        usage: Global___Usage | None = ...,
-        speculation: Global___SpeculationStatistics | None = ...,
-        timing: Global___TurnTiming | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TurnFinished: _TypeAlias = TurnFinished  # noqa: Y015
-
-@_typing.final
 class CommandFailed(_message.Message):
+    """A command that was refused. Nothing has changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Of the command."""
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Details hold a google.rpc.ErrorInfo and, for bad fields, a google.rpc.BadRequest."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandFailed: _TypeAlias = CommandFailed  # noqa: Y015
+
+@_typing.final
+class ChatClosing(_message.Message):
+    """Why a chat is ended by the server."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Details hold a google.rpc.ErrorInfo and, for bad fields, a google.rpc.BadRequest."""
+        """UNAVAILABLE with a google.rpc.RetryInfo."""
 
     def __init__(
         self,
@@ -727,227 +660,17 @@ class CommandFailed(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandFailed: _TypeAlias = CommandFailed  # noqa: Y015
-
-@_typing.final
-class Usage(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PROMPT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    CACHED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    GENERATED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    prompt_token_count: _builtins.int
-    """Tokens of the whole context before the first generated one, earlier turns included."""
-    cached_token_count: _builtins.int
-    """Prompt tokens whose KV was there already: not computed again."""
-    generated_token_count: _builtins.int
-    """Generated tokens, the end token included."""
-    def __init__(
-        self,
-        *,
-        prompt_token_count: _builtins.int = ...,
-        cached_token_count: _builtins.int = ...,
-        generated_token_count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "generated_token_count", b"generated_token_count", "prompt_token_count", b"prompt_token_count"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Usage: _TypeAlias = Usage  # noqa: Y015
-
-@_typing.final
-class SpeculationStatistics(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ROUND_COUNT_FIELD_NUMBER: _builtins.int
-    DRAFT_COUNT_FIELD_NUMBER: _builtins.int
-    DRAFT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    ACCEPTED_PER_POSITION_COUNTS_FIELD_NUMBER: _builtins.int
-    DRAFTED_PER_POSITION_COUNTS_FIELD_NUMBER: _builtins.int
-    DRAFT_FAILURE_COUNT_FIELD_NUMBER: _builtins.int
-    SYNCHRONOUS_ROUND_COUNT_FIELD_NUMBER: _builtins.int
-    ENUMERATED_ROUND_COUNT_FIELD_NUMBER: _builtins.int
-    RUN_AHEAD_ROUND_COUNT_FIELD_NUMBER: _builtins.int
-    HIT_COUNT_FIELD_NUMBER: _builtins.int
-    MISS_COUNT_FIELD_NUMBER: _builtins.int
-    NGRAM_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    NGRAM_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    SWITCHED_OFF_COUNT_FIELD_NUMBER: _builtins.int
-    round_count: _builtins.int
-    """Rounds in all, prefill's included."""
-    draft_count: _builtins.int
-    """Rounds that had a proposal."""
-    draft_token_count: _builtins.int
-    accepted_token_count: _builtins.int
-    draft_failure_count: _builtins.int
-    """Rounds that went on without the draft because it failed or was late."""
-    synchronous_round_count: _builtins.int
-    """Rounds by what the draft did meanwhile. The others, round_count less these, did without the draft."""
-    enumerated_round_count: _builtins.int
-    run_ahead_round_count: _builtins.int
-    hit_count: _builtins.int
-    """Verifications whose answer the draft had prepared for, and those it had not."""
-    miss_count: _builtins.int
-    ngram_token_count: _builtins.int
-    """Of draft_token_count and accepted_token_count, those from the session's own tokens."""
-    ngram_accepted_token_count: _builtins.int
-    switched_off_count: _builtins.int
-    """Times that the draft was left out because speculation would have cost."""
-    @_builtins.property
-    def accepted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Element i: proposals whose token i was accepted."""
-
-    @_builtins.property
-    def drafted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Element i: proposals that had a token i."""
-
-    def __init__(
-        self,
-        *,
-        round_count: _builtins.int = ...,
-        draft_count: _builtins.int = ...,
-        draft_token_count: _builtins.int = ...,
-        accepted_token_count: _builtins.int = ...,
-        accepted_per_position_counts: _abc.Iterable[_builtins.int] | None = ...,
-        drafted_per_position_counts: _abc.Iterable[_builtins.int] | None = ...,
-        draft_failure_count: _builtins.int = ...,
-        synchronous_round_count: _builtins.int = ...,
-        enumerated_round_count: _builtins.int = ...,
-        run_ahead_round_count: _builtins.int = ...,
-        hit_count: _builtins.int = ...,
-        miss_count: _builtins.int = ...,
-        ngram_token_count: _builtins.int = ...,
-        ngram_accepted_token_count: _builtins.int = ...,
-        switched_off_count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SpeculationStatistics: _TypeAlias = SpeculationStatistics  # noqa: Y015
-
-@_typing.final
-class TurnTiming(_message.Message):
-    """Where a turn's time went. The four parts of the rounds and `orchestrator` sum to `total`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOTAL_FIELD_NUMBER: _builtins.int
-    TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _builtins.int
-    DRAFT_FIELD_NUMBER: _builtins.int
-    VERIFY_FIELD_NUMBER: _builtins.int
-    QUEUE_FIELD_NUMBER: _builtins.int
-    NETWORK_FIELD_NUMBER: _builtins.int
-    ORCHESTRATOR_FIELD_NUMBER: _builtins.int
-    DRAFT_HIDDEN_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def total(self) -> _duration_pb2.Duration: ...
-    @_builtins.property
-    def time_to_first_token(self) -> _duration_pb2.Duration:
-        """To the first committed token."""
-
-    @_builtins.property
-    def draft(self) -> _duration_pb2.Duration:
-        """The draft's forwards that a round waited for."""
-
-    @_builtins.property
-    def verify(self) -> _duration_pb2.Duration:
-        """The verifier's forwards."""
-
-    @_builtins.property
-    def queue(self) -> _duration_pb2.Duration:
-        """Waiting inside both services."""
-
-    @_builtins.property
-    def network(self) -> _duration_pb2.Duration:
-        """Round trips less what the services account for."""
-
-    @_builtins.property
-    def orchestrator(self) -> _duration_pb2.Duration:
-        """Everything else: tokenizing, committing, streaming."""
-
-    @_builtins.property
-    def draft_hidden(self) -> _duration_pb2.Duration:
-        """The draft's forwards that went on while the target verified. Not part of the sum."""
-
-    def __init__(
-        self,
-        *,
-        total: _duration_pb2.Duration | None = ...,
-        time_to_first_token: _duration_pb2.Duration | None = ...,
-        draft: _duration_pb2.Duration | None = ...,
-        verify: _duration_pb2.Duration | None = ...,
-        queue: _duration_pb2.Duration | None = ...,
-        network: _duration_pb2.Duration | None = ...,
-        orchestrator: _duration_pb2.Duration | None = ...,
-        draft_hidden: _duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "draft_hidden", b"draft_hidden", "network", b"network", "orchestrator", b"orchestrator", "queue", b"queue", "time_to_first_token", b"time_to_first_token", "total", b"total", "verify", b"verify"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "draft_hidden", b"draft_hidden", "network", b"network", "orchestrator", b"orchestrator", "queue", b"queue", "time_to_first_token", b"time_to_first_token", "total", b"total", "verify", b"verify"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TurnTiming: _TypeAlias = TurnTiming  # noqa: Y015
-
-@_typing.final
-class Session(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    CREATE_TIME_FIELD_NUMBER: _builtins.int
-    LAST_ACTIVE_TIME_FIELD_NUMBER: _builtins.int
-    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
-    TURN_COUNT_FIELD_NUMBER: _builtins.int
-    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    RUNNING_FIELD_NUMBER: _builtins.int
-    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
-    id: _builtins.str
-    turn_count: _builtins.int
-    token_count: _builtins.int
-    """Committed tokens, prompts included."""
-    running: _builtins.bool
-    """A turn is running."""
-    message_count: _builtins.int
-    @_builtins.property
-    def create_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def last_active_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When the session expires if nothing happens before."""
-
-    def __init__(
-        self,
-        *,
-        id: _builtins.str = ...,
-        create_time: _timestamp_pb2.Timestamp | None = ...,
-        last_active_time: _timestamp_pb2.Timestamp | None = ...,
-        expire_time: _timestamp_pb2.Timestamp | None = ...,
-        turn_count: _builtins.int = ...,
-        token_count: _builtins.int = ...,
-        running: _builtins.bool = ...,
-        message_count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "last_active_time", b"last_active_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "last_active_time", b"last_active_time", "message_count", b"message_count", "running", b"running", "token_count", b"token_count", "turn_count", b"turn_count"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Session: _TypeAlias = Session  # noqa: Y015
+Global___ChatClosing: _TypeAlias = ChatClosing  # noqa: Y015
 
 @_typing.final
 class GetSessionRequest(_message.Message):
+    """Asks for a session."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
+    """The session."""
     def __init__(
         self,
         *,
@@ -963,23 +686,35 @@ Global___GetSessionRequest: _TypeAlias = GetSessionRequest  # noqa: Y015
 
 @_typing.final
 class GetSessionResponse(_message.Message):
+    """A session."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def session(self) -> Global___Session: ...
+    def session(self) -> _session_pb2.Session:
+        """As it is now."""
+
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Message]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Message]:
+        """A running turn's user message included."""
+
+    @_builtins.property
+    def settings(self) -> _generation_pb2.GenerationSettings:
+        """What all its turns are run with unless a stream or a message says otherwise."""
+
     def __init__(
         self,
         *,
-        session: Global___Session | None = ...,
-        messages: _abc.Iterable[Global___Message] | None = ...,
+        session: _session_pb2.Session | None = ...,
+        messages: _abc.Iterable[_session_pb2.Message] | None = ...,
+        settings: _generation_pb2.GenerationSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "session", b"session", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -987,6 +722,8 @@ Global___GetSessionResponse: _TypeAlias = GetSessionResponse  # noqa: Y015
 
 @_typing.final
 class ListSessionsRequest(_message.Message):
+    """Asks for sessions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
@@ -994,7 +731,7 @@ class ListSessionsRequest(_message.Message):
     page_size: _builtins.int
     """At most this many, from 1 to 1000. 0: 100."""
     page_token: _builtins.str
-    """From the previous response."""
+    """From the previous response. It stays right whatever happens to the sessions meanwhile. Empty: the first page."""
     def __init__(
         self,
         *,
@@ -1011,6 +748,8 @@ Global___ListSessionsRequest: _TypeAlias = ListSessionsRequest  # noqa: Y015
 
 @_typing.final
 class ListSessionsResponse(_message.Message):
+    """Some of the sessions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSIONS_FIELD_NUMBER: _builtins.int
@@ -1018,11 +757,13 @@ class ListSessionsResponse(_message.Message):
     next_page_token: _builtins.str
     """Empty on the last page."""
     @_builtins.property
-    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Session]: ...
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Session]:
+        """Last created first. What is created while pages are turned is on none of them."""
+
     def __init__(
         self,
         *,
-        sessions: _abc.Iterable[Global___Session] | None = ...,
+        sessions: _abc.Iterable[_session_pb2.Session] | None = ...,
         next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -1035,10 +776,13 @@ Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
 
 @_typing.final
 class DeleteSessionRequest(_message.Message):
+    """Asks for a session's end."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
+    """The session."""
     def __init__(
         self,
         *,
@@ -1054,6 +798,8 @@ Global___DeleteSessionRequest: _TypeAlias = DeleteSessionRequest  # noqa: Y015
 
 @_typing.final
 class DeleteSessionResponse(_message.Message):
+    """The session is gone, and its turn has ended."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1069,6 +815,8 @@ Global___DeleteSessionResponse: _TypeAlias = DeleteSessionResponse  # noqa: Y015
 
 @_typing.final
 class GetServerInfoRequest(_message.Message):
+    """Asks what is being served."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1084,49 +832,122 @@ Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
 
 @_typing.final
 class GetServerInfoResponse(_message.Message):
+    """What is being served."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     DRAFT_FIELD_NUMBER: _builtins.int
-    DEFAULT_DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
+    DEFAULT_SPECULATION_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
     DEFAULT_MAX_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     VERIFIER_REACHABLE_FIELD_NUMBER: _builtins.int
     DRAFT_REACHABLE_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Slipstream's version."""
-    default_draft_length: _builtins.int
-    """Draft tokens a round unless a request says otherwise. 0: speculation is off. Absent: MODE_ADAPTIVE."""
     max_draft_length: _builtins.int
+    """Most tokens that a proposal may have."""
     default_max_token_count: _builtins.int
+    """Tokens that a turn may generate unless it says."""
     verifier_reachable: _builtins.bool
-    """Both false before the orchestrator is healthy."""
+    """Whether a verifier can be reached just now."""
     draft_reachable: _builtins.bool
+    """Whether the draft can be reached just now."""
     @_builtins.property
-    def target(self) -> _model_pb2.ModelInfo: ...
+    def target(self) -> Global___Model:
+        """The model that decides."""
+
     @_builtins.property
-    def draft(self) -> _model_pb2.ModelInfo:
-        """Absent if the orchestrator runs without a draft or the draft has not been reached yet."""
+    def draft(self) -> Global___Model:
+        """The model that proposes. Absent if the orchestrator runs without one or has not reached it yet."""
+
+    @_builtins.property
+    def default_speculation(self) -> _generation_pb2.Speculation:
+        """How turns are sped up that do not say."""
 
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
-        target: _model_pb2.ModelInfo | None = ...,
-        draft: _model_pb2.ModelInfo | None = ...,
-        default_draft_length: _builtins.int | None = ...,
+        target: Global___Model | None = ...,
+        draft: Global___Model | None = ...,
+        default_speculation: _generation_pb2.Speculation | None = ...,
         max_draft_length: _builtins.int = ...,
         default_max_token_count: _builtins.int = ...,
         verifier_reachable: _builtins.bool = ...,
         draft_reachable: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_default_draft_length", b"_default_draft_length", "default_draft_length", b"default_draft_length", "draft", b"draft", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["default_speculation", b"default_speculation", "draft", b"draft", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_draft_length", b"_default_draft_length", "default_draft_length", b"default_draft_length", "default_max_token_count", b"default_max_token_count", "draft", b"draft", "draft_reachable", b"draft_reachable", "max_draft_length", b"max_draft_length", "target", b"target", "verifier_reachable", b"verifier_reachable", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_max_token_count", b"default_max_token_count", "default_speculation", b"default_speculation", "draft", b"draft", "draft_reachable", b"draft_reachable", "max_draft_length", b"max_draft_length", "target", b"target", "verifier_reachable", b"verifier_reachable", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__default_draft_length: _TypeAlias = _typing.Literal["default_draft_length"]  # noqa: Y015
-    _WhichOneofArgType__default_draft_length: _TypeAlias = _typing.Literal["_default_draft_length", b"_default_draft_length"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_draft_length) -> _WhichOneofReturnType__default_draft_length | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class Model(_message.Message):
+    """A hosted model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
+    VOCABULARY_SIZE_FIELD_NUMBER: _builtins.int
+    TOKENIZER_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
+    END_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SAMPLING_DEFAULTS_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    MAX_DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The directory name or hub id the service was started with."""
+    architecture: _builtins.str
+    """Architecture, as in the model's config ("LlamaForCausalLM")."""
+    vocabulary_size: _builtins.int
+    """Number of logits: at least the tokenizer's size, since vocabularies are often padded."""
+    tokenizer_fingerprint: _builtins.str
+    """sha256, in hex, over the tokenizer's (id, token) pairs. Draft and target agree in it."""
+    context_length: _builtins.int
+    """Longest sequence in tokens that model and KV memory allow."""
+    dtype: _builtins.str
+    """"float32" or "bfloat16"."""
+    device: _builtins.str
+    """"cpu", "cuda:0"."""
+    max_draft_length: _builtins.int
+    """Most proposal tokens that a round may carry or ask for."""
+    weights_fingerprint: _builtins.str
+    """A fingerprint of weights, dtype, kind of device and end tokens, in hex. Verifiers that share sessions agree in it."""
+    @_builtins.property
+    def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens that end a turn, by the model's generation config."""
+
+    @_builtins.property
+    def sampling_defaults(self) -> _sampling_pb2.SamplingParameters:
+        """Defaults from the model's generation config: temperature, top_k, top_p, min_p, typical_p and repetition_penalty are set."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        architecture: _builtins.str = ...,
+        vocabulary_size: _builtins.int = ...,
+        tokenizer_fingerprint: _builtins.str = ...,
+        context_length: _builtins.int = ...,
+        end_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        sampling_defaults: _sampling_pb2.SamplingParameters | None = ...,
+        dtype: _builtins.str = ...,
+        device: _builtins.str = ...,
+        max_draft_length: _builtins.int = ...,
+        weights_fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Model: _TypeAlias = Model  # noqa: Y015

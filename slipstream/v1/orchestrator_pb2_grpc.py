@@ -27,6 +27,12 @@ if _version_not_supported:
 
 class OrchestratorServiceStub:
     """What clients talk to.
+
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
+    the position that was reached, or send the same request with the same request_id again.
+
+    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
+    turn from sight, not ended it.
     """
 
     def __init__(self, channel):
@@ -39,6 +45,26 @@ class OrchestratorServiceStub:
                 '/slipstream.v1.OrchestratorService/Generate',
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GenerateResponse.FromString,
+                _registered_method=True)
+        self.CreateSession = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/CreateSession',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.CreateSessionRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.CreateSessionResponse.FromString,
+                _registered_method=True)
+        self.SendMessage = channel.unary_stream(
+                '/slipstream.v1.OrchestratorService/SendMessage',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.SendMessageRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.SendMessageResponse.FromString,
+                _registered_method=True)
+        self.WatchTurn = channel.unary_stream(
+                '/slipstream.v1.OrchestratorService/WatchTurn',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.WatchTurnRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.WatchTurnResponse.FromString,
+                _registered_method=True)
+        self.CancelTurn = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/CancelTurn',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.CancelTurnRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.CancelTurnResponse.FromString,
                 _registered_method=True)
         self.Chat = channel.stream_stream(
                 '/slipstream.v1.OrchestratorService/Chat',
@@ -69,18 +95,54 @@ class OrchestratorServiceStub:
 
 class OrchestratorServiceServicer:
     """What clients talk to.
+
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
+    the position that was reached, or send the same request with the same request_id again.
+
+    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
+    turn from sight, not ended it.
     """
 
     def Generate(self, request, context):
-        """One answer to one prompt. Errors end the call with a status.
+        """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is lost, and the same request again
+        watches it; without one it is cancelled when the call ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateSession(self, request, context):
+        """A session to send messages to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendMessage(self, request, context):
+        """A user message: starts a turn and watches it. The turn does not end with the call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchTurn(self, request, context):
+        """A turn's events from a position, running or ended. Any number of watchers may do so at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelTurn(self, request, context):
+        """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Chat(self, request_iterator, context):
-        """A session of many turns. Send `start`, then messages; a turn's error comes in band and the chat goes on.
-        Closing the sending side lets the running turn finish. The session outlives the stream: resume it by its id.
+        """A session of many turns over one stream. Send `start`, then messages; a command's error comes in band and the chat goes on.
+        Closing the sending side lets the running turn and the messages that wait finish.
+        The session outlives the stream: resume it by its id. The running turn outlives it too: WatchTurn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,14 +156,14 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """Sessions, most recently active first, without their messages.
+        """Sessions without their messages, last created first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """Ends a session, cancels its turn and gives its pages back. NOT_FOUND if there is none.
+        """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,6 +183,26 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GenerateRequest.FromString,
                     response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GenerateResponse.SerializeToString,
+            ),
+            'CreateSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSession,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.CreateSessionRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.CreateSessionResponse.SerializeToString,
+            ),
+            'SendMessage': grpc.unary_stream_rpc_method_handler(
+                    servicer.SendMessage,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.SendMessageRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.SendMessageResponse.SerializeToString,
+            ),
+            'WatchTurn': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTurn,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.WatchTurnRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.WatchTurnResponse.SerializeToString,
+            ),
+            'CancelTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelTurn,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.CancelTurnRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.CancelTurnResponse.SerializeToString,
             ),
             'Chat': grpc.stream_stream_rpc_method_handler(
                     servicer.Chat,
@@ -157,6 +239,12 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class OrchestratorService:
     """What clients talk to.
+
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
+    the position that was reached, or send the same request with the same request_id again.
+
+    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
+    turn from sight, not ended it.
     """
 
     @staticmethod
@@ -176,6 +264,114 @@ class OrchestratorService:
             '/slipstream.v1.OrchestratorService/Generate',
             slipstream_dot_v1_dot_orchestrator__pb2.GenerateRequest.SerializeToString,
             slipstream_dot_v1_dot_orchestrator__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/CreateSession',
+            slipstream_dot_v1_dot_orchestrator__pb2.CreateSessionRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.CreateSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/SendMessage',
+            slipstream_dot_v1_dot_orchestrator__pb2.SendMessageRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.SendMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/WatchTurn',
+            slipstream_dot_v1_dot_orchestrator__pb2.WatchTurnRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.WatchTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/CancelTurn',
+            slipstream_dot_v1_dot_orchestrator__pb2.CancelTurnRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.CancelTurnResponse.FromString,
             options,
             channel_credentials,
             insecure,

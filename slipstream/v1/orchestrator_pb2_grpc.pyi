@@ -27,49 +27,92 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OrchestratorServiceStub:
-    """What clients talk to."""
+    """What clients talk to.
+
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
+    the position that was reached, or send the same request with the same request_id again.
+
+    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
+    turn from sight, not ended it.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.GenerateRequest, _orchestrator_pb2.GenerateResponse]
-    """One answer to one prompt. Errors end the call with a status."""
+    """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is lost, and the same request again
+    watches it; without one it is cancelled when the call ends.
+    """
+    CreateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]
+    """A session to send messages to."""
+    SendMessage: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.SendMessageRequest, _orchestrator_pb2.SendMessageResponse]
+    """A user message: starts a turn and watches it. The turn does not end with the call."""
+    WatchTurn: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTurnRequest, _orchestrator_pb2.WatchTurnResponse]
+    """A turn's events from a position, running or ended. Any number of watchers may do so at a time."""
+    CancelTurn: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]
+    """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it is."""
     Chat: _grpc.StreamStreamMultiCallable[_orchestrator_pb2.ChatRequest, _orchestrator_pb2.ChatResponse]
-    """A session of many turns. Send `start`, then messages; a turn's error comes in band and the chat goes on.
-    Closing the sending side lets the running turn finish. The session outlives the stream: resume it by its id.
+    """A session of many turns over one stream. Send `start`, then messages; a command's error comes in band and the chat goes on.
+    Closing the sending side lets the running turn and the messages that wait finish.
+    The session outlives the stream: resume it by its id. The running turn outlives it too: WatchTurn.
     """
     GetSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]
     """One session with its messages. NOT_FOUND says whether it expired or never was."""
     ListSessions: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]
-    """Sessions, most recently active first, without their messages."""
+    """Sessions without their messages, last created first."""
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]
-    """Ends a session, cancels its turn and gives its pages back. NOT_FOUND if there is none."""
+    """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none."""
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]
     """The pair being served, its limits and whether its services can be reached."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
-    """What clients talk to."""
+    """What clients talk to.
+
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
+    the position that was reached, or send the same request with the same request_id again.
+
+    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
+    turn from sight, not ended it.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.GenerateRequest, _orchestrator_pb2.GenerateResponse]  # type: ignore[assignment]
-    """One answer to one prompt. Errors end the call with a status."""
+    """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is lost, and the same request again
+    watches it; without one it is cancelled when the call ends.
+    """
+    CreateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]  # type: ignore[assignment]
+    """A session to send messages to."""
+    SendMessage: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.SendMessageRequest, _orchestrator_pb2.SendMessageResponse]  # type: ignore[assignment]
+    """A user message: starts a turn and watches it. The turn does not end with the call."""
+    WatchTurn: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTurnRequest, _orchestrator_pb2.WatchTurnResponse]  # type: ignore[assignment]
+    """A turn's events from a position, running or ended. Any number of watchers may do so at a time."""
+    CancelTurn: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]  # type: ignore[assignment]
+    """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it is."""
     Chat: _aio.StreamStreamMultiCallable[_orchestrator_pb2.ChatRequest, _orchestrator_pb2.ChatResponse]  # type: ignore[assignment]
-    """A session of many turns. Send `start`, then messages; a turn's error comes in band and the chat goes on.
-    Closing the sending side lets the running turn finish. The session outlives the stream: resume it by its id.
+    """A session of many turns over one stream. Send `start`, then messages; a command's error comes in band and the chat goes on.
+    Closing the sending side lets the running turn and the messages that wait finish.
+    The session outlives the stream: resume it by its id. The running turn outlives it too: WatchTurn.
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]  # type: ignore[assignment]
     """One session with its messages. NOT_FOUND says whether it expired or never was."""
     ListSessions: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]  # type: ignore[assignment]
-    """Sessions, most recently active first, without their messages."""
+    """Sessions without their messages, last created first."""
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Ends a session, cancels its turn and gives its pages back. NOT_FOUND if there is none."""
+    """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none."""
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """The pair being served, its limits and whether its services can be reached."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What clients talk to."""
+    """What clients talk to.
+
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
+    the position that was reached, or send the same request with the same request_id again.
+
+    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
+    turn from sight, not ended it.
+    """
 
     @_abc_1.abstractmethod
     def Generate(
@@ -77,7 +120,41 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.GenerateResponse], _abc.AsyncIterator[_orchestrator_pb2.GenerateResponse]]:
-        """One answer to one prompt. Errors end the call with a status."""
+        """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is lost, and the same request again
+        watches it; without one it is cancelled when the call ends.
+        """
+
+    @_abc_1.abstractmethod
+    def CreateSession(
+        self,
+        request: _orchestrator_pb2.CreateSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.CreateSessionResponse, _abc.Awaitable[_orchestrator_pb2.CreateSessionResponse]]:
+        """A session to send messages to."""
+
+    @_abc_1.abstractmethod
+    def SendMessage(
+        self,
+        request: _orchestrator_pb2.SendMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.SendMessageResponse], _abc.AsyncIterator[_orchestrator_pb2.SendMessageResponse]]:
+        """A user message: starts a turn and watches it. The turn does not end with the call."""
+
+    @_abc_1.abstractmethod
+    def WatchTurn(
+        self,
+        request: _orchestrator_pb2.WatchTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.WatchTurnResponse], _abc.AsyncIterator[_orchestrator_pb2.WatchTurnResponse]]:
+        """A turn's events from a position, running or ended. Any number of watchers may do so at a time."""
+
+    @_abc_1.abstractmethod
+    def CancelTurn(
+        self,
+        request: _orchestrator_pb2.CancelTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.CancelTurnResponse, _abc.Awaitable[_orchestrator_pb2.CancelTurnResponse]]:
+        """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it is."""
 
     @_abc_1.abstractmethod
     def Chat(
@@ -85,8 +162,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_orchestrator_pb2.ChatRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.ChatResponse], _abc.AsyncIterator[_orchestrator_pb2.ChatResponse]]:
-        """A session of many turns. Send `start`, then messages; a turn's error comes in band and the chat goes on.
-        Closing the sending side lets the running turn finish. The session outlives the stream: resume it by its id.
+        """A session of many turns over one stream. Send `start`, then messages; a command's error comes in band and the chat goes on.
+        Closing the sending side lets the running turn and the messages that wait finish.
+        The session outlives the stream: resume it by its id. The running turn outlives it too: WatchTurn.
         """
 
     @_abc_1.abstractmethod
@@ -103,7 +181,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListSessionsResponse, _abc.Awaitable[_orchestrator_pb2.ListSessionsResponse]]:
-        """Sessions, most recently active first, without their messages."""
+        """Sessions without their messages, last created first."""
 
     @_abc_1.abstractmethod
     def DeleteSession(
@@ -111,7 +189,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.DeleteSessionResponse, _abc.Awaitable[_orchestrator_pb2.DeleteSessionResponse]]:
-        """Ends a session, cancels its turn and gives its pages back. NOT_FOUND if there is none."""
+        """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none."""
 
     @_abc_1.abstractmethod
     def GetServerInfo(
