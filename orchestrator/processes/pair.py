@@ -14,16 +14,15 @@ from orchestrator.errors import NotReadyError, SessionBusyError
 from orchestrator.peers.services import DraftPeer, ModelInfo, VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.processes.settings import OrchestratorSettings
-from orchestrator.rounds.drafting import DraftSession, DraftSide
+from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.rounds import Rounds
-from orchestrator.rounds.verifying import VerifierSide
+from orchestrator.rounds.verification import VerifierSide
 from orchestrator.sessions.settings import GenerationSettings, ModelLimits, ResolvedTurn, resolve
 from orchestrator.sessions.store import SessionRecord, SessionStore, random_id
 from orchestrator.sessions.text import Codec
 from orchestrator.sessions.turns import TurnEvent, TurnRunner
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory
-from orchestrator.speculation.session import SessionSpeculation
 from slipstream.errors import SlipstreamError, TokenizerMismatchError
 from slipstream.sampling.matcher import StructureCompiler
 from slipstream.sampling.rule import Acceptance
@@ -51,12 +50,12 @@ class ServedPair:
     def __init__(self, settings: OrchestratorSettings, new_session_id: Callable[[], str] = random_id) -> None:
         self.knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
         self.store = SessionStore(
-            lambda: DraftSession(SessionSpeculation(self.knowledge)),
+            lambda session_id: self._require_ready().runner.rounds.open(session_id),
             max_count=settings.max_session_count,
             ttl_seconds=settings.session_ttl_seconds,
             new_id=new_session_id,
         )
-        self.verifiers = Verifiers(settings.verifier_addresses)
+        self.verifiers = Verifiers([VerifierPeer(address) for address in settings.verifier_addresses])
         self.draft = DraftPeer(settings.draft) if settings.draft else None
         self._settings = settings
         self._ready: _Ready | None = None
@@ -104,7 +103,7 @@ class ServedPair:
             cancelled.set()
         if self._ready is not None:
             for record in self.store.recent_first():
-                self._ready.runner.rounds.release(record)
+                self._ready.runner.rounds.release(record.rounds)
         await self.verifiers.close()
         if self.draft is not None:
             await self.draft.close()
@@ -196,7 +195,7 @@ class ServedPair:
 
     def release(self, record: SessionRecord) -> None:
         """Give a session's pages back on both services."""
-        self._require_ready().runner.rounds.release(record)
+        self._require_ready().runner.rounds.release(record.rounds)
 
     def _require_ready(self) -> _Ready:
         if self._ready is None:

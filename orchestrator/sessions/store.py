@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
-from orchestrator.peers.sequence import PeerSequence
-from orchestrator.rounds.drafting import DraftSession
+from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.session import Session
 from orchestrator.sessions.text import Codec
 
@@ -19,11 +18,10 @@ _REMEMBERED_EXPIRED_IDS = 10_000
 
 @dataclass(eq=False, slots=True)
 class SessionRecord:
-    """A session with what surrounds it: its sequences on the peers and its times in seconds since the epoch."""
+    """A session with what surrounds it: its side of the rounds and its times in seconds since the epoch."""
 
     session: Session
-    verifier: PeerSequence
-    draft: DraftSession
+    rounds: SessionRounds
     created: float
     last_active: float
     deleted: bool = False
@@ -39,7 +37,7 @@ class SessionStore:
 
     def __init__(
         self,
-        new_draft_session: Callable[[], DraftSession],
+        open_rounds: Callable[[str], SessionRounds],
         *,
         max_count: int,
         ttl_seconds: float,
@@ -47,7 +45,7 @@ class SessionStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ttl_seconds = ttl_seconds
-        self._new_draft_session = new_draft_session
+        self._open_rounds = open_rounds
         self._max_count = max_count
         self._new_id = new_id
         self._clock = clock
@@ -69,7 +67,7 @@ class SessionStore:
         """A session nobody can find: for a single Generate."""
         now = self._clock()
         session = Session(self._new_id(), codec, system)
-        return SessionRecord(session, PeerSequence(), self._new_draft_session(), created=now, last_active=now)
+        return SessionRecord(session, self._open_rounds(session.id), created=now, last_active=now)
 
     def get(self, session_id: str) -> SessionRecord:
         """A session by id. SessionExpiredError or SessionNotFoundError."""

@@ -12,7 +12,9 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 
-from orchestrator.rounds.rounds import Round, Rounds
+from orchestrator.rounds.result import RoundResult
+from orchestrator.rounds.rounds import Rounds
+from orchestrator.rounds.terms import RoundTerms
 from orchestrator.sessions.interrupt import Interrupt
 from orchestrator.sessions.session import FinishReason, Turn, common_prefix_length
 from orchestrator.sessions.settings import ResolvedTurn
@@ -58,7 +60,7 @@ class TurnStatistics:
         """What the peers and the network do not account for."""
         return max(0.0, self.total - self.draft - self.verify - self.queue - self.network)
 
-    def add(self, outcome: Round) -> None:
+    def add(self, outcome: RoundResult) -> None:
         """Count one round."""
         self.round_count += 1
         self.draft_failure_count += outcome.draft_failed
@@ -83,7 +85,7 @@ class TurnStatistics:
             self.drafted_per_position[position] += 1
             self.accepted_per_position[position] += position < accepted
 
-    def _add_drafting(self, outcome: Round) -> None:
+    def _add_drafting(self, outcome: RoundResult) -> None:
         """What the round waited for is the draft's forwards first, then its queue, then the network's."""
         if outcome.asked:
             self.round_counts[outcome.overlap] += 1
@@ -161,8 +163,7 @@ class TurnRunner:
         shared = common_prefix_length(session.tokens, prompt)
         turn = session.begin_turn(list(prompt), resolved.rule, resolved.limits, content)
         wants_prompt = resolved.logprobs is not None and resolved.logprobs.prompt
-        record.verifier.limit(0 if wants_prompt else shared)  # only what is computed has log-probabilities
-        record.draft.begin_turn(shared)
+        self.rounds.begin_turn(record.rounds, shared, recompute=wants_prompt)
         span = tracer.start_span(
             names.CHAT.format(model=self._model_name),
             parent,
@@ -202,10 +203,7 @@ class TurnRunner:
             interrupt.close()
             turn.cancel()  # if it has not ended: the client vanished, or a peer failed for good
             self._finish(span, turn, statistics, prefilled_count)
-            if turn.generated_count == 0:  # the turn is undone, and so is what the peers learnt from it
-                record.verifier.limit(shared)
-                record.draft.begin_turn(shared)
-            self.rounds.end_turn(record)
+            self.rounds.end_turn(record.rounds, session.tokens, turn.generated_count)
             session.end_turn()
 
     async def _round(
@@ -216,7 +214,7 @@ class TurnRunner:
         statistics: TurnStatistics,
         parent: Span,
         interrupt: Interrupt,
-    ) -> Round | None:
+    ) -> RoundResult | None:
         """One round, or None if the turn is cancelled before it ends."""
         traced = statistics.round_count < MAX_TRACED_ROUNDS
         span = tracer.start_span(names.ROUND, trace.set_span_in_context(parent)) if traced else INVALID_SPAN
@@ -224,11 +222,12 @@ class TurnRunner:
         logprobs = resolved.logprobs
         if logprobs is not None and statistics.round_count:
             logprobs = replace(logprobs, prompt=False)  # the first round has brought them
-        outcome: Round | None = None
+        outcome: RoundResult | None = None
         try:
             if not interrupt.happened:
                 with interrupt.during():
-                    outcome = await self.rounds.run(record, resolved, turn.room, logprobs, span)
+                    terms = RoundTerms(resolved.rule, resolved.speculation, logprobs)
+                    outcome = await self.rounds.run(record.rounds, record.session.tokens, terms, turn.room, span)
             if outcome is None:
                 return None
             span.set_attribute(names.DRAFT_LENGTH, len(outcome.proposal))

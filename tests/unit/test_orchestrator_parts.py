@@ -7,7 +7,8 @@ import pytest
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.rounds.drafting import DraftSession
+from orchestrator.rounds.drafting import SessionDrafting
+from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.store import SessionStore
 from orchestrator.sessions.text import Codec
 from orchestrator.speculation.knowledge import PairKnowledge
@@ -25,8 +26,8 @@ class Clock:
         return self.now
 
 
-def new_draft_session() -> DraftSession:
-    return DraftSession(SessionSpeculation(PairKnowledge()))
+def open_rounds(session_id: str) -> SessionRounds:
+    return SessionRounds(session_id, SessionDrafting(SessionSpeculation(PairKnowledge())))
 
 
 def codec() -> Codec:
@@ -83,7 +84,7 @@ def test_many_failures_at_once_open_the_breaker_once() -> None:
 
 def test_an_idle_session_expires_and_is_told_from_one_that_never_was() -> None:
     clock = Clock()
-    store = SessionStore(new_draft_session, max_count=10, ttl_seconds=60, clock=clock)
+    store = SessionStore(open_rounds, max_count=10, ttl_seconds=60, clock=clock)
     idle, busy = store.create(codec()), store.create(codec())
     clock.now += 59
     store.touch(busy)
@@ -98,7 +99,7 @@ def test_an_idle_session_expires_and_is_told_from_one_that_never_was() -> None:
 
 
 def test_the_store_has_a_limit() -> None:
-    store = SessionStore(new_draft_session, max_count=1, ttl_seconds=60)
+    store = SessionStore(open_rounds, max_count=1, ttl_seconds=60)
     record = store.create(codec())
     with pytest.raises(SessionLimitError):
         store.create(codec())
