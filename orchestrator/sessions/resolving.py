@@ -13,7 +13,7 @@ from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.session import SpeculationSettings
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest
+from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT
 from slipstream.sampling.rule import (
     DEFAULT_PROPOSAL_TOP_K,
     MAX_SEED,
@@ -23,7 +23,6 @@ from slipstream.sampling.rule import (
     sampling_violations,
     token_id_violations,
 )
-from slipstream.sampling.structure import Structure
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 64

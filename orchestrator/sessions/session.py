@@ -49,7 +49,7 @@ class Commit:
     finish_reason: FinishReason | None
 
 
-class Turn:
+class Answer:
     """One answer in the making."""
 
     def __init__(self, session: Session, prompt_length: int, rule: SamplingRule, limits: TurnLimits) -> None:
@@ -127,7 +127,7 @@ class Session:
         self.tokens: list[int] = []
         self.turn_count = 0
         """Turns begun, undone ones included: a number always means the same turn."""
-        self.turn: Turn | None = None
+        self.answer: Answer | None = None
         self.acceptance: Acceptance | None = None
         """That of the first turn, and so of all: the two kinds are never mixed within a session."""
         self._before_turn: tuple[list[int], list[Message], Acceptance | None] | None = None
@@ -150,12 +150,14 @@ class Session:
                 return self.tokens + self.codec.encode_rendered(rest)
         return self.codec.encode_rendered(rendered)
 
-    def begin_turn(self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None) -> Turn:
+    def begin_turn(
+        self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None
+    ) -> Answer:
         """Start a turn on a prompt that includes everything before it; ``content`` is the user message, if there is one.
 
         SessionBusyError if a turn is running; AcceptanceFixedError if earlier turns had the other acceptance.
         """
-        if self.turn is not None:
+        if self.answer is not None:
             raise SessionBusyError(f"session {self.id} has turn {self.turn_count} running", turn=self.turn_count)
         if self.acceptance not in (None, rule.acceptance):
             raise AcceptanceFixedError(
@@ -167,18 +169,18 @@ class Session:
         if content is not None:
             self.messages.append(Message("user", content))
         self.turn_count += 1
-        self.turn = Turn(self, len(prompt), rule, limits)
-        return self.turn
+        self.answer = Answer(self, len(prompt), rule, limits)
+        return self.answer
 
     def end_turn(self) -> None:
         """Keep the turn's answer, or undo the turn if it has none."""
-        assert self.turn is not None and self._before_turn is not None, "no turn is running"
-        turn, self.turn = self.turn, None
-        if turn.generated_count == 0:
+        assert self.answer is not None and self._before_turn is not None, "no turn is running"
+        answer, self.answer = self.answer, None
+        if answer.generated_count == 0:
             self.tokens, self.messages, self.acceptance = self._before_turn
         else:
-            self._ended_with_end_token = turn.finish_reason in (FinishReason.END_TOKEN, FinishReason.STOP_TOKEN)
-            self.messages.append(Message("assistant", turn.text))
+            self._ended_with_end_token = answer.finish_reason in (FinishReason.END_TOKEN, FinishReason.STOP_TOKEN)
+            self.messages.append(Message("assistant", answer.text))
         self._before_turn = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
@@ -48,11 +48,12 @@ class GenerationSettings:
     draft_length: int | Literal["adaptive"] | None = None
     overlap: Overlap | None = None
     proposer: Source | None = None
-    cleared: frozenset[str] = frozenset()
+    cleared: tuple[str, ...] = ()
 
     def over(self, below: GenerationSettings) -> GenerationSettings:
         """These settings, and where they neither say nor clear anything those below."""
-        said = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        said: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         said |= dict.fromkeys(self.cleared)
-        said["cleared"] = (self.cleared | below.cleared) - {name for name, value in said.items() if value is not None}
+        cleared = {*self.cleared, *below.cleared} - {name for name, value in said.items() if value is not None}
+        said["cleared"] = tuple(sorted(cleared))
         return replace(below, **said)

@@ -170,4 +170,3 @@ async def read_all(readers: Sequence[TurnReader]) -> AsyncGenerator[tuple[int, T
             if all(reader.done for reader in readers):
                 return
             await grown.wait()
-
