@@ -43,7 +43,7 @@ from slipstream.rpc.status import abort, status_of
 from slipstream.rpc.wire import duration
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.telemetry.tracing import context_of_metadata
-from slipstream.v1 import model_pb2, orchestrator_pb2, orchestrator_pb2_grpc
+from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from slipstream.version import VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -248,7 +248,7 @@ def _settings(message: orchestrator_pb2.GenerationSettings) -> GenerationSetting
         if message.HasField("logprobs")
         else None,
         structure=structure_of(message.structure, "settings.structure") if message.HasField("structure") else None,
-        acceptance=acceptance_of(message.acceptance),
+        acceptance=acceptance_of(message.acceptance, "settings.acceptance"),
         proposal_top_k=_given(message, "proposal_top_k"),
         draft_length=_draft_length(message.speculation),
         overlap=_OVERLAPS.get(message.speculation.overlap),
@@ -377,8 +377,8 @@ def _timestamp(seconds: float) -> Timestamp:
     return message
 
 
-def _model(info: ModelInfo) -> model_pb2.ModelInfo:
-    return model_pb2.ModelInfo(
+def _model(info: ModelInfo) -> orchestrator_pb2.ModelInfo:
+    return orchestrator_pb2.ModelInfo(
         name=info.name,
         architecture=info.architecture,
         vocabulary_size=info.vocabulary_size,

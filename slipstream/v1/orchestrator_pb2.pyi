@@ -11,7 +11,6 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.rpc import status_pb2 as _status_pb2
-from slipstream.v1 import model_pb2 as _model_pb2
 from slipstream.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -1104,17 +1103,17 @@ class GetServerInfoResponse(_message.Message):
     """Both false before the orchestrator is healthy."""
     draft_reachable: _builtins.bool
     @_builtins.property
-    def target(self) -> _model_pb2.ModelInfo: ...
+    def target(self) -> Global___ModelInfo: ...
     @_builtins.property
-    def draft(self) -> _model_pb2.ModelInfo:
+    def draft(self) -> Global___ModelInfo:
         """Absent if the orchestrator runs without a draft or the draft has not been reached yet."""
 
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
-        target: _model_pb2.ModelInfo | None = ...,
-        draft: _model_pb2.ModelInfo | None = ...,
+        target: Global___ModelInfo | None = ...,
+        draft: Global___ModelInfo | None = ...,
         default_draft_length: _builtins.int | None = ...,
         max_draft_length: _builtins.int = ...,
         default_max_token_count: _builtins.int = ...,
@@ -1130,3 +1129,69 @@ class GetServerInfoResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__default_draft_length) -> _WhichOneofReturnType__default_draft_length | None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class ModelInfo(_message.Message):
+    """A hosted model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
+    VOCABULARY_SIZE_FIELD_NUMBER: _builtins.int
+    TOKENIZER_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
+    END_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SAMPLING_DEFAULTS_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    MAX_DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The directory name or hub id the service was started with."""
+    architecture: _builtins.str
+    """Architecture, as in the model's config ("LlamaForCausalLM")."""
+    vocabulary_size: _builtins.int
+    """Number of logits: at least the tokenizer's size, since vocabularies are often padded."""
+    tokenizer_fingerprint: _builtins.str
+    """sha256, in hex, over the tokenizer's (id, token) pairs. Draft and target must agree."""
+    context_length: _builtins.int
+    """Longest sequence in tokens that model and KV memory allow."""
+    dtype: _builtins.str
+    """"float32" or "bfloat16"."""
+    device: _builtins.str
+    """"cpu", "cuda:0"."""
+    max_draft_length: _builtins.int
+    """Most proposal tokens an item may carry or ask for."""
+    weights_fingerprint: _builtins.str
+    """A fingerprint of weights, dtype, kind of device and end tokens, in hex. Verifiers that share sessions must agree in it."""
+    @_builtins.property
+    def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens that end a turn, by the model's generation config."""
+
+    @_builtins.property
+    def sampling_defaults(self) -> _sampling_pb2.SamplingParameters:
+        """Defaults from the model's generation config. The seed is never set here."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        architecture: _builtins.str = ...,
+        vocabulary_size: _builtins.int = ...,
+        tokenizer_fingerprint: _builtins.str = ...,
+        context_length: _builtins.int = ...,
+        end_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        sampling_defaults: _sampling_pb2.SamplingParameters | None = ...,
+        dtype: _builtins.str = ...,
+        device: _builtins.str = ...,
+        max_draft_length: _builtins.int = ...,
+        weights_fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
