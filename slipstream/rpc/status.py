@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -10,7 +11,8 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import Code, FieldViolation, SlipstreamError
+from slipstream.rpc.wire import seconds
 
 log = logging.getLogger(__name__)
 
@@ -18,12 +20,22 @@ DOMAIN = "slipstream"
 
 
 class PeerError(SlipstreamError):
-    """What a peer answered instead of a result. Its code, reason and metadata are the peer's."""
+    """What a peer answered instead of a result. Its code, reason, metadata, violations and retry_after are the peer's."""
 
-    def __init__(self, code: Code, reason: str, message: str, metadata: dict[str, str] | None = None) -> None:
-        super().__init__(message, (), **(metadata or {}))
+    def __init__(
+        self,
+        code: Code,
+        reason: str,
+        message: str,
+        metadata: Mapping[str, str] | None = None,
+        violations: Sequence[FieldViolation] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, violations)
+        self.metadata = dict(metadata or {})
         self.code = code  # type: ignore[misc]
         self.reason = reason  # type: ignore[misc]
+        self.retry_after = retry_after  # type: ignore[misc]
 
 
 class StreamLostError(PeerError):
@@ -56,11 +68,17 @@ def status_of(error: BaseException) -> status_pb2.Status:
 
 def error_of(status: status_pb2.Status) -> PeerError:
     """The error a peer's status means."""
-    info = error_details_pb2.ErrorInfo()
+    info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     for detail in status.details:
-        if detail.Unpack(info):
-            break
-    return PeerError(Code(status.code), info.reason or Code(status.code).name, status.message, dict(info.metadata))
+        _ = detail.Unpack(info) or detail.Unpack(bad) or detail.Unpack(retry)
+    return PeerError(
+        Code(status.code),
+        info.reason or Code(status.code).name,
+        status.message,
+        info.metadata,
+        [FieldViolation(violation.field, violation.description) for violation in bad.field_violations],
+        seconds(retry.retry_delay) if retry.HasField("retry_delay") else None,
+    )
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> PeerError:
