@@ -33,14 +33,16 @@ class AsyncWatcher:
 
     async def next_delta(self) -> Delta | None:
         """What comes next; None at the end. PeerError if the turn failed, cannot be watched, or was left."""
-        async with self._reading:
-            while not self.watching.deltas:
+        while True:
+            async with self._reading:  # for one event at a time: who wants to cancel waits for the first
+                if self.watching.deltas:
+                    return self.watching.deltas.popleft()
                 if self.watching.ended:
-                    if error := self.watching.error():
-                        raise error
-                    return None
+                    break
                 await self._receive()
-            return self.watching.deltas.popleft()
+        if error := self.watching.error():
+            raise error
+        return None
 
     async def cancel(self, timeout: float | None) -> None:
         """End the turns early; their last events still come. PeerError if the server cannot be told."""
