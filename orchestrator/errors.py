@@ -3,13 +3,19 @@
 SlipstreamError
 ├── SessionNotFoundError   never was, or was deleted
 ├── SessionExpiredError    was, and was idle for too long
-├── SessionBusyError       a turn is running on another stream
+├── SessionBusyError       another turn is running
+├── SessionLimitError      too many sessions are kept; a retry can help
+├── TurnNotFoundError      never was, or was undone
+├── TurnNotKeptError       was, and its events are gone
+├── RequestIdReusedError   the same request_id with another content
+├── MessageCancelledError  cancelled before its turn began
 ├── AcceptanceFixedError   a turn asks for another acceptance than its session began with
-├── SessionLimitError      too many sessions are open; a retry can help
 ├── PromptTooLongError     the prompt does not fit into the context or the KV memory
+├── ChatProtocolError      a chat command out of order
+├── ChatQueueFullError     too many messages of a chat wait; a retry can help
 ├── NotReadyError          the verifier has not been reached yet; a retry can help
-├── VerifierLostError      the verifier has been away for longer than the orchestrator waits; a retry can help
-└── ChatProtocolError      a chat command out of order
+├── ShuttingDownError      the orchestrator ends; a retry can help
+└── VerifierLostError      the verifier has been away for longer than the orchestrator waits; a retry can help
 """
 
 from __future__ import annotations
@@ -32,10 +38,55 @@ class SessionExpiredError(SlipstreamError):
 
 
 class SessionBusyError(SlipstreamError):
-    """A session runs one turn at a time."""
+    """A session runs one turn at a time (metadata: turn)."""
 
     code = Code.FAILED_PRECONDITION
     reason = "SESSION_BUSY"
+    retry_after = 1.0
+
+
+class TurnNotFoundError(SlipstreamError):
+    """The session has no such turn."""
+
+    code = Code.NOT_FOUND
+    reason = "TURN_NOT_FOUND"
+
+
+class TurnNotKeptError(SlipstreamError):
+    """The turn's events are not kept any more, or it has fewer tokens than the position asked for."""
+
+    code = Code.OUT_OF_RANGE
+    reason = "TURN_NOT_KEPT"
+
+
+class RequestIdReusedError(SlipstreamError):
+    """The same request_id with another content."""
+
+    code = Code.ALREADY_EXISTS
+    reason = "REQUEST_ID_REUSED"
+
+
+class MessageCancelledError(SlipstreamError):
+    """A message that was cancelled before its turn began."""
+
+    code = Code.CANCELLED
+    reason = "MESSAGE_CANCELLED"
+
+
+class ChatQueueFullError(SlipstreamError):
+    """As many messages of a chat wait as may."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "CHAT_QUEUE_FULL"
+    retry_after = 1.0
+
+
+class ShuttingDownError(SlipstreamError):
+    """The orchestrator ends: what it has begun may finish, nothing new begins."""
+
+    code = Code.UNAVAILABLE
+    reason = "SHUTTING_DOWN"
+    retry_after = 1.0
 
 
 class AcceptanceFixedError(SlipstreamError):

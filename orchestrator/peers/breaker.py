@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Breaker:
-    """A circuit breaker: after a failure a peer is left alone for a while, each time twice as long."""
+    """A circuit breaker: after a failure it is open for a while, each time twice as long, and the peer is left alone."""
 
     def __init__(
         self,
@@ -21,12 +21,12 @@ class Breaker:
         self._longest_pause = longest_pause
         self._clock = clock
         self._pause = first_pause
-        self._closed_until = 0.0
+        self._open_until = 0.0
 
     @property
     def allows(self) -> bool:
         """Whether the peer may be asked now."""
-        return self._clock() >= self._closed_until
+        return self._clock() >= self._open_until
 
     def succeeded(self) -> None:
         """The peer answered."""
@@ -36,5 +36,5 @@ class Breaker:
         """The peer failed or was late. Many sessions may find out at once; only the first counts."""
         if not self.allows:
             return
-        self._closed_until = self._clock() + self._pause
+        self._open_until = self._clock() + self._pause
         self._pause = min(self._pause * 2, self._longest_pause)

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 class Verifiers:
     """Verifiers of the same weights. Tokens are truth and KV is cache, so moving a session is prefilling it elsewhere."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self.peers = [VerifierPeer(address) for address in addresses]
+    def __init__(self, peers: Sequence[VerifierPeer]) -> None:
+        self.peers = list(peers)
         self._by_address = {peer.address: peer for peer in self.peers}
         self._breakers = {peer.address: Breaker() for peer in self.peers}
         self._session_counts: Counter[str] = Counter()

@@ -8,18 +8,22 @@ import logging
 import sys
 from contextlib import AsyncExitStack
 
-from orchestrator.processes.pair import ServedPair
+from orchestrator.contract.service import OrchestratorService
+from orchestrator.processes.connecting import Peers
 from orchestrator.processes.place import Place
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.processes.siblings import Siblings, SiblingService
-from orchestrator.service import OrchestratorService
-from orchestrator.sessions.store import random_id
+from orchestrator.sessions.sessions import Sessions
+from orchestrator.sessions.store import SessionStore, random_id
 from slipstream.errors import SlipstreamError
-from slipstream.rpc.server import Server
+from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.tracing import configure_tracing
 from slipstream.v1 import orchestrator_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+_LAST_WORDS_SECONDS = 0.5
+"""For streams to bring their last events once all turns have ended."""
 
 _COLLECTED_AFTER = 50_000
 """Objects made more than freed. A round makes hundreds and frees them by itself; only cycles wait for the collector."""
@@ -45,24 +49,32 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
     server = Server(
         settings.address,
         ("slipstream.v1.OrchestratorService",),
-        drain_seconds=settings.drain_seconds,
+        drain_seconds=_LAST_WORDS_SECONDS,
         private=None if place is None else place.address(place.number),
     )
+    peers = Peers(settings)
+    store = SessionStore(
+        max_count=settings.max_session_count,
+        ttl_seconds=settings.session_ttl_seconds,
+        new_id=random_id if place is None else place.new_session_id,
+    )
     async with AsyncExitStack() as stack:
-        pair = ServedPair(settings, random_id if place is None else place.new_session_id)
-        stack.push_async_callback(pair.close)
-        service = OrchestratorService(pair)
+        stack.push_async_callback(peers.close)
+        sessions = Sessions(store, lambda: f"still waiting for the verifier service at {peers}")
+        await stack.enter_async_context(sessions)
+        service = OrchestratorService(sessions, lambda: peers.reachable)
         if place is not None:
             siblings = Siblings(place)
             stack.push_async_callback(siblings.close)
-            service = SiblingService(pair, siblings)
+            service = SiblingService(sessions, lambda: peers.reachable, siblings)
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
         if place is None:
             await _listen(server)
-        connecting = asyncio.create_task(_connect(pair, server))
-        await server.run_until_signalled()
+        connecting = asyncio.create_task(_connect(peers, sessions, server))
+        await server.run_until_signalled(lambda: sessions.drain(settings.drain_seconds))
         connecting.cancel()
-    if connecting.done() and not connecting.cancelled() and (failure := connecting.exception()) is not None:
+        await asyncio.wait([connecting])
+    if not connecting.cancelled() and (failure := connecting.exception()) is not None:
         raise failure
 
 
@@ -70,24 +82,22 @@ async def _listen(server: Server) -> None:
     log.info("listening on port %d", await server.start())
 
 
-async def _connect(pair: ServedPair, server: Server) -> None:
+async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
+    """Wait for the peers and serve them; SlipstreamError, and the server drains, if what they host cannot be served."""
     try:
-        await _reach(pair)
-        _spare_the_collector()
-        # A connection stays with the process that got it: where the port is shared, only one that can serve may get any.
-        if server.shares_port:
-            await _listen(server)
-    except SlipstreamError:
+        async with asyncio.TaskGroup() as tasks:
+            sessions.serve(await peers.connect(tasks))
+            _spare_the_collector()
+            # A connection stays with the process that got it: where the port is shared, only one that can serve may get any.
+            if server.shares_port:
+                await _listen(server)
+            await server.set_serving(True)
+            log.info("serving %s", sessions.pair.target.name)
+    except AddressInUseError:
         server.draining.set()
         raise
-    await server.set_serving(True)
-    log.info("serving %s", pair.target.name)
-
-
-async def _reach(pair: ServedPair) -> None:
-    try:
-        await pair.connect()
     except Exception as error:
+        server.draining.set()
         log.exception("cannot serve what the verifier hosts")
         raise SlipstreamError(f"cannot serve what the verifier hosts: {error}") from error
 

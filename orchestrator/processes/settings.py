@@ -66,10 +66,6 @@ class OrchestratorSettings(BaseSettings):
         """The verifiers' addresses, each once."""
         return list(dict.fromkeys(address.strip() for address in self.verifier.split(",") if address.strip()))
 
-    def default_draft_length(self, longest: int) -> int | None:
-        """What holds where a request says nothing, at most ``longest``."""
-        return None if self.draft_length is None else min(self.draft_length, longest)
-
     @field_validator("verifier")
     @classmethod
     def _has_a_verifier(cls, value: str) -> str:

@@ -6,23 +6,24 @@ back to its session over another connection may reach any of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 from grpc_status import rpc_status
 
+from orchestrator.contract.commands import page_size_of, page_token
+from orchestrator.contract.service import Context, OrchestratorService
 from orchestrator.errors import NotReadyError
-from orchestrator.processes.pair import ServedPair
 from orchestrator.processes.place import Place
-from orchestrator.service import Context, OrchestratorService, page_of
-from slipstream.errors import SlipstreamError
+from orchestrator.sessions.sessions import Sessions
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.status import abort, abort_as
-from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
+from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, session_pb2
 
 Answer = TypeVar("Answer")
+ResponseT = TypeVar("ResponseT")
 
 _OWN_TO_A_HOP = ("grpc-", "user-agent")
 
@@ -42,6 +43,18 @@ class Siblings:
         """The process to ask about a session; None: this one."""
         return self.stubs.get(self.place.owner(session_id))
 
+    def keeper_of_request(self, request_id: str) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub | None:
+        """The process to ask for what is created under a name; None: this one."""
+        return self.stubs.get(self.place.owner_of_request(request_id))
+
+    def keeper_of_chat(
+        self, first: orchestrator_pb2.ChatRequest
+    ) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub | None:
+        """The process for a chat that begins so; None: this one."""
+        if first.start.HasField("session_id"):
+            return self.keeper_of(first.start.session_id)
+        return self.keeper_of_request(first.request_id)
+
     async def close(self) -> None:
         """Close the channels."""
         for channel in self._channels.values():
@@ -51,9 +64,49 @@ class Siblings:
 class SiblingService(OrchestratorService):
     """An OrchestratorService that knows only a share of the sessions, and who knows the others."""
 
-    def __init__(self, pair: ServedPair, siblings: Siblings) -> None:
-        super().__init__(pair)
+    def __init__(self, sessions: Sessions, reachable: Callable[[], tuple[bool, bool]], siblings: Siblings) -> None:
+        super().__init__(sessions, reachable)
         self._siblings = siblings
+
+    async def Generate(
+        self, request: orchestrator_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
+        keeper = self._siblings.keeper_of_request(request.request_id)
+        async with _passed(keeper, "Generate", super().Generate, request, context) as responses:
+            async for response in responses:
+                yield response
+
+    async def CreateSession(
+        self, request: orchestrator_pb2.CreateSessionRequest, context: Context
+    ) -> orchestrator_pb2.CreateSessionResponse:
+        keeper = self._siblings.keeper_of_request(request.request_id)
+        if keeper is None:
+            return await super().CreateSession(request, context)
+        return await _answer(keeper.CreateSession(request, **_passed_on(context)), context)
+
+    async def SendMessage(
+        self, request: orchestrator_pb2.SendMessageRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.SendMessageResponse]:
+        keeper = self._siblings.keeper_of(request.session_id)
+        async with _passed(keeper, "SendMessage", super().SendMessage, request, context) as responses:
+            async for response in responses:
+                yield response
+
+    async def WatchTurn(
+        self, request: orchestrator_pb2.WatchTurnRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.WatchTurnResponse]:
+        keeper = self._siblings.keeper_of(request.session_id)
+        async with _passed(keeper, "WatchTurn", super().WatchTurn, request, context) as responses:
+            async for response in responses:
+                yield response
+
+    async def CancelTurn(
+        self, request: orchestrator_pb2.CancelTurnRequest, context: Context
+    ) -> orchestrator_pb2.CancelTurnResponse:
+        keeper = self._siblings.keeper_of(request.session_id)
+        if keeper is None:
+            return await super().CancelTurn(request, context)
+        return await _answer(keeper.CancelTurn(request, **_passed_on(context)), context)
 
     async def Chat(
         self, request_iterator: AsyncIterator[orchestrator_pb2.ChatRequest], context: Context
@@ -61,20 +114,10 @@ class SiblingService(OrchestratorService):
         # A client that comes back to its session says so first: a stream's first command decides where it goes.
         requests = aiter(request_iterator)
         first = await anext(requests, None)
-        keeper = None if first is None else self._siblings.keeper_of(first.start.session_id)
-        if keeper is None:
-            async with aclosing(super().Chat(_again(first, requests), context)) as responses:  # type: ignore[type-var]
-                async for response in responses:
-                    yield response
-            return
-        call = keeper.Chat(_again(first, requests), **_passed_on(context))
-        try:
-            async for response in call:
+        keeper = None if first is None else self._siblings.keeper_of_chat(first)
+        async with _passed(keeper, "Chat", super().Chat, _again(first, requests), context) as responses:
+            async for response in responses:
                 yield response
-        except grpc.aio.AioRpcError as error:
-            await _refuse(context, error)
-        finally:
-            call.cancel()
 
     async def GetSession(
         self, request: orchestrator_pb2.GetSessionRequest, context: Context
@@ -95,21 +138,53 @@ class SiblingService(OrchestratorService):
     async def ListSessions(
         self, request: orchestrator_pb2.ListSessionsRequest, context: Context
     ) -> orchestrator_pb2.ListSessionsResponse:
-        sessions = [self._session(record) for record in self._pair.store.recent_first()]
-        if context.peer().startswith("unix:"):  # a sibling asks: for all, since pages would change while it turns them
-            return orchestrator_pb2.ListSessionsResponse(sessions=sessions)
+        own = await super().ListSessions(request, context)
+        if context.peer().startswith("unix:"):  # a sibling asks
+            return own
+        pages = [own]
         for stub in self._siblings.stubs.values():
             try:
-                sessions += (await stub.ListSessions(request, **_passed_on(context))).sessions
+                pages.append(await stub.ListSessions(request, **_passed_on(context)))
             except grpc.aio.AioRpcError as error:
                 if not _is_away(error):  # one that is being started has no sessions
                     await abort_as(context, error)
-        sessions.sort(key=lambda session: session.last_active_time.ToNanoseconds(), reverse=True)
-        try:
-            page, token = page_of([session.id for session in sessions], request)
-        except SlipstreamError as error:
-            await abort(context, error)
-        return orchestrator_pb2.ListSessionsResponse(sessions=sessions[page], next_page_token=token)
+        return _merged(pages, page_size_of(request))
+
+
+def _merged(pages: list[orchestrator_pb2.ListSessionsResponse], size: int) -> orchestrator_pb2.ListSessionsResponse:
+    """One page of all sessions from a page of each process's, all from the same cursor."""
+    sessions = [session for page in pages for session in page.sessions]
+    sessions.sort(key=_cursor, reverse=True)
+    more = len(sessions) > size or any(page.next_page_token for page in pages)
+    return orchestrator_pb2.ListSessionsResponse(
+        sessions=sessions[:size], next_page_token=page_token(_cursor(sessions[size - 1])) if more else ""
+    )
+
+
+def _cursor(session: session_pb2.Session) -> tuple[int, str]:
+    return session.create_time.ToMicroseconds(), session.id
+
+
+@asynccontextmanager
+async def _passed(
+    keeper: orchestrator_pb2_grpc.OrchestratorServiceAsyncStub | None,
+    name: str,
+    own: Callable[[Any, Context], AsyncIterator[ResponseT]],
+    request: Any,
+    context: Context,
+) -> AsyncIterator[AsyncIterator[ResponseT]]:
+    """The responses of a streaming call, from this process or from the one that keeps what it is about."""
+    if keeper is None:
+        async with aclosing(own(request, context)) as responses:  # type: ignore[type-var]
+            yield responses
+        return
+    call = getattr(keeper, name)(request, **_passed_on(context))
+    try:
+        yield call
+    except grpc.aio.AioRpcError as error:
+        await _refuse(context, error)
+    finally:
+        call.cancel()
 
 
 async def _again(

@@ -46,7 +46,7 @@ class Ask:
 
 
 @dataclass(eq=False, slots=True)
-class DraftSession:
+class SessionDrafting:
     """One session's side of drafting: its sequence on the draft, the latest request, and what came of the last ones."""
 
     speculation: SessionSpeculation
@@ -61,7 +61,13 @@ class DraftSession:
         """A new prompt, or a turn undone: only the first ``shared_length`` tokens are what they were."""
         self.sequence.limit(shared_length)
         self.speculation.begin_turn(shared_length)
+        self.leave_request()
         self.request = None
+
+    def leave_request(self) -> None:
+        """Nobody waits for the latest request any more. What still comes of it is taken."""
+        if self.request is not None:
+            self.request.leave()
 
     def take_finished(self) -> list[PeerTiming]:
         """Timings of the requests answered since the last call."""
@@ -77,16 +83,16 @@ class DraftSession:
 class DraftRequest:
     """One request on its way: a sink for what the draft answers."""
 
-    def __init__(self, side: DraftSide, session: DraftSession, tokens: Sequence[int], ask: Ask, span: Span) -> None:
+    def __init__(self, side: DraftSide, drafting: SessionDrafting, tokens: Sequence[int], ask: Ask, span: Span) -> None:
         self.length = len(tokens)
         self.sent = time.monotonic()
         self.done = asyncio.Event()
         self.ask = ask
         self.timing: PeerTiming | None = None
         self._side = side
-        self._session = session
+        self._drafting = drafting
         self._tokens = tokens
-        self._continuations = session.speculation.continuations  # this turn's, which a late answer must not leave
+        self._continuations = drafting.speculation.continuations  # this turn's, which a late answer must not leave
         self._span = span
         self._restatements = 0
         self._branch_count = 0
@@ -94,9 +100,9 @@ class DraftRequest:
 
     def start(self) -> None:
         """Send the item."""
-        sequence = self._session.sequence
-        if self._session.released:
-            self._end()
+        sequence = self._drafting.sequence
+        if self._drafting.released:
+            self.leave()
             return
         self._side.send(self, sequence, sequence.position(self._tokens, self.length), traceparent_of(self._span))
 
@@ -111,35 +117,38 @@ class DraftRequest:
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
-        self._session.sequence.answered()
-        if self._continuations is self._session.speculation.continuations:  # another turn's tokens may be others
-            self._session.sequence.learn(self.length)
-        self._session.finished.append(timing)
+        self._drafting.sequence.answered()
+        if self._continuations is self._drafting.speculation.continuations:  # another turn's tokens may be others
+            self._drafting.sequence.learn(self.length)
+        self._drafting.finished.append(timing)
         self._side.answered(timing, beside=self.ask.branch_count > 0)
-        self._end()
+        self.leave()
 
     def fail(self, error: PeerError) -> None:
         """Mend what stating the position again mends; else the draft has failed this request."""
-        if error.reason in REASONS_TO_RESTATE and self._restatements < _MAX_RESTATEMENTS:
+        waited_for = not self.done.is_set()
+        if waited_for and error.reason in REASONS_TO_RESTATE and self._restatements < _MAX_RESTATEMENTS:
             self._restatements += 1
-            self._session.sequence.correct(error.reason, error.metadata)
+            self._drafting.sequence.correct(error.reason, error.metadata)
             self.start()
             return
         if error.reason != _STALE:  # a newer request of our own took its place
-            self._span.set_attribute(names.ERROR_REASON, error.reason)
-            self._session.failed = True
+            self._drafting.failed = True
+            if waited_for:
+                self._span.set_attribute(names.ERROR_REASON, error.reason)
             if _is_the_drafts_fault(error):
                 self._side.failed(error.reason)
-        self._end()
+        self.leave()
 
     def give_up(self) -> None:
         """It is late: nobody waits for it any more."""
         self._span.set_attribute(names.ERROR_REASON, "DRAFT_LATE")
-        self._session.failed = True
+        self._drafting.failed = True
         self._side.failed("DRAFT_LATE")
-        self._end()
+        self.leave()
 
-    def _end(self) -> None:
+    def leave(self) -> None:
+        """It has ended, or nobody waits for it any more."""
         if not self.done.is_set():
             self.done.set()
             self._span.end()
@@ -179,7 +188,7 @@ class DraftSide:
 
     def ask(
         self,
-        session: DraftSession,
+        drafting: SessionDrafting,
         tokens: Sequence[int],
         rule: SamplingRule,
         plan: RoundPlan,
@@ -190,7 +199,7 @@ class DraftSide:
 
         A newer request takes the place of an older one that is not answered yet, both here and at the draft.
         """
-        last = session.request
+        last = drafting.request
         if last is not None and not last.done.is_set() and time.monotonic() - last.sent > self._deadline:
             last.give_up()
         if not self.available:
@@ -203,8 +212,8 @@ class DraftSide:
         if sharpening != 1:
             sharp = replace(rule, temperature=max(MIN_TEMPERATURE, rule.temperature * sharpening))
         ask = Ask(sharp, in_flight.tokens, plan.draft_length, plan.branch_count, sharpening)
-        session.request = DraftRequest(self, session, tokens, ask, span)
-        return session.request
+        drafting.request = DraftRequest(self, drafting, tokens, ask, span)
+        return drafting.request
 
     async def wait(self, request: DraftRequest) -> float:
         """Wait for a request's last branch, no longer than the deadline; returns the seconds waited."""
@@ -216,12 +225,13 @@ class DraftSide:
             request.give_up()
         return time.monotonic() - started
 
-    def release(self, session: DraftSession) -> None:
+    def release(self, drafting: SessionDrafting) -> None:
         """Give a session's pages back."""
-        session.released = True
+        drafting.released = True
+        drafting.leave_request()
         if self._draft is not None:
-            self._draft.close_sequence(session.sequence)
-            session.sequence.forget()
+            self._draft.close_sequence(drafting.sequence)
+            drafting.sequence.forget()
 
     def send(self, request: DraftRequest, sequence: PeerSequence, position: Position, traceparent: str) -> None:
         """Put a request's item on the stream."""

@@ -1,21 +1,34 @@
-"""One Chat stream: commands in, events out, at most one turn at a time. Knows nothing of wire types."""
+"""One Chat stream: commands in, events out, at most one turn watched at a time. Knows nothing of wire types.
+
+The stream owns no turn: it asks for one, reads its record, and may vanish.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 
 from opentelemetry.context import Context
 
-from orchestrator.errors import ChatProtocolError, SessionBusyError
-from orchestrator.processes.pair import ServedPair
+from orchestrator.errors import (
+    ChatProtocolError,
+    ChatQueueFullError,
+    MessageCancelledError,
+    SessionBusyError,
+    ShuttingDownError,
+)
+from orchestrator.sessions.sessions import Sessions, UserMessage
 from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.store import SessionRecord
-from orchestrator.sessions.turns import TurnEvent
+from orchestrator.sessions.turn_record import TurnEvent, TurnReader
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
+
+MAX_WAITING = 64
+"""Messages of one chat that wait for their turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +38,37 @@ class StartChat:
     session_id: str | None
     system: str | None
     settings: GenerationSettings
+    clock: datetime | None
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class UserMessage:
-    """Start a turn."""
+class SendMessage:
+    """Start a turn and watch it from a position."""
 
-    content: str
-    settings: GenerationSettings
+    message: UserMessage
+    after_token_count: int = 0
+
+    @property
+    def request_id(self) -> str:
+        """The message's."""
+        return self.message.request_id
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTurn:
-    """End the running turn."""
+    """End a turn, named by its number or by the request_id of its message."""
+
+    which: int | str
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BadCommand:
+    """A request that cannot be understood."""
+
+    error: SlipstreamError
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,99 +79,162 @@ class SessionOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnHappened:
+    """An event of a turn."""
+
+    turn: int
+    event: TurnEvent
+
+
+@dataclass(frozen=True, slots=True)
 class CommandFailed:
     """A command's error; the stream goes on."""
 
+    request_id: str
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class BadCommand:
-    """A request that cannot be understood."""
+class ChatClosing:
+    """The server ends the stream."""
 
     error: SlipstreamError
 
 
-Command = StartChat | UserMessage | CancelTurn | BadCommand
-ChatEvent = SessionOpened | TurnEvent | CommandFailed
+Command = StartChat | SendMessage | CancelTurn | BadCommand
+ChatEvent = SessionOpened | TurnHappened | CommandFailed | ChatClosing
 
 
 class ChatStream:
     """Reads commands while a turn runs, so that a cancel is heard at once and messages queue up."""
 
-    def __init__(self, pair: ServedPair, parent: Context) -> None:
-        self._pair = pair
+    def __init__(self, sessions: Sessions, parent: Context) -> None:
+        self._sessions = sessions
         self._parent = parent
         self._record: SessionRecord | None = None
         self._settings = GenerationSettings()
-        self._queue: asyncio.Queue[StartChat | UserMessage | BadCommand | None] = asyncio.Queue()
-        self._cancels: deque[asyncio.Event] = deque()  # one for each message not answered yet, the running one first
+        self._waiting: deque[SendMessage] = deque()
+        self._answers: asyncio.Queue[ChatEvent] = asyncio.Queue(MAX_WAITING)  # to commands; full, no more are read
+        self._starting = asyncio.Lock()  # a message that is being started is no more, and not yet, to be cancelled
+        self._reader: TurnReader | None = None
+        self._wake = asyncio.Event()
 
     async def run(self, commands: AsyncIterator[Command]) -> AsyncGenerator[ChatEvent]:
-        """Events until the client has stopped sending and its last turn has ended."""
-        reader = asyncio.create_task(self._read(commands))
+        """Events until the client has stopped sending and its last turn has ended, or the server shuts down."""
+        reading = asyncio.create_task(self._read(commands))
+        reading.add_done_callback(lambda _: self._wake.set())
         try:
-            while (command := await self._queue.get()) is not None:
-                try:
-                    if isinstance(command, StartChat):
-                        yield self._start(command)
+            with self._sessions.waking_on_drain(self._wake):
+                while True:
+                    self._wake.clear()
+                    while not self._answers.empty():
+                        yield self._answers.get_nowait()
+                    if self._reader is None and self._waiting and (failed := await self._start_next()) is not None:
+                        yield failed
                         continue
-                    if isinstance(command, BadCommand):
-                        raise command.error
-                    try:
-                        async with aclosing(self._turn(command, self._cancels[0])) as events:
-                            async for event in events:
-                                yield event
-                    finally:
-                        self._cancels.popleft()
-                except Exception as error:
-                    yield CommandFailed(error)
-            reader.result()
+                    while (event := self._next()) is not None:
+                        yield event
+                    if self._reader is None:
+                        if self._sessions.is_draining and not self._waiting:
+                            yield ChatClosing(ShuttingDownError("the server is shutting down"))
+                            return
+                        if reading.done() and not self._waiting and self._answers.empty():
+                            reading.result()
+                            return
+                    await self._sleep()
         finally:
-            reader.cancel()
+            reading.cancel()
+            await asyncio.wait([reading])
 
     async def _read(self, commands: AsyncIterator[Command]) -> None:
-        try:
-            async for command in commands:
-                if isinstance(command, CancelTurn):
-                    if self._cancels:
-                        self._cancels[0].set()
-                    continue
-                if isinstance(command, UserMessage):
-                    self._cancels.append(asyncio.Event())
-                self._queue.put_nowait(command)
-        finally:
-            self._queue.put_nowait(None)
+        async for command in commands:
+            try:
+                answer = await self._take(command)
+            except Exception as error:
+                answer = CommandFailed(command.request_id, error)
+            if answer is not None:
+                await self._answers.put(answer)
+            self._wake.set()
+
+    async def _take(self, command: Command) -> ChatEvent | None:
+        if isinstance(command, BadCommand):
+            raise command.error
+        if isinstance(command, StartChat):
+            return self._start(command)
+        if self._record is None:
+            raise ChatProtocolError("send start first")
+        if isinstance(command, CancelTurn):
+            return await self._cancel(self._record, command.which)
+        if len(self._waiting) >= MAX_WAITING:
+            raise ChatQueueFullError(f"{MAX_WAITING} messages of this chat wait for their turns")
+        self._waiting.append(command)
+        return None
 
     def _start(self, command: StartChat) -> SessionOpened:
         if self._record is not None:
             raise ChatProtocolError("this stream has its session already; start once, then send messages")
         if command.session_id is None:
-            self._record = self._pair.create_session(command.system)
-        elif command.system is not None:
-            what = "must not be set when a session is resumed: it has its system message"
-            raise InvalidFieldsError([FieldViolation("start.system", what)])
-        else:
-            self._record = self._pair.store.get(command.session_id)
+            self._record = self._sessions.create(
+                command.system, command.settings, clock=command.clock, request_id=command.request_id
+            )
+            return SessionOpened(self._record)
+        for name, value in (("system", command.system), ("template_time", command.clock)):
+            if value is not None:
+                what = "must not be set when a session is resumed: it has its own"
+                raise InvalidFieldsError([FieldViolation(f"start.{name}", what)])
+        self._record = self._sessions.get(command.session_id)
         self._settings = command.settings
         return SessionOpened(self._record)
 
-    async def _turn(self, command: UserMessage, cancelled: asyncio.Event) -> AsyncGenerator[TurnEvent]:
-        if self._record is None:
-            raise ChatProtocolError("send start before the first message")
-        session = self._record.session
-        settings = command.settings.over(self._settings)
-        await self._pair.check_structure(settings)  # the only wait: what is looked at below holds until the turn begins
-        if session.turn is not None:
-            raise SessionBusyError(f"session {session.id} has a turn running on another stream", session_id=session.id)
-        self._pair.store.get(session.id)  # it may have been deleted or have expired meanwhile
-        if not command.content:
-            raise InvalidFieldsError([FieldViolation("message.content", "must not be empty")])
-        prompt = session.prompt_for(command.content)
-        resolved = self._pair.resolve(settings, len(prompt), acceptance=session.acceptance)
-        turn = self._pair.run_turn(
-            self._record, prompt, resolved, content=command.content, cancelled=cancelled, parent=self._parent
-        )
-        async with aclosing(turn) as events:
-            async for event in events:
-                yield event
+    async def _cancel(self, record: SessionRecord, which: int | str) -> CommandFailed | None:
+        if isinstance(which, int):
+            await self._sessions.cancel(record, which)
+            return None
+        async with self._starting:
+            for waiting in self._waiting:
+                if waiting.request_id == which:
+                    self._waiting.remove(waiting)
+                    return CommandFailed(
+                        which, MessageCancelledError("the message was cancelled before its turn began")
+                    )
+        await self._sessions.cancel(record, self._sessions.turn_of_request(record, which))
+        return None
+
+    async def _start_next(self) -> CommandFailed | None:
+        """Start the next message's turn, unless another stream's is running."""
+        async with self._starting:
+            if not self._waiting or self._record is None:
+                return None
+            command = self._waiting[0]
+            try:
+                turn = await self._sessions.send(self._record, command.message, self._settings, self._parent)
+                self._reader = TurnReader(turn, command.after_token_count)
+            except SessionBusyError:
+                return None
+            except Exception as error:
+                self._waiting.popleft()
+                return CommandFailed(command.request_id, error)
+            self._waiting.popleft()
+            return None
+
+    def _next(self) -> TurnHappened | None:
+        """What the watched turn has to tell, if anything."""
+        reader = self._reader
+        event = None if reader is None else reader.next()
+        if reader is None or event is None:
+            return None
+        if reader.done:
+            self._reader = None
+        return TurnHappened(reader.record.turn, event)
+
+    async def _sleep(self) -> None:
+        """Until something may have happened: nothing has since it was last looked for, for nothing was awaited."""
+        watched = self._reader.record if self._reader is not None else None
+        if watched is None and self._waiting:
+            if self._record is None or self._record.running is None:
+                return  # the next message's turn may start
+            watched = self._record.running.record  # another stream's
+        with ExitStack() as stack:
+            if watched is not None:
+                stack.enter_context(watched.waking(self._wake))
+            await self._wake.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
@@ -41,14 +42,14 @@ class TurnLimits:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one round added: tokens, the text that became certain, and why the turn ended if it did."""
+    """What one round added: tokens, for each of them the text that it made certain, and why the turn ended if it did."""
 
     tokens: tuple[int, ...]
-    text: str
+    texts: tuple[str, ...]
     finish_reason: FinishReason | None
 
 
-class Turn:
+class Answer:
     """One answer in the making."""
 
     def __init__(self, session: Session, prompt_length: int, rule: SamplingRule, limits: TurnLimits) -> None:
@@ -76,19 +77,17 @@ class Turn:
     def commit(self, tokens: Sequence[int]) -> Commit:
         """Append a round's tokens up to the one that ends the turn; the rest is dropped."""
         assert self.finish_reason is None, "the turn has ended"
-        committed: list[int] = []
-        text = ""
+        texts: list[str] = []
         for token in tokens:
             self._session.tokens.append(token)
-            committed.append(token)
-            text += self._take(token)
+            texts.append(self._take(token))
             if self.finish_reason is not None:
                 break
-        self.text += text
-        return Commit(tuple(committed), text, self.finish_reason)
+        self.text += "".join(texts)
+        return Commit(tuple(tokens[: len(texts)]), tuple(texts), self.finish_reason)
 
-    def cancel(self) -> str:
-        """End the turn where it stands; returns the text that had been held back."""
+    def cut_short(self) -> str:
+        """End the turn where it stands, if it has not ended; returns the text that had been held back."""
         if self.finish_reason is not None:
             return ""
         self.finish_reason = FinishReason.CANCELLED
@@ -119,13 +118,16 @@ class Turn:
 class Session:
     """One conversation. ``tokens`` are the committed tokens: the only state that matters."""
 
-    def __init__(self, session_id: str, codec: Codec, system: str | None = None) -> None:
+    def __init__(self, session_id: str, codec: Codec, clock: datetime, system: str | None = None) -> None:
+        """``clock`` is what the chat template takes for now in all turns: a prompt must not depend on the day."""
         self.id = session_id
         self.codec = codec
+        self.clock = clock
         self.messages = [] if system is None else [Message("system", system)]
         self.tokens: list[int] = []
         self.turn_count = 0
-        self.turn: Turn | None = None
+        """Turns begun, undone ones included: a number always means the same turn."""
+        self.answer: Answer | None = None
         self.acceptance: Acceptance | None = None
         """That of the first turn, and so of all: the two kinds are never mixed within a session."""
         self._before_turn: tuple[list[int], list[Message], Acceptance | None] | None = None
@@ -138,9 +140,9 @@ class Session:
         Where a template rewrites what came before, the whole conversation is.
         """
         messages = [*self.messages, Message("user", content)]
-        rendered = self.codec.render(messages, add_generation_prompt=True)
+        rendered = self.codec.render(messages, self.clock)
         if self.messages and self.messages[-1].role == "assistant":
-            before = self.codec.render(self.messages[:-1], add_generation_prompt=True) + self.messages[-1].content
+            before = self.codec.render(self.messages[:-1], self.clock) + self.messages[-1].content
             if rendered.startswith(before):
                 rest = rendered[len(before) :]
                 if self._ended_with_end_token:  # the tokens hold what the template would repeat
@@ -148,13 +150,15 @@ class Session:
                 return self.tokens + self.codec.encode_rendered(rest)
         return self.codec.encode_rendered(rendered)
 
-    def begin_turn(self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None) -> Turn:
+    def begin_turn(
+        self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None
+    ) -> Answer:
         """Start a turn on a prompt that includes everything before it; ``content`` is the user message, if there is one.
 
         SessionBusyError if a turn is running; AcceptanceFixedError if earlier turns had the other acceptance.
         """
-        if self.turn is not None:
-            raise SessionBusyError(f"session {self.id} has a turn running", session_id=self.id)
+        if self.answer is not None:
+            raise SessionBusyError(f"session {self.id} has turn {self.turn_count} running", turn=self.turn_count)
         if self.acceptance not in (None, rule.acceptance):
             raise AcceptanceFixedError(
                 f"session {self.id} began with acceptance {self.acceptance.name} and keeps it", session_id=self.id
@@ -165,19 +169,18 @@ class Session:
         if content is not None:
             self.messages.append(Message("user", content))
         self.turn_count += 1
-        self.turn = Turn(self, len(prompt), rule, limits)
-        return self.turn
+        self.answer = Answer(self, len(prompt), rule, limits)
+        return self.answer
 
     def end_turn(self) -> None:
         """Keep the turn's answer, or undo the turn if it has none."""
-        assert self.turn is not None and self._before_turn is not None, "no turn is running"
-        turn, self.turn = self.turn, None
-        if turn.generated_count == 0:
+        assert self.answer is not None and self._before_turn is not None, "no turn is running"
+        answer, self.answer = self.answer, None
+        if answer.generated_count == 0:
             self.tokens, self.messages, self.acceptance = self._before_turn
-            self.turn_count -= 1
         else:
-            self._ended_with_end_token = turn.finish_reason in (FinishReason.END_TOKEN, FinishReason.STOP_TOKEN)
-            self.messages.append(Message("assistant", turn.text))
+            self._ended_with_end_token = answer.finish_reason in (FinishReason.END_TOKEN, FinishReason.STOP_TOKEN)
+            self.messages.append(Message("assistant", answer.text))
         self._before_turn = None
 
 

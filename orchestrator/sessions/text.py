@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
@@ -47,7 +47,6 @@ def _compile(template: str) -> jinja2.Template:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return environment.from_string(template)
 
 
@@ -75,14 +74,18 @@ class Codec:
         """A token as it stands in rendered text, special tokens included."""
         return self.tokenizer.decode([token], skip_special_tokens=False)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """The conversation as the model wants it. NoChatTemplateError; InvalidFieldsError if the template refuses it."""
+    def render(self, messages: Sequence[Message], clock: datetime) -> str:
+        """The conversation as the model wants it, up to where its answer begins. ``clock`` is what the template takes for now.
+
+        NoChatTemplateError; InvalidFieldsError if the template refuses the messages.
+        """
         if self._template is None:
             raise NoChatTemplateError("the model has no chat template; use Generate with a text or token prompt")
         try:
             return self._template.render(
                 messages=[{"role": m.role, "content": m.content} for m in messages],
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=True,
+                strftime_now=clock.strftime,
                 **self._special_tokens,
             )
         except jinja2.TemplateError as error:

@@ -9,7 +9,7 @@ from opentelemetry.trace import INVALID_SPAN
 
 from orchestrator.peers.sequence import Position
 from orchestrator.peers.services import PeerTiming
-from orchestrator.rounds.drafting import Ask, DraftRequest, DraftSession
+from orchestrator.rounds.drafting import Ask, DraftRequest, SessionDrafting
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SessionSpeculation
@@ -37,16 +37,16 @@ class Side:
         self.failures.append(reason)
 
 
-def request(side: Side, session: DraftSession, tokens: list[int]) -> DraftRequest:
+def request(side: Side, session: SessionDrafting, tokens: list[int]) -> DraftRequest:
     return DraftRequest(side, session, tokens, Ask(SamplingRule(), (), 4, 0, 1.0), INVALID_SPAN)
 
 
 @pytest.fixture
-def session() -> DraftSession:
-    return DraftSession(SessionSpeculation(PairKnowledge()))
+def session() -> SessionDrafting:
+    return SessionDrafting(SessionSpeculation(PairKnowledge()))
 
 
-async def test_an_answer_teaches_what_the_draft_holds_and_what_may_come_next(session: DraftSession) -> None:
+async def test_an_answer_teaches_what_the_draft_holds_and_what_may_come_next(session: SessionDrafting) -> None:
     side, tokens = Side(), [1, 2, 3]
     asked = request(side, session, tokens)
     asked.take([Branch(0, None, Proposal((4, 5)))])
@@ -58,7 +58,7 @@ async def test_an_answer_teaches_what_the_draft_holds_and_what_may_come_next(ses
     assert asked.done.is_set() and session.take_finished() == [TIMING]
 
 
-async def test_an_answer_that_comes_in_the_next_turn_teaches_nothing(session: DraftSession) -> None:
+async def test_an_answer_that_comes_in_the_next_turn_teaches_nothing(session: SessionDrafting) -> None:
     side = Side()
     late = request(side, session, [1, 2, 3, 4, 5])
     session.begin_turn(2)  # the history was edited: only two tokens are what they were
@@ -69,7 +69,7 @@ async def test_an_answer_that_comes_in_the_next_turn_teaches_nothing(session: Dr
 
 
 async def test_a_position_that_is_refused_is_stated_again_and_other_failures_are_the_drafts(
-    session: DraftSession,
+    session: SessionDrafting,
 ) -> None:
     side = Side()
     session.sequence.learn(4)

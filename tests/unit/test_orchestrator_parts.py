@@ -1,37 +1,12 @@
-"""The small pure parts: what a peer is known to hold, the breaker, the store, the leases."""
-
-import json
+"""The small pure parts: what a peer is known to hold, the breaker, the leases."""
 
 import pytest
 
-from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.rounds.drafting import DraftSession
-from orchestrator.sessions.store import SessionStore
-from orchestrator.sessions.text import Codec
-from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.session import SessionSpeculation
 from slipstream.engine.errors import UnknownHandleError
 from slipstream.engine.leases import Leases
-from slipstream.hosting.tokenizer_files import load_tokenizer_files
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def new_draft_session() -> DraftSession:
-    return DraftSession(SessionSpeculation(PairKnowledge()))
-
-
-def codec() -> Codec:
-    files = load_tokenizer_files("arithmetic:").files
-    return Codec(files["tokenizer.json"], json.loads(files["tokenizer_config.json"]), None)
+from tests.unit.clock import Clock
 
 
 def test_a_position_always_sends_the_last_token() -> None:
@@ -79,31 +54,6 @@ def test_many_failures_at_once_open_the_breaker_once() -> None:
         breaker.failed()
     clock.now += 1
     assert breaker.allows
-
-
-def test_an_idle_session_expires_and_is_told_from_one_that_never_was() -> None:
-    clock = Clock()
-    store = SessionStore(new_draft_session, max_count=10, ttl_seconds=60, clock=clock)
-    idle, busy = store.create(codec()), store.create(codec())
-    clock.now += 59
-    store.touch(busy)
-    assert store.expire() == []
-    clock.now += 1
-    assert store.expire() == [idle]
-    with pytest.raises(SessionExpiredError, match="expired after 60 s"):
-        store.get(idle.session.id)
-    with pytest.raises(SessionNotFoundError):
-        store.get("never")
-    assert store.recent_first() == [busy]
-
-
-def test_the_store_has_a_limit() -> None:
-    store = SessionStore(new_draft_session, max_count=1, ttl_seconds=60)
-    record = store.create(codec())
-    with pytest.raises(SessionLimitError):
-        store.create(codec())
-    store.delete(record.session.id)
-    store.create(codec())
 
 
 def test_a_lease_ends_when_idle_and_use_renews_it() -> None:

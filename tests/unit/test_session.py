@@ -1,4 +1,5 @@
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,6 +11,7 @@ from slipstream.sampling.rule import Acceptance, SamplingRule
 
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files
 END = 2
+CLOCK = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def codec(template: str | None = None) -> Codec:
@@ -29,17 +31,17 @@ def say(session: Session, content: str, answer: str, *, end: bool = True) -> Non
     turn = session.begin_turn(session.prompt_for(content), RULE, limits(), content)
     turn.commit(session.codec.encode_rendered(answer) + ([END] if end else []))
     if turn.finish_reason is None:
-        turn.cancel()
+        turn.cut_short()
     session.end_turn()
 
 
 def test_a_turn_commits_up_to_its_end_token_and_drops_the_rest() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     turn = session.begin_turn([5, 6, 7], RULE, limits(), "hello")
     words = session.codec.encode_rendered("Return a list")
     commit = turn.commit([*words, END, 99, 98])
     assert commit.tokens == (*words, END)
-    assert commit.text == "Return a list"
+    assert "".join(commit.texts) == "Return a list"
     assert commit.finish_reason is FinishReason.END_TOKEN
     session.end_turn()
     assert session.tokens == [5, 6, 7, *words, END]
@@ -47,7 +49,7 @@ def test_a_turn_commits_up_to_its_end_token_and_drops_the_rest() -> None:
 
 
 def test_limits_end_a_turn_and_flush_its_text() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     words = session.codec.encode_rendered("one two three four five six")
     turn = session.begin_turn([5], RULE, limits(max_token_count=3, stops=("zzz",)))
     assert turn.room == 3
@@ -62,17 +64,17 @@ def test_limits_end_a_turn_and_flush_its_text() -> None:
 
 
 def test_a_stop_string_across_token_borders_ends_the_turn_before_it() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     turn = session.begin_turn([5], RULE, limits(stops=("two th",)))
     words = session.codec.encode_rendered("one two three four")
-    text = "".join(turn.commit([token]).text for token in words if turn.finish_reason is None)
+    text = "".join(turn.commit([token]).texts[0] for token in words if turn.finish_reason is None)
     assert text == "one "
     assert turn.finish_reason is FinishReason.STOP_STRING
     assert len(session.tokens) < 1 + len(words)
 
 
 def test_the_next_prompt_keeps_what_was_generated_and_adds_only_what_follows() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     say(session, "What is len?", "Return the number of items.")
     before = list(session.tokens)
     prompt = session.prompt_for("And max?")
@@ -82,7 +84,7 @@ def test_the_next_prompt_keeps_what_was_generated_and_adds_only_what_follows() -
 
 
 def test_a_turn_cut_short_is_closed_by_the_template() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     say(session, "What is len?", "Return the", end=False)
     prompt = session.prompt_for("And max?")
     text = session.codec.tokenizer.decode(prompt, skip_special_tokens=False)
@@ -91,35 +93,36 @@ def test_a_turn_cut_short_is_closed_by_the_template() -> None:
 
 def test_a_template_that_rewrites_history_gets_the_whole_conversation_anew() -> None:
     last_only = "{% for m in messages[-1:] %}{{ m.role }}:{{ m.content }}{% endfor %}"
-    session = Session("s", codec(last_only))
+    session = Session("s", codec(last_only), CLOCK)
     say(session, "first", "answer")
     assert session.codec.decode(session.prompt_for("second")) == "user:second"
 
 
 def test_a_turn_without_an_answer_never_happened() -> None:
-    session = Session("s", codec(), system="Be brief.")
+    session = Session("s", codec(), CLOCK, system="Be brief.")
     say(session, "one", "1")
-    before = (list(session.tokens), list(session.messages), session.turn_count)
+    before = (list(session.tokens), list(session.messages))
     turn = session.begin_turn(session.prompt_for("two"), RULE, limits(), "two")
-    turn.cancel()
+    turn.cut_short()
     session.end_turn()
-    assert (session.tokens, session.messages, session.turn_count) == before
+    assert (session.tokens, session.messages) == before
+    assert session.turn_count == 2  # its number will never mean another turn
 
 
 def test_a_cancelled_turn_keeps_its_tokens_and_gives_up_held_text() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     turn = session.begin_turn([5], RULE, limits(stops=("twofold",)), "count")
     words = session.codec.encode_rendered("one two")
-    seen = turn.commit(words).text
+    seen = "".join(turn.commit(words).texts)
     assert not seen.endswith("two")
-    assert seen + turn.cancel() == "one two"
+    assert seen + turn.cut_short() == "one two"
     session.end_turn()
     assert session.tokens == [5, *words]
     assert session.messages[-1] == Message("assistant", "one two")
 
 
 def test_one_turn_at_a_time() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     session.begin_turn([5], RULE, limits())
     with pytest.raises(SessionBusyError):
         session.begin_turn([5], RULE, limits())
@@ -132,7 +135,7 @@ def test_common_prefix_length() -> None:
 
 
 def test_a_stop_token_that_the_template_repeats_is_not_said_twice() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     turn = session.begin_turn(
         session.prompt_for("What is len?"),
         SamplingRule(end_token_ids=(END, END)),
@@ -147,13 +150,28 @@ def test_a_stop_token_that_the_template_repeats_is_not_said_twice() -> None:
 
 
 def test_a_first_turn_that_never_happened_leaves_the_acceptance_open() -> None:
-    session = Session("s", codec())
+    session = Session("s", codec(), CLOCK)
     ratio = SamplingRule(end_token_ids=(END,), acceptance=Acceptance.RATIO)
-    session.begin_turn([5], ratio, limits()).cancel()
+    session.begin_turn([5], ratio, limits()).cut_short()
     session.end_turn()
     turn = session.begin_turn([5], RULE, limits())
     turn.commit([9])
-    turn.cancel()
+    turn.cut_short()
     session.end_turn()
     with pytest.raises(AcceptanceFixedError):
         session.begin_turn([5, 9], ratio, limits())
+
+
+def test_a_template_that_asks_for_the_date_gets_the_sessions() -> None:
+    dated = "{{ strftime_now('%d %b %Y') }}|{% for m in messages %}{{ m.content }}{% endfor %}"
+    session = Session("s", codec(dated), CLOCK)
+    assert session.codec.decode(session.prompt_for("hello")) == "22 Nov 2026|hello"
+
+
+def test_each_token_has_the_text_that_it_made_certain() -> None:
+    session = Session("s", codec(), CLOCK)
+    answer = session.begin_turn([5], RULE, limits(), "hello")
+    words = session.codec.encode_rendered("Return a \N{GREEK SMALL LETTER ALPHA} list")
+    commit = answer.commit([*words, END])
+    assert len(commit.texts) == len(commit.tokens) == len(words) + 1
+    assert "".join(commit.texts) == answer.text == "Return a \N{GREEK SMALL LETTER ALPHA} list"

@@ -1,7 +1,8 @@
 import pytest
 
 from orchestrator.errors import PromptTooLongError
-from orchestrator.sessions.settings import GenerationSettings, ModelLimits, resolve
+from orchestrator.sessions.resolving import ModelLimits, resolve
+from orchestrator.sessions.settings import GenerationSettings
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.rule import SamplingDefaults
 
@@ -18,29 +19,41 @@ LIMITS = ModelLimits(
 
 def test_what_is_left_open_takes_the_models_own_defaults() -> None:
     resolved = resolve(GenerationSettings(), 10, LIMITS)
-    assert (resolved.rule.temperature, resolved.rule.top_k, resolved.rule.top_p) == (0.6, 20, 0.95)
-    assert resolved.rule.end_token_ids == (2,)
-    assert resolved.speculation.draft_length == 5
+    assert (resolved.terms.rule.temperature, resolved.terms.rule.top_k, resolved.terms.rule.top_p) == (0.6, 20, 0.95)
+    assert resolved.terms.rule.end_token_ids == (2,)
+    assert resolved.terms.speculation.draft_length == 5
     assert resolved.limits.max_token_count == 64
 
 
 def test_zero_is_a_value_and_not_unset() -> None:
     resolved = resolve(GenerationSettings(temperature=0.0, top_k=0, seed=0, draft_length=0), 10, LIMITS)
-    assert (resolved.rule.temperature, resolved.rule.top_k, resolved.rule.seed) == (0.0, 0, 0)
-    assert resolved.speculation.draft_length == 0
+    assert (resolved.terms.rule.temperature, resolved.terms.rule.top_k, resolved.terms.rule.seed) == (0.0, 0, 0)
+    assert resolved.terms.speculation.draft_length == 0
 
 
 def test_an_unset_seed_is_drawn_anew() -> None:
-    assert resolve(GenerationSettings(), 10, LIMITS).rule.seed != resolve(GenerationSettings(), 10, LIMITS).rule.seed
+    assert (
+        resolve(GenerationSettings(), 10, LIMITS).terms.rule.seed
+        != resolve(GenerationSettings(), 10, LIMITS).terms.rule.seed
+    )
 
 
 def test_min_tokens_holds_end_tokens_back_from_the_first_generated_position() -> None:
-    assert resolve(GenerationSettings(min_token_count=7), 10, LIMITS).rule.first_end_position == 17
+    assert resolve(GenerationSettings(min_token_count=7), 10, LIMITS).terms.rule.first_end_position == 17
 
 
 def test_a_turns_settings_win_over_the_streams() -> None:
     merged = GenerationSettings(temperature=0.0).over(GenerationSettings(temperature=1.0, top_k=3))
     assert (merged.temperature, merged.top_k) == (0.0, 3)
+
+
+def test_what_a_turn_clears_takes_the_default_whatever_lies_below() -> None:
+    session = GenerationSettings(temperature=1.0, stop_strings=("a",), top_k=3)
+    stream = GenerationSettings(cleared=("stop_strings", "temperature"))
+    turn = GenerationSettings(temperature=0.5)
+    merged = turn.over(stream).over(session)
+    assert (merged.temperature, merged.stop_strings, merged.top_k) == (0.5, None, 3)
+    assert resolve(GenerationSettings(cleared=("temperature",)).over(session), 10, LIMITS).terms.rule.temperature == 0.6
 
 
 BAD = [
@@ -60,8 +73,8 @@ BAD = [
     (GenerationSettings(min_token_count=65), "settings.min_token_count"),
     (GenerationSettings(stop_strings=("a", "")), "settings.stop_strings"),
     (GenerationSettings(stop_strings=("a",) * 17), "settings.stop_strings"),
-    (GenerationSettings(draft_length=17), "settings.speculation.draft_length"),
-    (GenerationSettings(draft_length=-1), "settings.speculation.draft_length"),
+    (GenerationSettings(draft_length=17), "settings.speculation.fixed.length"),
+    (GenerationSettings(draft_length=-1), "settings.speculation.fixed.length"),
 ]
 
 

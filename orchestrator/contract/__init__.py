@@ -1,0 +1,1 @@
+"""The public contract on the wire. Its messages end here."""

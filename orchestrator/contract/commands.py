@@ -1,0 +1,119 @@
+"""Requests to what they ask for. InvalidFieldsError for what cannot be meant."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+
+from orchestrator.contract.fields import given, meaning, time_of
+from orchestrator.contract.settings import settings_of
+from orchestrator.sessions.chat import BadCommand, CancelTurn, Command, SendMessage, StartChat
+from orchestrator.sessions.choices import MAX_CHOICES
+from orchestrator.sessions.pair import Conversation, Prompt
+from orchestrator.sessions.sessions import Generation, UserMessage
+from orchestrator.sessions.text import Message
+from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
+from slipstream.v1 import orchestrator_pb2, session_pb2
+
+ROLES = {session_pb2.ROLE_SYSTEM: "system", session_pb2.ROLE_USER: "user", session_pb2.ROLE_ASSISTANT: "assistant"}
+
+_DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
+_CURSOR = struct.Struct(">q")
+
+
+def generation_of(request: orchestrator_pb2.GenerateRequest) -> Generation:
+    """What Generate asks for."""
+    count = request.choice_count or 1
+    if not 1 <= count <= MAX_CHOICES:
+        what = f"must be from 0 to {MAX_CHOICES}, but is {count}"
+        raise InvalidFieldsError([FieldViolation("choice_count", what)])
+    if len(request.after_token_counts) > count:
+        what = f"must be one for each of the {count} choices at most, but are {len(request.after_token_counts)}"
+        raise InvalidFieldsError([FieldViolation("after_token_counts", what)])
+    return Generation(
+        _prompt(request), settings_of(request.settings), count, request.request_id, time_of(request, "template_time")
+    )
+
+
+def message_of(request: orchestrator_pb2.SendMessageRequest) -> UserMessage:
+    """What SendMessage asks for."""
+    return UserMessage(request.content, settings_of(request.settings), request.request_id)
+
+
+def command_of(request: orchestrator_pb2.ChatRequest) -> Command:
+    """A command of a chat; BadCommand where it cannot be understood."""
+    try:
+        return _command(request)
+    except SlipstreamError as error:
+        return BadCommand(error, request.request_id)
+
+
+def _command(request: orchestrator_pb2.ChatRequest) -> Command:
+    kind, name = request.WhichOneof("command"), request.request_id
+    if kind == "start":
+        start = request.start
+        settings = settings_of(start.settings)
+        return StartChat(
+            given(start, "session_id"), given(start, "system"), settings, time_of(start, "template_time"), name
+        )
+    if kind == "message":
+        message = UserMessage(request.message.content, settings_of(request.message.settings), name)
+        return SendMessage(message, request.message.after_token_count)
+    if kind == "cancel":
+        which = request.cancel.WhichOneof("which")
+        if which is None:
+            raise InvalidFieldsError([FieldViolation("cancel", "must name its turn, or the request_id of its message")])
+        return CancelTurn(getattr(request.cancel, which), name)
+    raise InvalidFieldsError([FieldViolation("command", "must be set: start, message or cancel")])
+
+
+def _prompt(request: orchestrator_pb2.GenerateRequest) -> Prompt:
+    kind = request.WhichOneof("prompt")
+    if kind == "text" and request.text:
+        return request.text
+    if kind == "tokens" and request.tokens.token_ids:
+        return tuple(request.tokens.token_ids)
+    if kind == "conversation" and request.conversation.messages:
+        return Conversation(_messages(request.conversation))
+    raise InvalidFieldsError([FieldViolation(kind or "prompt", "must not be empty: set text, conversation or tokens")])
+
+
+def _messages(conversation: orchestrator_pb2.MessageList) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    for index, message in enumerate(conversation.messages):
+        where = f"conversation.messages[{index}]"
+        role = meaning(message.role, ROLES, session_pb2.Role, f"{where}.role", required=True)
+        if not message.content:
+            raise InvalidFieldsError([FieldViolation(f"{where}.content", "must not be empty")])
+        messages.append(Message(role or "", message.content))
+    if messages[-1].role != "user":
+        where = f"conversation.messages[{len(messages) - 1}].role"
+        what = f"must be ROLE_USER in the last message, but is ROLE_{messages[-1].role.upper()}"
+        raise InvalidFieldsError([FieldViolation(where, what)])
+    return tuple(messages)
+
+
+def page_size_of(request: orchestrator_pb2.ListSessionsRequest) -> int:
+    """How many sessions a page is to have."""
+    size = request.page_size or _DEFAULT_PAGE_SIZE
+    if not 1 <= size <= _MAX_PAGE_SIZE:
+        raise InvalidFieldsError([FieldViolation("page_size", f"must be from 0 to {_MAX_PAGE_SIZE}, but is {size}")])
+    return size
+
+
+def cursor_of(page_token: str) -> tuple[int, str] | None:
+    """Where the last page ended: its last session's time of creation and id. None for the first page."""
+    if not page_token:
+        return None
+    try:
+        data = base64.urlsafe_b64decode(page_token.encode())
+        return _CURSOR.unpack_from(data)[0], data[_CURSOR.size :].decode()
+    except (binascii.Error, struct.error, ValueError) as error:
+        what = "must come from the previous response; list again"
+        raise InvalidFieldsError([FieldViolation("page_token", what)]) from error
+
+
+def page_token(cursor: tuple[int, str]) -> str:
+    """Says where a page ended, so that it stays right whatever happens to the sessions."""
+    return base64.urlsafe_b64encode(_CURSOR.pack(cursor[0]) + cursor[1].encode()).decode()

@@ -1,0 +1,169 @@
+"""What happened to responses."""
+
+from __future__ import annotations
+
+from orchestrator.contract.commands import ROLES
+from orchestrator.contract.fields import timestamp
+from orchestrator.peers.services import ModelInfo
+from orchestrator.sessions.chat import ChatEvent, CommandFailed, SessionOpened, TurnHappened
+from orchestrator.sessions.session import FinishReason
+from orchestrator.sessions.statistics import TurnStatistics
+from orchestrator.sessions.store import SessionRecord
+from orchestrator.sessions.text import Message
+from orchestrator.sessions.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
+from orchestrator.speculation.plan import Overlap
+from slipstream.rpc.sampling_wire import logprobs_message
+from slipstream.rpc.status import status_of
+from slipstream.rpc.wire import duration
+from slipstream.sampling.rule import SamplingDefaults
+from slipstream.v1 import orchestrator_pb2, sampling_pb2, session_pb2, turn_pb2
+
+_FINISH_REASONS = {reason: turn_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
+_ROLE_VALUES = {name: value for value, name in ROLES.items()}
+
+
+def turn_event(turn: int, event: TurnEvent) -> turn_pb2.TurnEvent:
+    """An event of a turn."""
+    if isinstance(event, TurnStarted):
+        started = turn_pb2.TurnStarted(
+            session_id=event.session_id,
+            request_id=event.request_id,
+            seed=event.seed,
+            prompt_token_count=event.prompt_token_count,
+        )
+        return turn_pb2.TurnEvent(turn=turn, started=started)
+    if isinstance(event, TurnDelta):
+        delta = turn_pb2.TurnDelta(
+            text=event.text,
+            token_ids=event.token_ids,
+            token_offset=event.token_offset,
+            logprobs=map(logprobs_message, event.logprobs),
+            prompt_logprobs=map(logprobs_message, event.prompt_logprobs),
+        )
+        return turn_pb2.TurnEvent(turn=turn, delta=delta)
+    if event.error is not None:
+        return turn_pb2.TurnEvent(turn=turn, failed=_failed(event, event.error))
+    return turn_pb2.TurnEvent(turn=turn, finished=_finished(event))
+
+
+def chat_response(event: ChatEvent, ttl_seconds: float) -> orchestrator_pb2.ChatResponse:
+    """What a chat tells."""
+    if isinstance(event, TurnHappened):
+        return orchestrator_pb2.ChatResponse(turn=turn_event(event.turn, event.event))
+    if isinstance(event, SessionOpened):
+        opened = orchestrator_pb2.SessionOpened(session=session_message(event.record, ttl_seconds))
+        return orchestrator_pb2.ChatResponse(opened=opened)
+    if isinstance(event, CommandFailed):
+        failed = orchestrator_pb2.CommandFailed(request_id=event.request_id, error=status_of(event.error))
+        return orchestrator_pb2.ChatResponse(failed=failed)
+    return orchestrator_pb2.ChatResponse(closing=orchestrator_pb2.ChatClosing(error=status_of(event.error)))
+
+
+def session_message(record: SessionRecord, ttl_seconds: float) -> session_pb2.Session:
+    """A session as it is now."""
+    session = record.session
+    return session_pb2.Session(
+        id=session.id,
+        create_time=timestamp(record.created),
+        last_active_time=timestamp(record.last_active),
+        expire_time=timestamp(record.last_active + ttl_seconds),
+        turn_count=session.turn_count,
+        token_count=len(session.tokens),
+        running_turn=None if record.running is None else record.running.record.turn,
+        message_count=len(session.messages),
+        template_time=timestamp(session.clock),
+    )
+
+
+def message_message(message: Message) -> session_pb2.Message:
+    """One message of a conversation."""
+    return session_pb2.Message(role=_ROLE_VALUES[message.role], content=message.content)
+
+
+def model_message(info: ModelInfo) -> orchestrator_pb2.Model:
+    """A hosted model."""
+    return orchestrator_pb2.Model(
+        name=info.name,
+        architecture=info.architecture,
+        vocabulary_size=info.vocabulary_size,
+        tokenizer_fingerprint=info.tokenizer_fingerprint,
+        context_length=info.context_length,
+        end_token_ids=info.end_token_ids,
+        sampling_defaults=_defaults(info.sampling_defaults),
+        dtype=info.dtype,
+        device=info.device,
+        max_draft_length=info.max_draft_length,
+        weights_fingerprint=info.weights_fingerprint,
+    )
+
+
+def _defaults(defaults: SamplingDefaults) -> sampling_pb2.SamplingParameters:
+    return sampling_pb2.SamplingParameters(
+        temperature=defaults.temperature,
+        top_k=defaults.top_k,
+        top_p=defaults.top_p,
+        min_p=defaults.min_p,
+        typical_p=defaults.typical_p,
+        repetition_penalty=defaults.repetition_penalty,
+    )
+
+
+def _finished(event: TurnEnded) -> turn_pb2.TurnFinished:
+    return turn_pb2.TurnFinished(
+        finish_reason=_FINISH_REASONS[event.finish_reason],
+        usage=_usage(event),
+        speculation=_speculation(event.statistics),
+        timing=_timing(event.statistics),
+        text=event.text,
+    )
+
+
+def _failed(event: TurnEnded, error: Exception) -> turn_pb2.TurnFailed:
+    return turn_pb2.TurnFailed(
+        error=status_of(error),
+        usage=_usage(event),
+        speculation=_speculation(event.statistics),
+        timing=_timing(event.statistics),
+        text=event.text,
+    )
+
+
+def _usage(event: TurnEnded) -> turn_pb2.Usage:
+    return turn_pb2.Usage(
+        prompt_token_count=event.prompt_token_count,
+        cached_token_count=event.cached_token_count,
+        generated_token_count=event.generated_token_count,
+    )
+
+
+def _speculation(statistics: TurnStatistics) -> turn_pb2.SpeculationStatistics:
+    return turn_pb2.SpeculationStatistics(
+        round_count=statistics.round_count,
+        draft_count=statistics.draft_count,
+        draft_token_count=statistics.draft_token_count,
+        accepted_token_count=statistics.accepted_token_count,
+        accepted_per_position_counts=statistics.accepted_per_position,
+        drafted_per_position_counts=statistics.drafted_per_position,
+        draft_failure_count=statistics.draft_failure_count,
+        synchronous_round_count=statistics.round_counts[Overlap.NONE],
+        enumerated_round_count=statistics.round_counts[Overlap.ENUMERATE],
+        run_ahead_round_count=statistics.round_counts[Overlap.RUN_AHEAD],
+        hit_count=statistics.hit_count,
+        miss_count=statistics.miss_count,
+        ngram_token_count=statistics.ngram_token_count,
+        ngram_accepted_token_count=statistics.ngram_accepted_token_count,
+        switched_off_count=statistics.switched_off_count,
+    )
+
+
+def _timing(statistics: TurnStatistics) -> turn_pb2.TurnTiming:
+    return turn_pb2.TurnTiming(
+        total=duration(statistics.total),
+        time_to_first_token=duration(statistics.time_to_first_token),
+        draft=duration(statistics.draft),
+        verify=duration(statistics.verify),
+        queue=duration(statistics.queue),
+        network=duration(statistics.network),
+        orchestrator=duration(statistics.orchestrator),
+        draft_hidden=duration(statistics.draft_hidden),
+    )

@@ -1,0 +1,169 @@
+"""OrchestratorService on the wire: requests to what they ask for, events to responses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import grpc
+
+from orchestrator.contract.commands import (
+    command_of,
+    cursor_of,
+    generation_of,
+    message_of,
+    page_size_of,
+    page_token,
+)
+from orchestrator.contract.events import chat_response, message_message, model_message, session_message, turn_event
+from orchestrator.contract.fields import given, time_of
+from orchestrator.contract.settings import settings_message, settings_of, speculation_message
+from orchestrator.sessions.chat import ChatStream
+from orchestrator.sessions.sessions import Sessions
+from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.turn_record import TurnReader, read_all
+from slipstream.rpc.status import abort
+from slipstream.telemetry.tracing import context_of_metadata
+from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, turn_pb2
+from slipstream.version import VERSION
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_NO_STREAM_SETTINGS = GenerationSettings()
+
+
+@asynccontextmanager
+async def _refusals(context: Context) -> AsyncIterator[None]:
+    """What is raised inside ends the call with its status."""
+    try:
+        yield
+    except Exception as error:
+        await abort(context, error)
+
+
+class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
+    """What clients talk to."""
+
+    def __init__(self, sessions: Sessions, reachable: Callable[[], tuple[bool, bool]]) -> None:
+        """``reachable`` says whether a verifier and whether the draft can be reached."""
+        self._sessions = sessions
+        self._reachable = reachable
+
+    async def Generate(
+        self, request: orchestrator_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
+        async with _refusals(context):
+            parent = context_of_metadata(context.invocation_metadata())
+            turns = await self._sessions.generate(generation_of(request), parent)
+            try:
+                seen = [*request.after_token_counts, *[0] * (len(turns) - len(request.after_token_counts))]
+                readers = [TurnReader(turn, count) for turn, count in zip(turns, seen, strict=True)]
+                async with aclosing(read_all(readers)) as events:
+                    async for index, event in events:
+                        yield orchestrator_pb2.GenerateResponse(
+                            event=turn_event(turns[index].turn, event), choice_index=index
+                        )
+            finally:
+                if not request.request_id:
+                    self._sessions.abandon(turns)
+
+    async def CreateSession(
+        self, request: orchestrator_pb2.CreateSessionRequest, context: Context
+    ) -> orchestrator_pb2.CreateSessionResponse:
+        async with _refusals(context):
+            record = self._sessions.create(
+                given(request, "system"),
+                settings_of(request.settings),
+                clock=time_of(request, "template_time"),
+                request_id=request.request_id,
+            )
+            return orchestrator_pb2.CreateSessionResponse(session=session_message(record, self._sessions.ttl_seconds))
+
+    async def SendMessage(
+        self, request: orchestrator_pb2.SendMessageRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.SendMessageResponse]:
+        async with _refusals(context):
+            record = self._sessions.get(request.session_id)
+            parent = context_of_metadata(context.invocation_metadata())
+            turn = await self._sessions.send(record, message_of(request), _NO_STREAM_SETTINGS, parent)
+            async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
+                async for event in events:
+                    yield orchestrator_pb2.SendMessageResponse(event=event)
+
+    async def WatchTurn(
+        self, request: orchestrator_pb2.WatchTurnRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.WatchTurnResponse]:
+        async with _refusals(context):
+            turn = self._sessions.turn(request.session_id, request.turn)
+            async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
+                async for event in events:
+                    yield orchestrator_pb2.WatchTurnResponse(event=event)
+
+    async def CancelTurn(
+        self, request: orchestrator_pb2.CancelTurnRequest, context: Context
+    ) -> orchestrator_pb2.CancelTurnResponse:
+        async with _refusals(context):
+            await self._sessions.cancel(self._sessions.get(request.session_id), request.turn)
+            return orchestrator_pb2.CancelTurnResponse()
+
+    async def Chat(
+        self, request_iterator: AsyncIterator[orchestrator_pb2.ChatRequest], context: Context
+    ) -> AsyncIterator[orchestrator_pb2.ChatResponse]:
+        stream = ChatStream(self._sessions, context_of_metadata(context.invocation_metadata()))
+        async with aclosing(stream.run(command_of(request) async for request in request_iterator)) as events:
+            async for event in events:
+                yield chat_response(event, self._sessions.ttl_seconds)
+
+    async def GetSession(
+        self, request: orchestrator_pb2.GetSessionRequest, context: Context
+    ) -> orchestrator_pb2.GetSessionResponse:
+        async with _refusals(context):
+            record = self._sessions.get(request.session_id)
+            return orchestrator_pb2.GetSessionResponse(
+                session=session_message(record, self._sessions.ttl_seconds),
+                messages=map(message_message, record.session.messages),
+                settings=settings_message(record.settings),
+            )
+
+    async def ListSessions(
+        self, request: orchestrator_pb2.ListSessionsRequest, context: Context
+    ) -> orchestrator_pb2.ListSessionsResponse:
+        async with _refusals(context):
+            records, more = self._sessions.page(page_size_of(request), cursor_of(request.page_token))
+            return orchestrator_pb2.ListSessionsResponse(
+                sessions=[session_message(record, self._sessions.ttl_seconds) for record in records],
+                next_page_token=page_token(records[-1].cursor) if more else "",
+            )
+
+    async def DeleteSession(
+        self, request: orchestrator_pb2.DeleteSessionRequest, context: Context
+    ) -> orchestrator_pb2.DeleteSessionResponse:
+        async with _refusals(context):
+            await self._sessions.delete(request.session_id)
+            return orchestrator_pb2.DeleteSessionResponse()
+
+    async def GetServerInfo(
+        self, request: orchestrator_pb2.GetServerInfoRequest, context: Context
+    ) -> orchestrator_pb2.GetServerInfoResponse:
+        async with _refusals(context):
+            pair = self._sessions.pair
+            limits, draft = pair.limits, pair.draft.info if pair.draft is not None else None
+            default = limits.default_draft_length
+            verifier_reachable, draft_reachable = self._reachable()
+            return orchestrator_pb2.GetServerInfoResponse(
+                version=VERSION,
+                target=model_message(pair.target),
+                draft=None if draft is None else model_message(draft),
+                default_speculation=speculation_message(ADAPTIVE if default is None else default),
+                max_draft_length=limits.max_draft_length,
+                default_max_token_count=limits.default_max_token_count,
+                verifier_reachable=verifier_reachable,
+                draft_reachable=draft_reachable,
+            )
+
+
+async def _events(reader: TurnReader) -> AsyncGenerator[turn_pb2.TurnEvent]:
+    async with aclosing(read_all([reader])) as events:
+        async for _, event in events:
+            yield turn_event(reader.record.turn, event)

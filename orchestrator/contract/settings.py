@@ -1,0 +1,146 @@
+"""GenerationSettings to what they mean, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from orchestrator.contract.fields import given, meaning
+from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
+from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.proposal import Source
+from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.rpc.sampling_wire import logit_bias_of, structure_message, structure_of
+from slipstream.sampling.outcome import LogprobRequest
+from slipstream.sampling.rule import Acceptance
+from slipstream.v1 import generation_pb2, sampling_pb2
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed")
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_SAMPLING_LISTS = ("allowed_token_ids", "banned_token_ids")
+_SCALARS = ("max_token_count", "min_token_count", "ignore_end_tokens", "include_stop_in_text", "proposal_top_k")
+_LISTS = ("stop_strings", "stop_token_ids")
+_SPECULATION = ("draft_length", "overlap", "proposer")
+
+_ACCEPTANCES = {
+    sampling_pb2.ACCEPTANCE_COUPLED: Acceptance.COUPLED,
+    sampling_pb2.ACCEPTANCE_RATIO: Acceptance.RATIO,
+}
+_OVERLAPS = {
+    generation_pb2.Speculation.OVERLAP_NONE: Overlap.NONE,
+    generation_pb2.Speculation.OVERLAP_ENUMERATE: Overlap.ENUMERATE,
+    generation_pb2.Speculation.OVERLAP_RUN_AHEAD: Overlap.RUN_AHEAD,
+}
+_PROPOSERS = {
+    generation_pb2.Speculation.PROPOSER_DRAFT: Source.DRAFT,
+    generation_pb2.Speculation.PROPOSER_NGRAM: Source.NGRAM,
+}
+
+_SAMPLING_FIELDS = (*_SAMPLING, *_PENALTIES, "logit_bias", *_SAMPLING_LISTS)
+CLEARABLE: Final[dict[str, tuple[str, ...]]] = {
+    "sampling": _SAMPLING_FIELDS,
+    **{f"sampling.{name}": (name,) for name in _SAMPLING_FIELDS},
+    **{name: (name,) for name in (*_SCALARS, *_LISTS, "logprobs", "structure", "acceptance")},
+    "speculation": _SPECULATION,
+    "speculation.overlap": ("overlap",),
+    "speculation.proposer": ("proposer",),
+}
+"""What `cleared` may name, and which settings that are."""
+
+
+def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSettings:
+    """What a client said. InvalidFieldsError for enum values that are not known, and for what is both set and cleared.
+
+    Whether values are right shows only where all layers have come together.
+    """
+    sampling, speculation = message.sampling, message.speculation
+    said = {name: given(sampling, name) for name in (*_SAMPLING, *_PENALTIES)}
+    said |= {name: given(message, name) for name in _SCALARS}
+    said |= {name: tuple(getattr(sampling, name)) or None for name in _SAMPLING_LISTS}
+    said |= {name: tuple(getattr(message, name)) or None for name in _LISTS}
+    has_logprobs, has_structure = message.HasField("logprobs"), message.HasField("structure")
+    settings = GenerationSettings(
+        **said,
+        logit_bias=logit_bias_of(sampling.logit_bias) or None,
+        logprobs=LogprobRequest(message.logprobs.top_count, message.logprobs.prompt) if has_logprobs else None,
+        structure=structure_of(message.structure, "settings.structure") if has_structure else None,
+        acceptance=meaning(message.acceptance, _ACCEPTANCES, sampling_pb2.Acceptance, "settings.acceptance"),
+        draft_length=_draft_length(speculation),
+        overlap=meaning(speculation.overlap, _OVERLAPS, speculation.Overlap, "settings.speculation.overlap"),
+        proposer=meaning(speculation.proposer, _PROPOSERS, speculation.Proposer, "settings.speculation.proposer"),
+        cleared=_cleared(message.cleared),
+    )
+    both = [name for name in settings.cleared if getattr(settings, name) is not None]
+    if both:
+        raise InvalidFieldsError(
+            [FieldViolation("settings.cleared", f"names {', '.join(both)}, which are set as well")]
+        )
+    return settings
+
+
+def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationSettings:
+    """What a client has said, for the wire."""
+    sampling = sampling_pb2.SamplingParameters(
+        **{name: getattr(settings, name) for name in (*_SAMPLING, *_PENALTIES, *_SAMPLING_LISTS)},
+        logit_bias=dict(settings.logit_bias or ()),
+    )
+    paths = [path for path, names in CLEARABLE.items() if len(names) == 1 and names[0] in settings.cleared]
+    if "draft_length" in settings.cleared:
+        paths.append("speculation")
+    message = generation_pb2.GenerationSettings(
+        **{name: getattr(settings, name) for name in (*_SCALARS, *_LISTS)},
+        structure=None if settings.structure is None else structure_message(settings.structure),
+        acceptance=_value(_ACCEPTANCES, settings.acceptance),
+        cleared=FieldMask(paths=paths) if paths else None,
+    )
+    if settings.logprobs is not None:
+        message.logprobs.top_count = settings.logprobs.top_count
+        message.logprobs.prompt = settings.logprobs.prompt
+    speculation = speculation_message(settings.draft_length, settings.overlap, settings.proposer)
+    if speculation.ByteSize():
+        message.speculation.CopyFrom(speculation)
+    if sampling.ByteSize():
+        message.sampling.CopyFrom(sampling)
+    return message
+
+
+def speculation_message(
+    draft_length: int | Literal["adaptive"] | None, overlap: Overlap | None = None, proposer: Source | None = None
+) -> generation_pb2.Speculation:
+    """How turns are sped up, for the wire. ``draft_length`` 0 is off; None says nothing."""
+    message = generation_pb2.Speculation(overlap=_value(_OVERLAPS, overlap), proposer=_value(_PROPOSERS, proposer))
+    if draft_length == ADAPTIVE:
+        message.adaptive.SetInParent()
+    elif draft_length == 0:
+        message.off.SetInParent()
+    elif draft_length is not None:
+        message.fixed.length = int(draft_length)
+    return message
+
+
+def _draft_length(speculation: generation_pb2.Speculation) -> int | Literal["adaptive"] | None:
+    mode = speculation.WhichOneof("mode")
+    if mode == "off":
+        return 0
+    if mode == "adaptive":
+        return ADAPTIVE
+    if mode == "fixed":
+        if speculation.fixed.length < 1:
+            what = f"must be 1 or more, but is {speculation.fixed.length}"
+            raise InvalidFieldsError([FieldViolation("settings.speculation.fixed.length", what)])
+        return speculation.fixed.length
+    return None
+
+
+def _cleared(mask: FieldMask) -> tuple[str, ...]:
+    unknown = [path for path in mask.paths if path not in CLEARABLE]
+    if unknown:
+        what = f"must name fields of GenerationSettings ({', '.join(CLEARABLE)}), but names {unknown[0]!r}"
+        raise InvalidFieldsError([FieldViolation("settings.cleared", what)])
+    return tuple(sorted({name for path in mask.paths for name in CLEARABLE[path]}))
+
+
+def _value(meanings: Mapping[Any, object], meant: object) -> Any:
+    return next((value for value, known in meanings.items() if known is meant), 0)

@@ -1,0 +1,39 @@
+"""What a round brings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.peers.services import PeerTiming
+from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.proposal import Proposal
+from slipstream.sampling.outcome import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What one round brought. ``tokens`` are ready to commit: the accepted ones and the next one.
+
+    ``asked`` says whether the draft had a part in it. ``waited`` is how long it waited for its proposal, in seconds,
+    and ``awaited`` the timing of the request it waited for. ``switched_off`` says that the draft is left out from here
+    on. ``drafted`` are the timings of all requests to the draft that were answered since the last round. ``hit`` says
+    whether the draft had prepared for what the last verification answered; None if it was not asked to.
+    """
+
+    tokens: tuple[int, ...]
+    proposal: Proposal
+    accepted_count: int
+    overlap: Overlap
+    asked: bool
+    prefilled_count: int
+    verify: PeerTiming
+    waited: float
+    awaited: PeerTiming | None
+    drafted: list[PeerTiming]
+    hit: bool | None
+    draft_failed: bool
+    switched_off: bool
+    logprobs: tuple[TokenLogprobs, ...]
+    """One for each of ``tokens``, if asked for."""
+    prompt_logprobs: tuple[TokenLogprobs, ...]
+    """Of the prompt's tokens from the second on, if asked for."""

@@ -1,0 +1,262 @@
+"""One round: a proposal from whoever has the best, the verifier's answer to it, and meanwhile the draft's work on the next.
+
+::
+
+    committed tokens --> proposal: a branch that came true, an n-gram, or one that is waited for
+                     --> the draft prepares for what may be answered        (if the plan overlaps)
+                     --> verification: the accepted tokens and the next one
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from opentelemetry.trace import Span
+
+from orchestrator.peers.services import ModelInfo, PeerTiming, Verification
+from orchestrator.rounds.drafting import DraftRequest, DraftSide
+from orchestrator.rounds.result import RoundResult
+from orchestrator.rounds.session import SessionRounds
+from orchestrator.rounds.terms import RoundTerms
+from orchestrator.rounds.verification import VerifierSide
+from orchestrator.speculation.beginnings import waits_for_proposal
+from orchestrator.speculation.budget import VerifyBudget
+from orchestrator.speculation.continuations import Continuations
+from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
+from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
+from orchestrator.speculation.session import Candidate
+
+log = logging.getLogger(__name__)
+
+_ROUND_TAIL = 8
+"""Tail tokens that a round may have: a prompt has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """Who takes part in all sessions' rounds, and what they know and share."""
+
+    verifying: VerifierSide
+    drafting: DraftSide
+    target: ModelInfo
+    pair: PairKnowledge
+    budget: VerifyBudget
+
+
+@dataclass(slots=True)
+class _Choice:
+    """The proposal of a round, and how it came about."""
+
+    candidate: Candidate | None = None
+    length: int = 0
+    waited: float = 0.0
+    awaited: PeerTiming | None = None
+    hit: bool | None = None
+    rank: int | None = None
+    """Of the branch that came true."""
+
+    @property
+    def proposal(self) -> Proposal:
+        """What to verify."""
+        return NOTHING_PROPOSED if self.candidate is None else self.candidate.proposal.cut(self.length)
+
+
+class Round:
+    """One round of one session, to be run once."""
+
+    def __init__(
+        self, parties: Parties, session: SessionRounds, tokens: list[int], terms: RoundTerms, room: int, span: Span
+    ) -> None:
+        """After the committed ``tokens``, of which there may be ``room`` more; what is asked of the peers is traced under
+        ``span``."""
+        self._parties = parties
+        self._pair = parties.pair
+        self._session = session
+        self._drafting = session.drafting
+        self._speculation = session.drafting.speculation
+        self._tokens = tokens
+        self._terms = terms
+        self._room = room
+        self._longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
+        self._span = span
+        self._plan = PLAIN
+        self._choice = _Choice()
+
+    async def run(self) -> RoundResult:
+        """Propose and verify. VerifierLostError, or a PeerError no retry mends; may be cancelled."""
+        started = time.monotonic()
+        self._parties.budget.join(self._session)
+        self._pair.begin_round(self._parties.budget.session_count)
+        plan = self._plan = self._planned()
+        self._pair.now = self._pair.regime(plan.way)
+        if plan.switches_off:
+            log.info(
+                "speculation does not pay for session %s: plain decoding, and a probe now and then", self._session.id
+            )
+        try:
+            await self._choose()
+            proposal = self._checked(self._choice.proposal)
+            ahead = None
+            if plan.overlap is not Overlap.NONE and plan.draft_length:
+                ahead = self._ask_ahead(proposal)
+            answer = await self._parties.verifying.verify(
+                self._session.verifier, self._tokens, proposal, self._terms.rule, self._terms.logprobs, self._span
+            )
+        except BaseException:
+            self._drafting.leave_request()
+            raise
+        self._learn(proposal, answer, time.monotonic() - started, draft_rested=ahead is None)
+        return self._result(proposal, answer)
+
+    def _planned(self) -> RoundPlan:
+        asked, planner = self._terms.speculation, self._speculation.planner
+        if self._longest <= 0 or not asked.uses_draft or not self._parties.drafting.available:
+            return PLAIN
+        longest = min(self._longest, self._parties.drafting.max_draft_length)
+        if asked.draft_length is not None:
+            return planner.fixed(min(asked.draft_length, longest), asked.overlap or Overlap.NONE)
+        # Under the ratio test a proposal that comes or does not come by what it says would bias the text.
+        return planner.plan(longest, Overlap.NONE if self._terms.rule.draws_ratios else asked.overlap)
+
+    async def _choose(self) -> None:
+        """Find a proposal, wait for one if need be, and decide how much of it to verify."""
+        choice, plan, ratios = self._choice, self._plan, self._terms.rule.draws_ratios
+        if ratios:
+            self._speculation.continuations = Continuations()
+        if plan.draft_length:
+            choice.candidate = self._speculation.from_draft(self._tokens)
+        previous = self._drafting.request
+        if plan.overlap is not Overlap.NONE and previous is not None and previous.ask.branch_count:
+            choice.hit, choice.rank = choice.candidate is not None, self._speculation.continuations.rank
+        ngram = None
+        if self._terms.speculation.takes_ngrams and not ratios:
+            ngram = self._speculation.from_ngrams(self._tokens, self._longest)
+        if choice.candidate is None and self._worth_waiting(ngram):
+            await self._wait()
+        if ngram is not None and (choice.candidate is None or ngram.expected > choice.candidate.expected):
+            choice.candidate = ngram
+        choice.length = self._length(choice)
+
+    def _length(self, choice: _Choice) -> int:
+        """How many of the chosen proposal's tokens to verify."""
+        budget, asked = self._parties.budget, self._terms.speculation
+        if choice.candidate is None:
+            return budget.allowed(self._session, ())
+        length = min(len(choice.candidate.proposal), self._longest)
+        if asked.draft_length is not None:
+            return min(length, asked.draft_length)
+        if self._terms.rule.draws_ratios:
+            return length
+        survivals, way = choice.candidate.survivals[: self._longest], self._plan.way
+        survivals = survivals[: self._speculation.best_length(survivals, way, choice.waited)]
+        return budget.allowed(self._session, survivals, choice.waited, self._pair.regime(way))
+
+    def _worth_waiting(self, ngram: Candidate | None) -> bool:
+        """Whether to wait for the draft now that nothing of its is there."""
+        plan, pair, speculation = self._plan, self._pair, self._speculation
+        if plan.draft_length == 0 or plan.overlap is Overlap.RUN_AHEAD:
+            return False
+        if plan.overlap is Overlap.ENUMERATE and self._drafting.request is None:
+            survivals = speculation.planner.acceptance.survivals(plan.draft_length)
+            prompt_length = len(self._tokens) - self._session.verifier.known_length
+            return waits_for_proposal(pair, plan, survivals, prompt_length)
+        if ngram is None:
+            return True
+        expected = sum(speculation.planner.acceptance.survivals(plan.draft_length))
+        waited = pair.drafting.at(plan.draft_length, pair.session_count, pair.regime(plan.way))
+        at_once = speculation.rate(ngram.expected, len(ngram.proposal), 0.0)
+        return speculation.rate(expected, plan.draft_length, waited) > at_once
+
+    async def _wait(self) -> None:
+        """For the branches that are still on their way, and if none of them came true for a plain proposal."""
+        choice, plan, request = self._choice, self._plan, self._drafting.request
+        if plan.overlap is Overlap.ENUMERATE and request is not None and not request.done.is_set():
+            await self._wait_for(request)
+            choice.hit, choice.rank = choice.candidate is not None, self._speculation.continuations.rank
+        if choice.candidate is None:
+            request = self._ask(RoundPlan(plan.recovery_length or plan.draft_length), NOTHING_PROPOSED)
+            if request is not None:
+                await self._wait_for(request)
+
+    async def _wait_for(self, request: DraftRequest) -> None:
+        self._choice.waited += await self._parties.drafting.wait(request)
+        self._choice.awaited = request.timing
+        self._choice.candidate = self._speculation.from_draft(self._tokens)
+
+    def _ask_ahead(self, proposal: Proposal) -> DraftRequest | None:
+        """Have the draft prepare for what verification will answer."""
+        plan, most = self._plan, self._parties.drafting.max_draft_length
+        # With nothing in flight the draft's first token stands for the target's.
+        length = min(plan.draft_length + (not proposal.tokens), self._room - len(proposal), most)
+        if length < 1 or len(proposal) > most:
+            return None
+        last = self._drafting.request
+        if plan.overlap is Overlap.RUN_AHEAD and last is not None and not last.done.is_set():
+            step = self._pair.drafting.beside.at(last.ask.branch_count * self._pair.session_count)
+            busy = step * (last.ask.draft_length + 1)
+            if time.monotonic() - last.sent < busy:  # a newer request would take its place before it is answered
+                return None
+        return self._ask(RoundPlan(length, plan.overlap, plan.branch_count), proposal)
+
+    def _ask(self, plan: RoundPlan, in_flight: Proposal) -> DraftRequest | None:
+        return self._parties.drafting.ask(self._drafting, self._tokens, self._terms.rule, plan, in_flight, self._span)
+
+    def _checked(self, proposal: Proposal) -> Proposal:
+        """The part of a proposal that the target can check."""
+        size = self._parties.target.vocabulary_size
+        usable = proposal.usable(len(proposal), size)
+        if self._terms.rule.draws_ratios and (fault := usable.fault(size)) is not None:
+            log.warning("the draft service's distributions are wrong (%s): a round goes on without them", fault)
+            self._drafting.failed = True
+            return NOTHING_PROPOSED
+        return usable
+
+    def _learn(self, proposal: Proposal, answer: Verification, elapsed: float, *, draft_rested: bool) -> None:
+        """What the round shows, which took ``elapsed`` seconds."""
+        pair, choice, plan = self._pair, self._choice, self._plan
+        if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
+            pair.verify.observe(
+                1 + len(proposal),
+                answer.timing.step_token_count,
+                answer.timing.forward,
+                answer.timing.round_trip,
+                pair.regime(plan.way),
+                draft_rested=draft_rested,
+                share=1 / pair.session_count,
+            )
+        if choice.hit is not None:
+            request = self._drafting.request
+            pair.hits.observe(0 if request is None else request.ask.branch_count, choice.rank)
+        if choice.candidate is not None and proposal.tokens:
+            self._speculation.observe(choice.candidate, len(proposal), answer.accepted_count)
+            if proposal.source is Source.DRAFT:
+                pair.sharpening.observe(
+                    self._terms.rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count
+                )
+        if proposal.source is Source.DRAFT:  # the plan's, or nothing
+            waited = min(choice.waited, choice.awaited.prefill if choice.awaited else 0.0)
+            seconds = max(0.0, elapsed - answer.timing.prefill - waited)
+            self._speculation.planner.observe(plan, answer.accepted_count + 1, seconds)
+
+    def _result(self, proposal: Proposal, answer: Verification) -> RoundResult:
+        choice, plan = self._choice, self._plan
+        return RoundResult(
+            tokens=(*proposal.tokens[: answer.accepted_count], answer.next_token),
+            proposal=proposal,
+            accepted_count=answer.accepted_count,
+            overlap=plan.overlap,
+            asked=plan.draft_length > 0,
+            prefilled_count=answer.prefilled_count,
+            verify=answer.timing,
+            waited=choice.waited,
+            awaited=choice.awaited,
+            drafted=self._drafting.take_finished(),
+            hit=choice.hit,
+            draft_failed=self._drafting.take_failed(),
+            switched_off=plan.switches_off,
+            logprobs=answer.logprobs,
+            prompt_logprobs=answer.tail_logprobs,
+        )

@@ -1,0 +1,101 @@
+"""The pair being served, as a turn needs it: what it allows, its tokenizer, its rounds."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+
+from orchestrator.peers.services import DraftPeer, ModelInfo
+from orchestrator.rounds.rounds import Rounds
+from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, resolve
+from orchestrator.sessions.settings import GenerationSettings
+from orchestrator.sessions.text import Codec, Message
+from slipstream.errors import FieldViolation, InvalidFieldsError, TokenizerMismatchError
+from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.rule import Acceptance
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages for the model's chat template; the last one is a user's."""
+
+    messages: tuple[Message, ...]
+
+
+Prompt = str | tuple[int, ...] | Conversation
+"""Raw text, token ids, or a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target that has been reached, and a draft that may yet be."""
+
+    target: ModelInfo
+    draft: DraftPeer | None
+    codec: Codec
+    rounds: Rounds
+    compiler: StructureCompiler
+    default_draft_length: int | None
+    """None: adaptive."""
+    default_max_token_count: int
+
+    @property
+    def limits(self) -> ModelLimits:
+        """What the pair allows just now."""
+        target, longest = self.target, self.target.max_draft_length
+        if self.draft is not None and self.draft.info is not None:
+            longest = min(longest, self.draft.info.max_draft_length)
+        default = self.default_draft_length
+        return ModelLimits(
+            vocabulary_size=target.vocabulary_size,
+            context_length=target.context_length,
+            end_token_ids=target.end_token_ids,
+            sampling_defaults=target.sampling_defaults,
+            default_draft_length=None if default is None else min(default, longest),
+            max_draft_length=longest,
+            default_max_token_count=self.default_max_token_count,
+        )
+
+    @property
+    def mismatch(self) -> TokenizerMismatchError | None:
+        """Why the draft cannot be used, if it cannot."""
+        if self.draft is None or self.draft.info is None:
+            return None
+        own, other = self.target.tokenizer_fingerprint, self.draft.info.tokenizer_fingerprint
+        if own == other:
+            return None
+        return TokenizerMismatchError(
+            f"the draft {self.draft.info.name} has tokenizer {other}, but the target {self.target.name} has {own}; "
+            "start a draft with the target's tokenizer, or ask for speculation off",
+            draft=other,
+            target=own,
+        )
+
+    async def check_structure(self, settings: GenerationSettings) -> None:
+        """InvalidStructureError with the reason. On another thread: a large schema takes a while."""
+        if settings.structure is not None:
+            await asyncio.to_thread(self.compiler.validate, settings.structure)
+
+    def resolve(
+        self, settings: GenerationSettings, prompt_length: int, *, acceptance: Acceptance | None = None
+    ) -> ResolvedTurn:
+        """What a turn is run under, checked. ``acceptance`` is what the session has.
+
+        InvalidFieldsError, PromptTooLongError or, for a wrong pair, TokenizerMismatchError.
+        """
+        resolved = resolve(settings, prompt_length, self.limits, acceptance=acceptance)
+        if resolved.terms.speculation.uses_draft and (mismatch := self.mismatch) is not None:
+            raise mismatch
+        return resolved
+
+    def encode(self, prompt: Prompt, clock: datetime) -> list[int]:
+        """A prompt's tokens. InvalidFieldsError if it holds an unknown token."""
+        if isinstance(prompt, str):
+            return self.codec.encode_text(prompt)
+        if isinstance(prompt, Conversation):
+            return self.codec.encode_rendered(self.codec.render(prompt.messages, clock))
+        size = self.target.vocabulary_size
+        if not all(0 <= token < size for token in prompt):
+            raise InvalidFieldsError([FieldViolation("tokens.token_ids", f"must be from 0 to {size - 1}")])
+        return list(prompt)

@@ -1,0 +1,214 @@
+"""A client's settings, merged with defaults and checked, become what a turn is run under. Pure."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TypeVar
+
+from orchestrator.errors import PromptTooLongError
+from orchestrator.rounds.terms import RoundTerms
+from orchestrator.sessions.session import TurnLimits
+from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
+from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.session import SpeculationSettings
+from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT
+from slipstream.sampling.rule import (
+    DEFAULT_PROPOSAL_TOP_K,
+    MAX_SEED,
+    Acceptance,
+    SamplingDefaults,
+    SamplingRule,
+    sampling_violations,
+    token_id_violations,
+)
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_TOKENS = 64
+MAX_LISTED_TOKENS = 8192
+"""In a field of a rule that lists tokens: every item of every round carries them."""
+
+MAX_PROMPT_LOGPROBS = 200_000
+"""Prompt tokens times log-probabilities of each: they come in one message, and clients take 4 MiB."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What the pair allows, and what holds where a client says nothing."""
+
+    vocabulary_size: int
+    context_length: int
+    end_token_ids: tuple[int, ...]
+    sampling_defaults: SamplingDefaults
+    default_draft_length: int | None
+    """None: adaptive."""
+    max_draft_length: int
+    default_max_token_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTurn:
+    """Everything a turn needs besides its prompt: what its rounds are run under, and where it ends."""
+
+    terms: RoundTerms
+    limits: TurnLimits
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether the prompt's own log-probabilities are asked for."""
+        return self.terms.logprobs is not None and self.terms.logprobs.prompt
+
+
+def resolve(
+    settings: GenerationSettings, prompt_length: int, model: ModelLimits, *, acceptance: Acceptance | None = None
+) -> ResolvedTurn:
+    """Fill what was left open and check it all. ``acceptance`` is what the session has, if it has one already.
+
+    InvalidFieldsError names every bad field by its path in the request; PromptTooLongError if no room is left.
+    """
+    if prompt_length == 0:
+        raise InvalidFieldsError([FieldViolation("prompt", "must have at least one token")])
+    if prompt_length >= model.context_length:
+        raise PromptTooLongError(
+            f"the prompt has {prompt_length} tokens; the model's context holds {model.context_length}, the answer included",
+            [FieldViolation("prompt", f"must have fewer than {model.context_length} tokens")],
+            prompt_token_count=prompt_length,
+            context_length=model.context_length,
+        )
+    rule = _rule(settings, prompt_length, model, acceptance)
+    limits = TurnLimits(
+        max_token_count=_or(settings.max_token_count, model.default_max_token_count),
+        context_length=model.context_length,
+        stop_strings=settings.stop_strings or (),
+        stop_token_ids=settings.stop_token_ids or (),
+        include_stop=bool(settings.include_stop_in_text),
+    )
+    resolved = ResolvedTurn(RoundTerms(rule, _speculation(settings, model), settings.logprobs), limits)
+    violations = [*_rule_violations(rule, model), *_violations(settings, resolved, prompt_length, model)]
+    if violations:
+        raise InvalidFieldsError([FieldViolation(f"settings.{v.field}", v.description) for v in violations])
+    return resolved
+
+
+def _rule(
+    settings: GenerationSettings, prompt_length: int, model: ModelLimits, acceptance: Acceptance | None
+) -> SamplingRule:
+    defaults = model.sampling_defaults
+    end_token_ids = () if settings.ignore_end_tokens else model.end_token_ids
+    return SamplingRule(
+        temperature=_or(settings.temperature, defaults.temperature),
+        top_k=_or(settings.top_k, defaults.top_k),
+        top_p=_or(settings.top_p, defaults.top_p),
+        min_p=_or(settings.min_p, defaults.min_p),
+        seed=secrets.randbelow(MAX_SEED + 1) if settings.seed is None else settings.seed,
+        end_token_ids=(*end_token_ids, *(settings.stop_token_ids or ())),
+        first_end_position=prompt_length + (settings.min_token_count or 0),
+        typical_p=_or(settings.typical_p, defaults.typical_p),
+        repetition_penalty=_or(settings.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=settings.presence_penalty or 0.0,
+        frequency_penalty=settings.frequency_penalty or 0.0,
+        logit_bias=settings.logit_bias or (),
+        allowed_token_ids=tuple(dict.fromkeys(settings.allowed_token_ids or ())),
+        banned_token_ids=tuple(dict.fromkeys(settings.banned_token_ids or ())),
+        first_generated_position=prompt_length,
+        structure=settings.structure,
+        acceptance=settings.acceptance or acceptance or Acceptance.COUPLED,
+        proposal_top_k=_or(settings.proposal_top_k, DEFAULT_PROPOSAL_TOP_K),
+    )
+
+
+def _speculation(settings: GenerationSettings, model: ModelLimits) -> SpeculationSettings:
+    if settings.draft_length == ADAPTIVE:
+        draft_length = None
+    else:
+        draft_length = model.default_draft_length if settings.draft_length is None else settings.draft_length
+    return SpeculationSettings(draft_length, settings.overlap, settings.proposer)
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _rule_violations(rule: SamplingRule, model: ModelLimits) -> list[FieldViolation]:
+    """What is wrong with a rule, by the fields' paths in the settings."""
+    violations = [*sampling_violations(rule), *token_id_violations(rule, model.vocabulary_size)]
+    violations += [
+        FieldViolation(name, f"may name at most {MAX_LISTED_TOKENS} tokens, but names {len(tokens)}")
+        for name, tokens in rule.token_ids
+        if len(tokens) > MAX_LISTED_TOKENS
+    ]
+    if not violations and not _leaves_a_token(rule, model.vocabulary_size):
+        what = "must leave at least one token that is neither banned nor an end token held back"
+        violations = [FieldViolation("allowed_token_ids" if rule.allowed_token_ids else "banned_token_ids", what)]
+    places = {"end_token_ids": "stop_token_ids", "proposal_top_k": "proposal_top_k"}
+    return [FieldViolation(places.get(v.field, f"sampling.{v.field}"), v.description) for v in violations]
+
+
+def _leaves_a_token(rule: SamplingRule, vocabulary_size: int) -> bool:
+    held_back = rule.end_token_ids if rule.first_end_position > rule.first_generated_position else ()
+    excluded = {*rule.banned_token_ids, *held_back}
+    if rule.allowed_token_ids:
+        return bool(set(rule.allowed_token_ids) - excluded)
+    return len(excluded) < vocabulary_size
+
+
+def _violations(
+    settings: GenerationSettings, resolved: ResolvedTurn, prompt_length: int, model: ModelLimits
+) -> list[FieldViolation]:
+    """What is wrong besides the rule."""
+    limits, terms = resolved.limits, resolved.terms
+    draft_length = terms.speculation.draft_length or 0
+    overlaps = terms.speculation.overlap not in (None, Overlap.NONE)
+    most = min(limits.max_token_count, model.context_length - prompt_length)
+    min_token_count = settings.min_token_count or 0
+    top_count = terms.logprobs.top_count if terms.logprobs is not None else 0
+    stops, tokens = limits.stop_strings, limits.stop_token_ids
+    checks = (
+        ("max_token_count", limits.max_token_count >= 1, f"must be at least 1, but is {limits.max_token_count}"),
+        (
+            "min_token_count",
+            0 <= min_token_count <= max(most, 0),
+            f"must be from 0 to what the turn may generate ({most}), but is {min_token_count}",
+        ),
+        ("stop_strings", len(stops) <= MAX_STOP_STRINGS, f"may be at most {MAX_STOP_STRINGS}, but are {len(stops)}"),
+        ("stop_strings", all(stops), "must not be empty strings"),
+        ("stop_token_ids", len(tokens) <= MAX_STOP_TOKENS, f"may be at most {MAX_STOP_TOKENS}, but are {len(tokens)}"),
+        (
+            "logprobs.top_count",
+            0 <= top_count <= MAX_TOP_LOGPROB_COUNT,
+            f"must be from 0 to {MAX_TOP_LOGPROB_COUNT}, but is {top_count}",
+        ),
+        (
+            "logprobs.prompt",
+            not resolved.wants_prompt_logprobs or prompt_length * (1 + top_count) <= MAX_PROMPT_LOGPROBS,
+            f"may ask for at most {MAX_PROMPT_LOGPROBS} log-probabilities: take a shorter prompt or a lower top_count",
+        ),
+        (
+            "speculation.fixed.length",
+            0 <= draft_length <= model.max_draft_length,
+            f"must be from 1 to {model.max_draft_length}, but is {draft_length}",
+        ),
+        (
+            "speculation.overlap",
+            not (overlaps and terms.rule.acceptance is Acceptance.RATIO),
+            "must be OVERLAP_NONE under acceptance RATIO: a proposal that depends on its content would bias the text",
+        ),
+    )
+    violations = [FieldViolation(name, description) for name, right, description in checks if not right]
+    if settings.structure is not None:
+        violations += _structure_conflicts(settings)
+    return violations
+
+
+def _structure_conflicts(settings: GenerationSettings) -> list[FieldViolation]:
+    """A structure says itself where the text may end and what it may hold."""
+    others = {
+        "ignore_end_tokens": settings.ignore_end_tokens,
+        "min_token_count": settings.min_token_count,
+        "sampling.allowed_token_ids": settings.allowed_token_ids,
+        "sampling.banned_token_ids": settings.banned_token_ids,
+    }
+    return [FieldViolation(name, "must not be set together with structure") for name, value in others.items() if value]

@@ -1,0 +1,327 @@
+"""All sessions: the door of this room. Owns the task of every turn; whoever asks gets the turn's record to read.
+
+Cancelling a turn, deleting or expiring its session, draining and shutting down are one thing: ending a task and awaiting it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import TracebackType
+
+from opentelemetry.context import Context
+
+from orchestrator.errors import NotReadyError, SessionBusyError, ShuttingDownError, TurnNotFoundError
+from orchestrator.sessions.choices import resolved_choice
+from orchestrator.sessions.pair import Pair, Prompt
+from orchestrator.sessions.requests import Requests
+from orchestrator.sessions.resolving import ResolvedTurn
+from orchestrator.sessions.session import common_prefix_length
+from orchestrator.sessions.settings import GenerationSettings
+from orchestrator.sessions.store import SessionRecord, SessionStore
+from orchestrator.sessions.turn import Ending, Turn
+from orchestrator.sessions.turn_record import TurnEnded, TurnRecord, TurnStarted
+from slipstream.errors import FieldViolation, InvalidFieldsError
+
+log = logging.getLogger(__name__)
+
+_EXPIRY_PERIOD_SECONDS = 1.0
+_REMEMBERED_REQUESTS = 10_000
+_NOTHING_SAID = GenerationSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """What starts a turn. ``settings`` are this turn's alone."""
+
+    content: str
+    settings: GenerationSettings = _NOTHING_SAID
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What asks for answers without a session to keep."""
+
+    prompt: Prompt
+    settings: GenerationSettings = _NOTHING_SAID
+    choice_count: int = 1
+    request_id: str = ""
+    clock: datetime | None = None
+
+
+class Sessions:
+    """Use as a context: inside it turns run, after it none is left."""
+
+    def __init__(self, store: SessionStore, not_ready: Callable[[], str]) -> None:
+        """``not_ready`` says what is waited for while there is no pair."""
+        self._store = store
+        self._not_ready = not_ready
+        self._pair: Pair | None = None
+        self._group = asyncio.TaskGroup()
+        self._expiry: asyncio.Task[None] | None = None
+        self._draining = False
+        self._drain_listeners: set[asyncio.Event] = set()
+        self._created: Requests[SessionRecord] = Requests(_REMEMBERED_REQUESTS)
+        self._generated: Requests[list[SessionRecord]] = Requests(_REMEMBERED_REQUESTS)
+
+    async def __aenter__(self) -> Sessions:
+        await self._group.__aenter__()
+        self._expiry = self._group.create_task(self._expire())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drain(0)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await self._group.__aexit__(kind, error, trace)
+        for record in self._store.all():
+            self._release(record)
+
+    @property
+    def pair(self) -> Pair:
+        """The pair being served. NotReadyError before the verifier has been reached."""
+        if self._pair is None:
+            raise NotReadyError(self._not_ready())
+        return self._pair
+
+    def serve(self, pair: Pair) -> None:
+        """The pair is there: turns may run."""
+        self._pair = pair
+
+    @property
+    def ttl_seconds(self) -> float:
+        """Idle time after which a session expires."""
+        return self._store.ttl_seconds
+
+    def create(
+        self,
+        system: str | None,
+        settings: GenerationSettings,
+        *,
+        clock: datetime | None = None,
+        request_id: str = "",
+    ) -> SessionRecord:
+        """A new session, or the one that this request got before. SessionLimitError, RequestIdReusedError, NotReadyError."""
+        content = (system, settings, clock)
+        known = self._created.find(request_id, content)
+        if known is not None:
+            return self._store.get(known.session.id)
+        self._refuse_while_draining()
+        pair = self.pair
+        if system == "":
+            raise InvalidFieldsError([FieldViolation("system", "must not be empty: leave it unset")])
+        self._store.make_room(1, listed=True)
+        record = self._store.add(pair.codec, pair.rounds.open, settings, system=system, clock=clock)
+        self._created.keep(request_id, content, record)
+        return record
+
+    def get(self, session_id: str) -> SessionRecord:
+        """SessionNotFoundError or SessionExpiredError."""
+        return self._store.get(session_id)
+
+    def page(self, size: int, after: tuple[int, str] | None) -> tuple[list[SessionRecord], bool]:
+        """See SessionStore.page."""
+        return self._store.page(size, after)
+
+    async def send(
+        self, record: SessionRecord, message: UserMessage, stream_settings: GenerationSettings, parent: Context
+    ) -> TurnRecord:
+        """Start a message's turn, or find the one that it has started before.
+
+        SessionBusyError while another turn runs; InvalidFieldsError and whatever else is wrong with the message.
+        """
+        known = self._known_turn(record, message)
+        if known is not None:
+            return known
+        pair, session = self.pair, record.session
+        if not message.content:
+            raise InvalidFieldsError([FieldViolation("content", "must not be empty")])
+        settings = message.settings.over(stream_settings).over(record.settings)
+        await pair.check_structure(settings)  # the only wait: what is looked at below holds until the turn has begun
+        known = self._known_turn(record, message)
+        if known is not None:
+            return known
+        self._refuse_while_draining()
+        self._store.get(session.id)  # it may have been deleted or have expired meanwhile
+        if record.running is not None:
+            turn = record.running.record.turn
+            raise SessionBusyError(f"session {session.id} has turn {turn} running", turn=turn)
+        prompt = session.prompt_for(message.content)
+        resolved = pair.resolve(settings, len(prompt), acceptance=session.acceptance)
+        turn_record = self._begin(record, prompt, resolved, message.request_id, parent, content=message.content)
+        record.requests.keep(message.request_id, (message.content, message.settings), turn_record.turn)
+        return turn_record
+
+    async def generate(self, generation: Generation, parent: Context) -> list[TurnRecord]:
+        """Start a turn for each answer, or find those that this request has started before."""
+        known = self._known_generation(generation)
+        if known is not None:
+            return known
+        pair, settings = self.pair, generation.settings
+        await pair.check_structure(settings)
+        known = self._known_generation(generation)
+        if known is not None:
+            return known
+        self._refuse_while_draining()
+        prompt = pair.encode(generation.prompt, generation.clock or self._store.now())
+        resolved = pair.resolve(settings, len(prompt))
+        for old in self._store.make_room(generation.choice_count, listed=False):
+            self._release(old)
+        records = [
+            self._store.add(pair.codec, pair.rounds.open, settings, listed=False)
+            for _ in range(generation.choice_count)
+        ]
+        turns: list[TurnRecord] = []
+        for index, record in enumerate(records):
+            choice = resolved_choice(resolved, index)
+            after = turns[0] if turns else None  # the others find the prompt's pages in the prefix cache
+            turns.append(self._begin(record, prompt, choice, generation.request_id, parent, after=after))
+        self._generated.keep(generation.request_id, _asked(generation), records)
+        return turns
+
+    def turn(self, session_id: str, turn: int) -> TurnRecord:
+        """A turn's record. SessionNotFoundError, SessionExpiredError, TurnNotFoundError or TurnNotKeptError."""
+        return self._store.get(session_id).turns.get(turn)
+
+    def turn_of_request(self, record: SessionRecord, request_id: str) -> int:
+        """The turn that a session's message has started. TurnNotFoundError."""
+        turn = record.requests.answer_to(request_id)
+        if turn is None:
+            raise TurnNotFoundError(f"no message with request_id {request_id!r} has started a turn")
+        return turn
+
+    async def cancel(self, record: SessionRecord, turn: int) -> None:
+        """End a turn, if it runs, and see it ended. TurnNotFoundError or TurnNotKeptError."""
+        record.turns.get(turn)
+        if record.running is not None and record.running.record.turn == turn:
+            await _end(record.running, Ending.CANCELLED)
+
+    async def delete(self, session_id: str) -> None:
+        """Take a session out, end its turn, give its pages back. SessionNotFoundError or SessionExpiredError."""
+        record = self._store.get(session_id)
+        self._store.remove(record)
+        if record.running is not None:
+            await _end(record.running, Ending.CANCELLED)
+        self._release(record)
+
+    def abandon(self, turns: Sequence[TurnRecord]) -> None:
+        """Nobody can ask for these generations again: end those that still run, keep none."""
+        sessions = {turn.started.session_id for turn in turns}
+        for record in self._store.all():
+            if record.session.id in sessions:
+                self._store.remove(record)
+                if record.running is not None:
+                    record.running.end(Ending.CANCELLED)  # its pages come back when it has ended
+
+    async def drain(self, seconds: float) -> None:
+        """Begin nothing new, give running turns that long to end, then end them."""
+        self._draining = True
+        for listener in self._drain_listeners:
+            listener.set()
+        running = [turn for record in self._store.all() if (turn := record.running) is not None]
+        tasks = [turn.task for turn in running if turn.task is not None]
+        if tasks:
+            log.info("%d turns are running: they have %g s to end", len(tasks), seconds)
+            await asyncio.wait(tasks, timeout=seconds)
+        for turn in running:
+            turn.end(Ending.SHUTTING_DOWN)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing new may begin."""
+        return self._draining
+
+    @contextmanager
+    def waking_on_drain(self, event: asyncio.Event) -> Iterator[None]:
+        """Inside, ``event`` is set when draining begins."""
+        self._drain_listeners.add(event)
+        try:
+            yield
+        finally:
+            self._drain_listeners.discard(event)
+
+    def _begin(
+        self,
+        record: SessionRecord,
+        prompt: list[int],
+        resolved: ResolvedTurn,
+        request_id: str,
+        parent: Context,
+        *,
+        content: str | None = None,
+        after: TurnRecord | None = None,
+    ) -> TurnRecord:
+        pair, session = self.pair, record.session
+        shared = common_prefix_length(session.tokens, prompt)
+        rule = resolved.terms.rule
+        answer = session.begin_turn(list(prompt), rule, resolved.limits, content)
+        pair.rounds.begin_turn(record.rounds, shared, recompute=resolved.wants_prompt_logprobs)
+        started = TurnStarted(session.id, request_id, rule.seed, len(prompt))
+        turn_record = TurnRecord(session.turn_count, started)
+        turn = Turn(
+            session,
+            answer,
+            turn_record,
+            resolved,
+            pair.rounds,
+            record.rounds,
+            model_name=pair.target.name,
+            parent=parent,
+            after=after,
+            on_ended=lambda ended: self._ended(record, turn_record, ended),
+        )
+        turn.task = self._group.create_task(turn.run())
+        record.running = turn
+        record.turns.add(turn_record)
+        self._store.touch(record)
+        return turn_record
+
+    def _ended(self, record: SessionRecord, turn: TurnRecord, ended: TurnEnded) -> None:
+        record.running = None
+        self._store.touch(record)
+        if ended.error is not None and not ended.generated_token_count:  # undone: the same request may try again
+            record.requests.forget(turn.started.request_id)
+        if not record.listed:
+            self._release(record)
+
+    def _known_turn(self, record: SessionRecord, message: UserMessage) -> TurnRecord | None:
+        turn = record.requests.find(message.request_id, (message.content, message.settings))
+        return None if turn is None else record.turns.get(turn)
+
+    def _known_generation(self, generation: Generation) -> list[TurnRecord] | None:
+        records = self._generated.find(generation.request_id, _asked(generation))
+        return None if records is None else [self._store.get(record.session.id).turns.get(1) for record in records]
+
+    def _refuse_while_draining(self) -> None:
+        if self._draining:
+            raise ShuttingDownError("the server is shutting down")
+
+    def _release(self, record: SessionRecord) -> None:
+        if self._pair is not None:
+            self._pair.rounds.release(record.rounds)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRY_PERIOD_SECONDS)
+            for record in self._store.expire():
+                log.info("session %s expired", record.session.id)
+                self._release(record)
+
+
+async def _end(turn: Turn, why: Ending) -> None:
+    turn.end(why)
+    if turn.task is not None:
+        await asyncio.wait([turn.task])
+
+
+def _asked(generation: Generation) -> Generation:
+    return replace(generation, request_id="")

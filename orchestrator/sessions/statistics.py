@@ -1,0 +1,84 @@
+"""What a turn used: counts of its rounds, and where its time went. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from orchestrator.rounds.result import RoundResult
+from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.proposal import Source
+
+
+@dataclass(slots=True)
+class TurnStatistics:
+    """Counts of a turn, and where its time went, in seconds."""
+
+    round_count: int = 0
+    round_counts: Counter[Overlap] = field(default_factory=Counter)
+    """Of the rounds that asked the draft or used what it had said, by what it did meanwhile."""
+    draft_count: int = 0
+    draft_token_count: int = 0
+    accepted_token_count: int = 0
+    ngram_token_count: int = 0
+    ngram_accepted_token_count: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    drafted_per_position: list[int] = field(default_factory=list)
+    switched_off_count: int = 0
+    hit_count: int = 0
+    miss_count: int = 0
+    draft_failure_count: int = 0
+    time_to_first_token: float = 0.0
+    total: float = 0.0
+    draft: float = 0.0
+    draft_hidden: float = 0.0
+    verify: float = 0.0
+    queue: float = 0.0
+    network: float = 0.0
+
+    @property
+    def orchestrator(self) -> float:
+        """What the peers and the network do not account for."""
+        return max(0.0, self.total - self.draft - self.verify - self.queue - self.network)
+
+    def add(self, outcome: RoundResult) -> None:
+        """Count one round."""
+        self.round_count += 1
+        self.draft_failure_count += outcome.draft_failed
+        self.switched_off_count += outcome.switched_off
+        self.verify += outcome.verify.forward
+        self.queue += outcome.verify.total - outcome.verify.forward
+        self.network += outcome.verify.round_trip - outcome.verify.total
+        self._add_drafting(outcome)
+        drafted, accepted = len(outcome.proposal), outcome.accepted_count
+        if not drafted:
+            return
+        self.draft_count += 1
+        self.draft_token_count += drafted
+        self.accepted_token_count += accepted
+        if outcome.proposal.source is Source.NGRAM:
+            self.ngram_token_count += drafted
+            self.ngram_accepted_token_count += accepted
+        missing = [0] * (drafted - len(self.drafted_per_position))
+        self.drafted_per_position.extend(missing)
+        self.accepted_per_position.extend(missing)
+        for position in range(drafted):
+            self.drafted_per_position[position] += 1
+            self.accepted_per_position[position] += position < accepted
+
+    def _add_drafting(self, outcome: RoundResult) -> None:
+        """What the round waited for is the draft's forwards first, then its queue, then the network's."""
+        if outcome.asked:
+            self.round_counts[outcome.overlap] += 1
+        if outcome.hit is not None:
+            self.hit_count += outcome.hit
+            self.miss_count += not outcome.hit
+        timing, waited = outcome.awaited, outcome.waited
+        shown = queued = 0.0
+        if timing is not None:
+            shown = min(waited, timing.forward)
+            queued = min(waited - shown, timing.total - timing.forward)
+        self.draft += shown
+        self.queue += queued
+        self.network += waited - shown - queued
+        self.draft_hidden += max(0.0, sum(timing.forward for timing in outcome.drafted) - shown)

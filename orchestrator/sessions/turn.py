@@ -1,0 +1,186 @@
+"""A turn as a task of its session's: rounds, commits, one trace, and a record that grows whether anybody reads it or not.
+
+::
+
+    Turn.run --> Rounds.run --> Session.turn.commit --> TurnRecord.add --> readers, at their own pace
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
+
+from orchestrator.errors import ShuttingDownError
+from orchestrator.rounds.result import RoundResult
+from orchestrator.rounds.rounds import Rounds
+from orchestrator.rounds.session import SessionRounds
+from orchestrator.sessions.resolving import ResolvedTurn
+from orchestrator.sessions.session import Answer, Session
+from orchestrator.sessions.statistics import TurnStatistics
+from orchestrator.sessions.turn_record import TurnEnded, TurnRecord
+from slipstream.telemetry import names
+from slipstream.telemetry.tracing import tracer
+
+MAX_TRACED_ROUNDS = 250
+"""Jaeger's page slows past about 2,000 spans; a round makes up to five."""
+
+
+class Ending(Enum):
+    """Why a turn is ended from outside."""
+
+    CANCELLED = "cancelled"
+    """By its client, or with its session."""
+    SHUTTING_DOWN = "shutting_down"
+
+
+class Turn:
+    """One running turn. However it ends, what was committed stays, and its record gets its last event."""
+
+    def __init__(
+        self,
+        session: Session,
+        answer: Answer,
+        record: TurnRecord,
+        resolved: ResolvedTurn,
+        rounds: Rounds,
+        own: SessionRounds,
+        *,
+        model_name: str,
+        parent: Context,
+        after: TurnRecord | None,
+        on_ended: Callable[[TurnEnded], None],
+    ) -> None:
+        """``own`` is the session's side of the ``rounds``. With ``after`` the turn begins once that one has a token, so that it
+        finds the prompt they share in the prefix cache. ``on_ended`` is called before readers learn of the end."""
+        self.record = record
+        self.task: asyncio.Task[None] | None = None
+        """Set by whoever starts the turn."""
+        self._session = session
+        self._answer = answer
+        self._resolved = resolved
+        self._rounds = rounds
+        self._own = own
+        self._after = after
+        self._on_ended = on_ended
+        self._begun = time.monotonic()
+        self._statistics = TurnStatistics()
+        self._prefilled_count = 0
+        self._ending: Ending | None = None
+        self._inside = False
+        self._span = tracer.start_span(
+            names.CHAT.format(model=model_name),
+            parent,
+            kind=SpanKind.SERVER,
+            attributes=self._attributes(model_name),
+        )
+
+    def end(self, why: Ending) -> None:
+        """Have the turn end where it stands. Await its task to see it ended."""
+        if self._ending is None and self.record.ended is None:
+            self._ending = why
+            if self._inside and self.task is not None:  # a task that has not begun would never reach its own end
+                self.task.cancel()
+
+    async def run(self) -> None:
+        """Rounds until the turn has its answer, cannot go on, or is ended. Raises nothing."""
+        self._inside = True
+        error: Exception | None = None
+        try:
+            if self._after is not None and self._ending is None:
+                await self._after.begun()
+            while self._answer.finish_reason is None and self._ending is None:
+                self._take(await self._round())
+        except asyncio.CancelledError:
+            self._ending = self._ending or Ending.SHUTTING_DOWN
+        except Exception as failure:
+            error = failure
+        if self._ending is Ending.SHUTTING_DOWN and self._answer.finish_reason is None:
+            error = ShuttingDownError(
+                f"the server is shutting down: the turn was cut after {self._answer.generated_count} tokens"
+            )
+        self._end(error)
+
+    async def _round(self) -> RoundResult:
+        number = self._statistics.round_count
+        traced = number < MAX_TRACED_ROUNDS
+        span = tracer.start_span(names.ROUND, trace.set_span_in_context(self._span)) if traced else INVALID_SPAN
+        span.set_attribute(names.ROUND_NUMBER, number + 1)
+        terms = self._resolved.terms
+        if terms.logprobs is not None and number:
+            terms = replace(terms, logprobs=replace(terms.logprobs, prompt=False))  # the first round has brought them
+        try:
+            outcome = await self._rounds.run(self._own, self._session.tokens, terms, self._answer.room, span)
+            span.set_attribute(names.DRAFT_LENGTH, len(outcome.proposal))
+            span.set_attribute(names.OVERLAP, outcome.overlap.value)
+            if outcome.proposal.tokens:
+                span.set_attribute(names.PROPOSER, outcome.proposal.source.value)
+            span.set_attribute(names.ACCEPTED_COUNT, outcome.accepted_count)
+            span.set_attribute(names.COMMITTED_COUNT, len(outcome.tokens))
+            return outcome
+        finally:
+            span.end()
+
+    def _take(self, outcome: RoundResult) -> None:
+        if not self._statistics.round_count:
+            self._statistics.time_to_first_token = time.monotonic() - self._begun
+            self._prefilled_count = outcome.prefilled_count
+        self._statistics.add(outcome)
+        self.record.add(self._answer.commit(outcome.tokens), outcome.logprobs, outcome.prompt_logprobs)
+
+    def _end(self, error: Exception | None) -> None:
+        answer, session = self._answer, self._session
+        text = answer.cut_short()
+        assert answer.finish_reason is not None
+        self._statistics.total = time.monotonic() - self._begun
+        ended = TurnEnded(
+            answer.finish_reason,
+            prompt_token_count=answer.prompt_length,
+            cached_token_count=self._cached_count,
+            generated_token_count=answer.generated_count,
+            statistics=self._statistics,
+            text=text,
+            error=error,
+        )
+        self._end_span(ended)
+        self._rounds.end_turn(self._own, session.tokens, answer.generated_count)
+        session.end_turn()
+        self._on_ended(ended)
+        self.record.end(ended)
+
+    @property
+    def _cached_count(self) -> int:
+        return max(0, self._answer.prompt_length - self._prefilled_count) if self._statistics.round_count else 0
+
+    def _attributes(self, model_name: str) -> dict[str, str | int | float]:
+        rule = self._resolved.terms.rule
+        return {
+            names.CONVERSATION_ID: self._session.id,
+            names.OPERATION_NAME: "chat",
+            names.REQUEST_MODEL: model_name,
+            names.REQUEST_TEMPERATURE: rule.temperature,
+            names.REQUEST_SEED: rule.seed,
+            names.REQUEST_MAX_TOKENS: self._resolved.limits.max_token_count,
+            names.TURN: self.record.turn,
+        }
+
+    def _end_span(self, ended: TurnEnded) -> None:
+        self._span.set_attributes(
+            {
+                names.RESPONSE_FINISH_REASONS: [ended.finish_reason.value],
+                names.USAGE_INPUT_TOKENS: ended.prompt_token_count,
+                names.USAGE_OUTPUT_TOKENS: ended.generated_token_count,
+                names.CACHED_TOKENS: ended.cached_token_count,
+                names.ROUND_COUNT: self._statistics.round_count,
+                names.ROUNDS_NOT_TRACED: max(0, self._statistics.round_count - MAX_TRACED_ROUNDS),
+            }
+        )
+        if ended.error is not None:
+            self._span.set_status(Status(StatusCode.ERROR, str(ended.error)))
+        self._span.end()

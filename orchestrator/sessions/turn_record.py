@@ -1,0 +1,172 @@
+"""A turn's events as one growing record, read by any number of readers, each from a position and at its own pace.
+
+Writing never waits for reading: what a slow reader has not fetched yet merges into its next delta. A record is bounded by its
+turn's most tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from orchestrator.sessions.session import Commit, FinishReason
+from orchestrator.sessions.statistics import TurnStatistics
+from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.sampling.outcome import TokenLogprobs
+
+_MOST_TOKENS = 1024
+"""In one delta: with log-probabilities of twenty tokens beside each that is a fifth of a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """What the turn runs on."""
+
+    session_id: str
+    request_id: str
+    seed: int
+    prompt_token_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDelta:
+    """Tokens from ``token_offset`` on and the text that they made certain; log-probabilities if they were asked for."""
+
+    text: str
+    token_ids: Sequence[int]
+    token_offset: int
+    logprobs: Sequence[TokenLogprobs] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """How the turn ended, what it used and how its rounds went. ``text`` had been held back until then.
+
+    With an ``error`` it could not go on; what it had committed stays.
+    """
+
+    finish_reason: FinishReason
+    prompt_token_count: int
+    cached_token_count: int
+    generated_token_count: int
+    statistics: TurnStatistics
+    text: str = ""
+    error: Exception | None = None
+
+
+TurnEvent = TurnStarted | TurnDelta | TurnEnded
+
+
+class TurnRecord:
+    """What has happened in one turn so far."""
+
+    def __init__(self, turn: int, started: TurnStarted) -> None:
+        """``turn`` is its number in its session."""
+        self.turn = turn
+        self.started = started
+        self.ended: TurnEnded | None = None
+        self._tokens: list[int] = []
+        self._texts: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: Sequence[TokenLogprobs] = ()
+        self._readers: set[asyncio.Event] = set()
+
+    @property
+    def token_count(self) -> int:
+        """Committed tokens so far."""
+        return len(self._tokens)
+
+    def add(self, commit: Commit, logprobs: Sequence[TokenLogprobs], prompt_logprobs: Sequence[TokenLogprobs]) -> None:
+        """What a round committed."""
+        self._tokens += commit.tokens
+        self._texts += commit.texts
+        self._logprobs += logprobs[: len(commit.tokens)]
+        self._prompt_logprobs = self._prompt_logprobs or prompt_logprobs
+        self._wake()
+
+    def end(self, ended: TurnEnded) -> None:
+        """Nothing follows."""
+        self.ended = ended
+        self._wake()
+
+    def after(self, position: int) -> TurnDelta | None:
+        """What follows the first ``position`` tokens, as far as it is there; None if nothing is."""
+        end = min(len(self._tokens), position + _MOST_TOKENS)
+        if end <= position:
+            return None
+        return TurnDelta(
+            "".join(self._texts[position:end]),
+            self._tokens[position:end],
+            position,
+            self._logprobs[position:end],
+            () if position else self._prompt_logprobs,
+        )
+
+    @contextmanager
+    def waking(self, event: asyncio.Event) -> Iterator[None]:
+        """Inside, ``event`` is set whenever the record has grown."""
+        self._readers.add(event)
+        try:
+            yield
+        finally:
+            self._readers.discard(event)
+
+    async def begun(self) -> None:
+        """Wait for the first token, or for an end without one."""
+        event = asyncio.Event()
+        with self.waking(event):
+            while not self._tokens and self.ended is None:
+                await event.wait()
+                event.clear()
+
+    def _wake(self) -> None:
+        for event in self._readers:
+            event.set()
+
+
+class TurnReader:
+    """Reads a record from a position on: `started`, what is there and what comes, and the end."""
+
+    def __init__(self, record: TurnRecord, after_token_count: int = 0) -> None:
+        """InvalidFieldsError if the turn has ended with fewer tokens; while it runs they may still come."""
+        most = record.token_count if record.ended is not None else None
+        if after_token_count < 0 or (most is not None and after_token_count > most):
+            what = f"must be from 0 to {'what was received' if most is None else most}, but is {after_token_count}"
+            raise InvalidFieldsError([FieldViolation("after_token_count", what)])
+        self.record = record
+        self.done = False
+        self._position = after_token_count
+        self._started = False
+
+    def next(self) -> TurnEvent | None:
+        """The next event that is there; None if none is just now, or if the last one was read."""
+        if not self._started:
+            self._started = True
+            return self.record.started
+        delta = self.record.after(self._position)
+        if delta is not None:
+            self._position += len(delta.token_ids)
+            return delta
+        if self.record.ended is None or self.done:
+            return None
+        self.done = True
+        return self.record.ended
+
+
+async def read_all(readers: Sequence[TurnReader]) -> AsyncGenerator[tuple[int, TurnEvent]]:
+    """The events of several turns as they come, each with its reader's index, until all have ended."""
+    grown = asyncio.Event()
+    with ExitStack() as stack:
+        for reader in readers:
+            stack.enter_context(reader.record.waking(grown))
+        while True:
+            grown.clear()
+            for index, reader in enumerate(readers):
+                while (event := reader.next()) is not None:
+                    yield index, event
+            if all(reader.done for reader in readers):
+                return
+            await grown.wait()

@@ -1,0 +1,161 @@
+"""Rounds over peers whose answers come when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.trace import INVALID_SPAN
+
+from orchestrator.peers.sequence import PeerSequence, Position
+from orchestrator.peers.services import ModelInfo, PeerTiming, ProposeSink, Verification
+from orchestrator.peers.verifiers import Verifiers
+from orchestrator.rounds import drafting, verification
+from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.rounds import Rounds
+from orchestrator.rounds.terms import RoundTerms
+from orchestrator.rounds.verification import VerifierSide
+from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.proposal import Branch, Proposal
+from orchestrator.speculation.session import SpeculationSettings
+from slipstream.sampling.rule import SamplingDefaults, SamplingRule
+
+MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w")
+TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
+SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.NONE))
+OVERLAPPED = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.ENUMERATE))
+
+
+class Draft:
+    """A draft that has been asked, and is answered for by the test."""
+
+    info = MODEL
+
+    def __init__(self) -> None:
+        self.sinks: list[ProposeSink] = []
+        self.asked = asyncio.Event()
+
+    def propose(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> None:
+        self.sinks.append(rest[-1])
+        self.asked.set()
+
+    def close_sequence(self, sequence: PeerSequence) -> None:
+        pass
+
+
+class Verifier:
+    """A verifier that accepts everything once it may."""
+
+    info = MODEL
+
+    def __init__(self, address: str = "here") -> None:
+        self.address = address
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.positions: list[Position] = []
+
+    async def verify(
+        self, sequence: PeerSequence, terms: Any, position: Position, proposal: Proposal, *rest: Any
+    ) -> Verification:
+        self.positions.append(position)
+        self.asked.set()
+        await self.may_answer.wait()
+        return Verification(len(proposal), 7, 1, TIMING, (), ())
+
+    def close_sequence(self, sequence: PeerSequence) -> None:
+        pass
+
+
+class OpenSpans(SpanProcessor):
+    """How many spans have begun and not ended."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self.count += 1
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.count -= 1
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> OpenSpans:
+    spans, provider = OpenSpans(), TracerProvider()
+    provider.add_span_processor(spans)
+    for module in (drafting, verification):
+        monkeypatch.setattr(module, "tracer", provider.get_tracer("test"))
+    return spans
+
+
+def rounds_over(draft: Draft, *verifiers: Verifier) -> Rounds:
+    home = Verifiers(verifiers)
+    for verifier in verifiers:
+        home.admit(verifier)
+    pair = PairKnowledge()
+    verifying = VerifierSide(home, MODEL, lease_seconds=60, patience_seconds=1)
+    side = DraftSide(draft, MODEL, pair, lease_seconds=60, deadline_seconds=30, sharpening=1)
+    return Rounds(verifying, side, MODEL, pair)
+
+
+@pytest.mark.parametrize("terms", [SYNCHRONOUS, OVERLAPPED], ids=["waiting for the draft", "waiting for the verifier"])
+async def test_a_cancelled_round_leaves_nothing_open_and_its_session_goes_on(
+    terms: RoundTerms, spans: OpenSpans
+) -> None:
+    draft, verifier = Draft(), Verifier()
+    rounds = rounds_over(draft, verifier)
+    session, tokens = rounds.open("s"), [1, 2, 3]
+    rounds.begin_turn(session, 0, recompute=False)
+    running = asyncio.create_task(rounds.run(session, tokens, terms, 10, INVALID_SPAN))
+    await (draft if terms is SYNCHRONOUS else verifier).asked.wait()
+    assert spans.count > 0
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert spans.count == 0
+    rounds.end_turn(session, tokens, 0)
+
+    verifier.may_answer.set()
+    draft.sinks[-1].finish(TIMING)  # what nobody waits for any more comes all the same
+    rounds.begin_turn(session, 2, recompute=False)
+    result = await rounds.run(session, [1, 2, 9], RoundTerms(SamplingRule(), SpeculationSettings(0)), 10, INVALID_SPAN)
+    assert result.tokens == (7,) and spans.count == 0
+    assert verifier.positions[-1].base_length == 0, "nothing says that the verifier holds any of it"
+
+
+async def test_an_undone_turn_leaves_what_was_shared_and_a_recomputed_one_uses_no_cache() -> None:
+    draft, verifier = Draft(), Verifier()
+    verifier.may_answer.set()
+    rounds = rounds_over(draft, verifier)
+    session, tokens = rounds.open("s"), [1, 2, 3]
+    off = RoundTerms(SamplingRule(), SpeculationSettings(0))
+    rounds.begin_turn(session, 0, recompute=False)
+    tokens += (await rounds.run(session, tokens, off, 10, INVALID_SPAN)).tokens
+    rounds.end_turn(session, tokens, 1)
+    edited = [1, 2, 8, 8, 8]
+    rounds.begin_turn(session, 2, recompute=False)
+    await rounds.run(session, edited, off, 10, INVALID_SPAN)
+    rounds.end_turn(session, edited, 0)
+    rounds.begin_turn(session, 4, recompute=False)
+    await rounds.run(session, [*tokens, 5], off, 10, INVALID_SPAN)
+    rounds.end_turn(session, [*tokens, 5], 1)
+    rounds.begin_turn(session, 5, recompute=True)
+    await rounds.run(session, [*tokens, 5, 6], off, 10, INVALID_SPAN)
+    assert [position.base_length for position in verifier.positions] == [0, 2, 2, 0]
+
+
+async def test_what_the_draft_says_is_verified_and_ready_to_commit() -> None:
+    draft, verifier = Draft(), Verifier()
+    verifier.may_answer.set()
+    rounds = rounds_over(draft, verifier)
+    session = rounds.open("s")
+    rounds.begin_turn(session, 0, recompute=False)
+    running = asyncio.create_task(rounds.run(session, [1, 2, 3], SYNCHRONOUS, 10, INVALID_SPAN))
+    await draft.asked.wait()
+    draft.sinks[0].take([Branch(0, None, Proposal((4, 5)))])
+    draft.sinks[0].finish(TIMING)
+    result = await running
+    assert (result.tokens, result.accepted_count, result.asked) == ((4, 5, 7), 2, True)
