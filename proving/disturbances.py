@@ -279,7 +279,7 @@ class OthersCancelled(Disturbance):
             for _ in range(rng.randint(1, 12)):
                 next(pieces, None)
             if rng.random() < 0.5:
-                chat.abandon()
+                chat.close()
                 strike(1)
             else:
                 chat.cancel()

@@ -180,7 +180,10 @@ def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices
 
 
 def _converse(address: str, options: dict[str, Any]) -> None:
-    with Client(address) as client:
+    def lost(error: PeerError) -> None:
+        progress.print("[the connection is lost; trying again]", style="dim", markup=False)
+
+    with Client(address, on_lost=lost) as client:
         try:
             converse(client, options)
         except PeerError as error:

@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.console import Console
 
-from slipstream.client import Chat, Client, PeerError, Result
+from slipstream.client import Client, PeerError, Result, Session
 
 
 def converse(client: Client, options: dict[str, Any]) -> None:
     """Send what the user types, print what the model says, and after each answer one line of statistics.
 
-    Ends at the end of input. In a terminal Ctrl-C ends the running answer, and at the prompt the chat. PeerError if the
-    session cannot be opened or the server is gone.
+    Ends at the end of input. In a terminal Ctrl-C ends the running answer, and at the prompt the chat. A server that is lost is
+    called again; the answer goes on where it was. PeerError if the session cannot be opened or the server has never been there.
     """
     interactive = sys.stdin.isatty()
     console = Console(highlight=False)
@@ -37,24 +37,19 @@ def _read(console: Console, interactive: bool) -> str | None:
         return None
 
 
-def _answer(chat: Chat, content: str, console: Console, interactive: bool) -> None:
+def _answer(chat: Session, content: str, console: Console, interactive: bool) -> None:
     reply = chat.send(content)
-    pieces = iter(reply)
-    while True:
-        try:
-            piece = next(pieces, None)
-        except KeyboardInterrupt:
-            if not interactive:
-                raise
-            chat.cancel()
-            pieces = iter(reply)  # the interrupted iterator is spent; the turn's last events still come
-            continue
-        except PeerError as error:
-            console.print(f"[{error.reason}] {error}", style="red", markup=False)
-            return
-        if piece is None:
-            break
-        console.print(piece, end="", markup=False, soft_wrap=True)
+    try:
+        for piece in reply:
+            console.print(piece, end="", markup=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        if not interactive:
+            raise
+        console.print(f"\n[cancelled after {len(reply.result.token_ids)} tokens]", style="dim", markup=False)
+        return
+    except PeerError as error:
+        console.print(f"[{error.reason}] {error}", style="red", markup=False)
+        return
     console.print()
     console.print(statistics_line(reply.result), style="dim", markup=False, soft_wrap=True)
 

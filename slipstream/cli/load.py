@@ -13,7 +13,7 @@ import grpc
 from slipstream.client import Settings
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.status import error_of, error_of_call
-from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
+from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, turn_pb2
 
 _MAX_CONNECTIONS = 16
 _WORDS = "how where which what tell me about the a an of list table module function socket thread file".split()
@@ -118,7 +118,7 @@ class _Load:
             call = stub.Chat()
             start = orchestrator_pb2.StartChat(settings=self._settings.generation.message())
             await call.write(orchestrator_pb2.ChatRequest(start=start))
-            events = call.__aiter__()
+            events = _turn_events(call.__aiter__())
             for turn in range(self._settings.turns):
                 await self._turn(call, events, self._prompt(index, turn))
                 done += 1
@@ -131,7 +131,7 @@ class _Load:
         except _TurnFailedError as error:
             self._fail(str(error), done)
 
-    async def _turn(self, call: object, events: AsyncIterator[orchestrator_pb2.ChatResponse], prompt: str) -> None:
+    async def _turn(self, call: object, events: AsyncIterator[turn_pb2.TurnEvent], prompt: str) -> None:
         record = TurnRecord()
         started = last = time.monotonic()
         message = orchestrator_pb2.UserMessage(content=prompt)
@@ -166,7 +166,19 @@ class _Load:
 
 
 class _TurnFailedError(Exception):
-    """A turn ended with an error in band."""
+    """A turn, its message or the chat ended with an error in band."""
+
+
+async def _turn_events(events: AsyncIterator[orchestrator_pb2.ChatResponse]) -> AsyncIterator[turn_pb2.TurnEvent]:
+    """What a chat tells of its turns. _TurnFailedError if it refuses a command or closes."""
+    async for event in events:
+        kind = event.WhichOneof("event")
+        if kind == "turn":
+            yield event.turn
+        elif kind == "failed":
+            raise _TurnFailedError(error_of(event.failed.error).reason)
+        elif kind == "closing":
+            raise _TurnFailedError(error_of(event.closing.error).reason)
 
 
 def run_load(address: str, settings: LoadSettings, on_turn: Callable[[], None] = lambda: None) -> LoadReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from slipstream.errors import Code, FieldViolation, SlipstreamError
+from slipstream.rpc.wire import seconds
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +34,22 @@ _ELLIPSIS = "…"
 
 
 class PeerError(SlipstreamError):
-    """What a peer answered instead of a result. Its code, reason and metadata are the peer's."""
+    """What a peer answered instead of a result. Its code, reason, metadata, violations and retry_after are the peer's."""
 
-    def __init__(self, code: Code, reason: str, message: str, metadata: dict[str, str] | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        code: Code,
+        reason: str,
+        message: str,
+        metadata: Mapping[str, str] | None = None,
+        violations: Sequence[FieldViolation] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, violations)
         self.metadata = dict(metadata or {})
         self.code = code  # type: ignore[misc]
         self.reason = reason  # type: ignore[misc]
+        self.retry_after = retry_after  # type: ignore[misc]
 
 
 class StreamLostError(PeerError):
@@ -104,12 +114,20 @@ def _cut(text: str, most: int) -> str:
 
 def error_of(status: status_pb2.Status) -> PeerError:
     """The error a peer's status means; a code that is none, 0 too since there is an error, is UNKNOWN."""
-    info = error_details_pb2.ErrorInfo()
+    info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     for detail in status.details:
-        if detail.Is(info.DESCRIPTOR) and detail.Unpack(info):
-            break
+        for known in (info, bad, retry):
+            if detail.Is(known.DESCRIPTOR):
+                detail.Unpack(known)
     code = _code_of(status.code)
-    return PeerError(code, info.reason or code.name, status.message, dict(info.metadata))
+    return PeerError(
+        code,
+        info.reason or code.name,
+        status.message,
+        info.metadata,
+        [FieldViolation(violation.field, violation.description) for violation in bad.field_violations],
+        seconds(retry.retry_delay) if retry.HasField("retry_delay") else None,
+    )
 
 
 def _code_of(number: int) -> Code:

@@ -157,7 +157,7 @@ def test_a_cancel_sent_right_behind_its_message_is_not_lost(client: Client) -> N
 def test_an_abandoned_turn_keeps_what_it_said(client: Client) -> None:
     chat = client.chat(settings=Settings(max_token_count=5000))
     next(iter(chat.send("x")))
-    chat.abandon()
+    chat.close()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         got = client.stub.GetSession(orchestrator_pb2.GetSessionRequest(session_id=chat.session_id))

@@ -31,7 +31,7 @@ def one_client(address: str, seed: int, done: list[str]) -> None:
             if fate == "cancel":
                 chat.cancel()
             if fate == "abandon":
-                chat.abandon()
+                chat.close()
                 chat = client.chat()
             else:
                 for _ in pieces:

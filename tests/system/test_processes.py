@@ -104,7 +104,7 @@ def test_a_turn_is_cancelled_and_a_stream_broken_off_from_elsewhere(clients: lis
         assert chat.send("y", Settings(max_token_count=5)).wait().generated_token_count == 5
     chat = clients[2].chat(session_id=session_id, settings=Settings(max_token_count=5000))
     next(iter(chat.send("z")))
-    chat.abandon()
+    chat.close()
     deadline = time.monotonic() + 10
     while clients[1].stub.GetSession(orchestrator_pb2.GetSessionRequest(session_id=session_id)).session.running:
         assert time.monotonic() < deadline

@@ -86,7 +86,7 @@ async def test_a_position_that_is_refused_is_stated_again_and_other_failures_are
     assert overtaken.done.is_set() and side.failures == ["STREAM_LOST"] and not session.take_failed()
 
 
-async def test_a_request_that_is_given_up_is_withdrawn_from_the_stream(session: DraftSession) -> None:
+async def test_a_request_that_is_given_up_is_withdrawn_from_the_stream(session: SessionDrafting) -> None:
     side = Side()
     asked = request(side, session, [1, 2, 3])
     asked.give_up()

@@ -1,0 +1,40 @@
+"""The Python client: single answers and sessions, blocking or with asyncio.
+
+    with Client("127.0.0.1:50051") as client:
+        with client.chat() as chat:
+            for piece in chat.send("What does os.path.join do?"):
+                print(piece, end="", flush=True)
+
+A turn belongs to the server: a lost connection is made anew and the reply goes on where it was, every token once. What the
+server refuses, and a turn that fails, raises PeerError with the server's code, reason and message.
+"""
+
+from __future__ import annotations
+
+from slipstream.client.aio.client import AsyncClient
+from slipstream.client.aio.reply import AsyncReply
+from slipstream.client.aio.session import AsyncSession
+from slipstream.client.blocking.client import Client
+from slipstream.client.blocking.reply import Reply
+from slipstream.client.blocking.session import Session
+from slipstream.client.results import Delta, Result, TokenLogprobs
+from slipstream.client.sessions import Message, SessionInfo
+from slipstream.client.settings import Settings, Structure
+from slipstream.rpc.status import PeerError
+
+__all__ = [
+    "AsyncClient",
+    "AsyncReply",
+    "AsyncSession",
+    "Client",
+    "Delta",
+    "Message",
+    "PeerError",
+    "Reply",
+    "Result",
+    "Session",
+    "SessionInfo",
+    "Settings",
+    "Structure",
+    "TokenLogprobs",
+]

@@ -1,0 +1,1 @@
+"""grpc on an event loop."""

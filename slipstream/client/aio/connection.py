@@ -1,0 +1,102 @@
+"""An asyncio connection: a channel, its calls with another attempt where one was lost, and the replies that still run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import grpc
+
+from slipstream.client.attempts import Attempts, Contact
+from slipstream.client.watching import METHODS, Watching
+from slipstream.rpc.channel import CHANNEL_OPTIONS, open_channel
+from slipstream.rpc.status import PeerError, error_of_call
+from slipstream.v1 import orchestrator_pb2_grpc
+
+if TYPE_CHECKING:
+    from slipstream.client.aio.watcher import AsyncWatcher
+
+Response = TypeVar("Response")
+
+
+class TurnCall(Protocol):
+    """A running stream of a turn's events."""
+
+    def __aiter__(self) -> AsyncIterator[Any]: ...
+
+    async def read(self) -> Any:
+        """The next event; grpc.aio.EOF at the end."""
+
+    def cancel(self) -> object:
+        """End the stream."""
+
+
+class AsyncConnection:
+    """Belongs to the event loop that runs when it is made."""
+
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None,
+        metadata: Sequence[tuple[str, str]],
+        timeout: float | None,
+        contact: Contact,
+    ) -> None:
+        if credentials is None:
+            self._channel = open_channel(address)
+        else:
+            self._channel = grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+        self.stub = orchestrator_pb2_grpc.OrchestratorServiceStub(self._channel)
+        self._contact = contact
+        self._metadata = tuple(metadata)
+        self._timeout = timeout
+        self.running: set[AsyncWatcher] = set()
+        """Replies that have not been read to their end."""
+
+    def attempts(self, timeout: float | None) -> Attempts:
+        """At one call; ``timeout`` None is the connection's own."""
+        return Attempts(self._contact, self._timeout if timeout is None else timeout)
+
+    async def call(self, method: Callable[..., Awaitable[Response]], request: object, attempts: Attempts) -> Response:
+        """One answer. PeerError if there is none."""
+        while True:
+            try:
+                response = await method(request, timeout=attempts.remaining(), metadata=self._metadata)
+            except grpc.aio.AioRpcError as error:
+                await asyncio.sleep(attempts.failed(error_of_call(error)))
+            else:
+                attempts.answered()
+                return response
+
+    def watch(self, watching: Watching) -> TurnCall:
+        """Begin a stream of what it asks for."""
+        request = watching.request()
+        return self._stream(request, watching.attempts.remaining())
+
+    async def cancel_turns(self, watching: Watching, patience: float) -> None:
+        """End its turns at the server, as far as that can be done in so many seconds. Never raises."""
+        deadline = time.monotonic() + patience
+        with contextlib.suppress(grpc.aio.AioRpcError, PeerError):
+            if not watching.known:  # the answer to the same request says which turns they are
+                call = self._stream(watching.request(), patience)
+                async for response in call:
+                    watching.take(response)
+                    if watching.known:
+                        call.cancel()
+                        break
+            for request in watching.cancellations():
+                left = max(0.0, deadline - time.monotonic())
+                await self.stub.CancelTurn(request, timeout=left, metadata=self._metadata, wait_for_ready=True)
+
+    async def close(self) -> None:
+        """End the replies that run, then the channel."""
+        await asyncio.gather(*(watcher.end() for watcher in tuple(self.running)))
+        await self._channel.close()
+
+    def _stream(self, request: Any, timeout: float | None) -> TurnCall:
+        method = getattr(self.stub, METHODS[type(request)])
+        call: TurnCall = method(request, timeout=timeout, metadata=self._metadata)
+        return call

@@ -1,0 +1,1 @@
+"""grpc in threads."""

@@ -1,0 +1,172 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+
+import grpc
+
+from slipstream.client import requests
+from slipstream.client.attempts import Contact
+from slipstream.client.blocking import session as sessions
+from slipstream.client.blocking.connection import Connection
+from slipstream.client.blocking.reply import Reply
+from slipstream.client.blocking.session import Session
+from slipstream.client.blocking.watcher import Watcher
+from slipstream.client.results import Result
+from slipstream.client.sessions import Message, SessionInfo
+from slipstream.client.settings import Settings
+from slipstream.client.watching import Watching
+from slipstream.rpc.status import PeerError
+from slipstream.v1 import orchestrator_pb2
+
+
+class Client:
+    """A connection to one orchestrator, safe to use from threads. AsyncClient has the same methods, awaited."""
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:50051",
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+        timeout: float | None = None,
+        reconnect: float = 30.0,
+        on_lost: Callable[[PeerError], None] | None = None,
+    ) -> None:
+        """``credentials`` make it TLS; None is plaintext. ``metadata`` goes with every call. ``timeout`` is the calls' own
+        default in seconds, for replies of the whole turn; None is none. ``reconnect`` is for how many seconds a lost
+        server is called again; one that was never there is not waited for. ``on_lost`` is told once of each loss."""
+        self._connection = Connection(address, credentials, metadata, timeout, Contact(reconnect, on_lost))
+        self.stub = self._connection.stub
+        """The bare service, for what is not here: the Chat stream, for one."""
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        settings: Settings | None = None,
+        request_id: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Reply:
+        """One answer to a raw text or to token ids: no chat template, no session."""
+        return self._reply(requests.generate(prompt, settings, request_id), timeout)
+
+    def generate_choices(
+        self,
+        prompt: str | Sequence[int],
+        count: int,
+        settings: Settings | None = None,
+        request_id: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[Result]:
+        """Several answers to one prompt, waited for; the first is the one `generate` would give with the same seed. PeerError
+        if one of them fails; the others then end."""
+        request = requests.generate(prompt, settings, request_id, choice_count=count)
+        watching = Watching(request, self._connection.attempts(timeout))
+        Reply(Watcher(self._connection, watching)).wait()
+        return [turn.result for turn in watching.turns]
+
+    def answer(
+        self,
+        messages: Sequence[tuple[str, str]],
+        settings: Settings | None = None,
+        request_id: str | None = None,
+        *,
+        template_time: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Reply:
+        """One answer to a conversation of (role, content) pairs; no session. ``template_time`` is what the chat template's
+        clock says."""
+        return self._reply(requests.answer(messages, settings, template_time, request_id), timeout)
+
+    def chat(
+        self,
+        *,
+        session_id: str | None = None,
+        system: str | None = None,
+        settings: Settings | None = None,
+        template_time: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Session:
+        """A new session, or with ``session_id`` an old one, for a conversation. PeerError if it is unknown or has expired.
+
+        An old session's ``settings`` lie between its own and a message's, and it takes no ``system`` and no
+        ``template_time``. It rides on SendMessage and WatchTurn rather than on the Chat stream, so that no stream has to
+        stay open between messages and a lost one is simply watched on; the stream is at ``stub.Chat``.
+        """
+        if session_id is None:
+            return self.create_session(system, settings, template_time, timeout=timeout)
+        requests.check_resumed(system, template_time)
+        return self._session(session_id, settings, timeout)
+
+    def create_session(
+        self,
+        system: str | None = None,
+        settings: Settings | None = None,
+        template_time: datetime | None = None,
+        request_id: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Session:
+        """A session to send messages to; ``settings`` are all its turns'. Sent again with the same ``request_id`` it is the
+        session that is there."""
+        request = requests.create_session(system, settings, template_time, request_id)
+        created = self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
+        return Session(self._connection, SessionInfo.of(created.session))
+
+    def get_session(self, session_id: str, *, timeout: float | None = None) -> Session:
+        """An old session with its messages. PeerError if it is unknown or has expired."""
+        return self._session(session_id, None, timeout)
+
+    def list_sessions(self, *, page_size: int = 0, timeout: float | None = None) -> Iterator[SessionInfo]:
+        """All sessions, last created first, asked for ``page_size`` at a time. ``timeout`` is a page's."""
+        request = orchestrator_pb2.ListSessionsRequest(page_size=page_size)
+        while True:
+            page = self._connection.call(self.stub.ListSessions, request, self._connection.attempts(timeout))
+            yield from map(SessionInfo.of, page.sessions)
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def delete_session(self, session_id: str, *, timeout: float | None = None) -> None:
+        """End a session and its turn. PeerError if there is none."""
+        sessions.delete(self._connection, session_id, timeout)
+
+    def watch(self, session_id: str, turn: int, after_token_count: int = 0, *, timeout: float | None = None) -> Reply:
+        """Look on at a turn, running or ended, from a position; the result has the tokens after it. ``session_id`` may be a
+        single answer's ``result.session_id``."""
+        return sessions.watch(self._connection, session_id, turn, after_token_count, timeout)
+
+    def cancel(self, session_id: str, turn: int, *, timeout: float | None = None) -> None:
+        """End a turn early; one that has ended is left as it is. PeerError if there is no such turn."""
+        sessions.cancel(self._connection, session_id, turn, timeout)
+
+    def server_info(self, *, timeout: float | None = None) -> orchestrator_pb2.GetServerInfoResponse:
+        """The pair being served and its limits."""
+        return self._connection.call(
+            self.stub.GetServerInfo, orchestrator_pb2.GetServerInfoRequest(), self._connection.attempts(timeout)
+        )
+
+    def close(self) -> None:
+        """Leave the replies that were not read to their end, and close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _reply(self, request: requests.TurnRequest, timeout: float | None) -> Reply:
+        return Reply(Watcher(self._connection, Watching(request, self._connection.attempts(timeout))))
+
+    def _session(self, session_id: str, settings: Settings | None, timeout: float | None) -> Session:
+        request = orchestrator_pb2.GetSessionRequest(session_id=session_id)
+        got = self._connection.call(self.stub.GetSession, request, self._connection.attempts(timeout))
+        return Session(self._connection, SessionInfo.of(got.session), list(map(Message.of, got.messages)), settings)

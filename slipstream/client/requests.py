@@ -1,0 +1,108 @@
+"""The messages that both clients send. What changes something carries a request_id, so that it can be sent twice."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from slipstream.client.layers import layered
+from slipstream.client.settings import Settings
+from slipstream.errors import Code, FieldViolation
+from slipstream.rpc.status import PeerError
+from slipstream.v1 import generation_pb2, orchestrator_pb2, session_pb2
+
+TurnRequest = orchestrator_pb2.GenerateRequest | orchestrator_pb2.SendMessageRequest | orchestrator_pb2.WatchTurnRequest
+"""What begins to watch a turn."""
+
+_ROLES = {name.removeprefix("ROLE_").lower(): number for name, number in session_pb2.Role.items()}
+
+
+def new_request_id() -> str:
+    """A name that no other request has."""
+    return uuid.uuid4().hex
+
+
+def _message(settings: Settings | None) -> generation_pb2.GenerationSettings | None:
+    return None if settings is None else settings.message()
+
+
+def _timestamp(time: datetime | None) -> Timestamp | None:
+    """Of an aware time, or of one in UTC."""
+    if time is None:
+        return None
+    timestamp = Timestamp()
+    timestamp.FromDatetime(time)
+    return timestamp
+
+
+def generate(
+    prompt: str | Sequence[int], settings: Settings | None, request_id: str | None, choice_count: int = 0
+) -> orchestrator_pb2.GenerateRequest:
+    """Answers to a raw text or to token ids."""
+    request = orchestrator_pb2.GenerateRequest(
+        settings=_message(settings), request_id=request_id or new_request_id(), choice_count=choice_count
+    )
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.tokens.token_ids.extend(prompt)
+    return request
+
+
+def answer(
+    messages: Sequence[tuple[str, str]],
+    settings: Settings | None,
+    template_time: datetime | None,
+    request_id: str | None,
+) -> orchestrator_pb2.GenerateRequest:
+    """An answer to a conversation of (role, content) pairs. A role that does not exist is left for the server to refuse."""
+    pairs = [
+        session_pb2.Message(role=session_pb2.Role.ValueType(_ROLES.get(role, 0)), content=content)
+        for role, content in messages
+    ]
+    return orchestrator_pb2.GenerateRequest(
+        conversation=orchestrator_pb2.MessageList(messages=pairs),
+        settings=_message(settings),
+        request_id=request_id or new_request_id(),
+        template_time=_timestamp(template_time),
+    )
+
+
+def create_session(
+    system: str | None, settings: Settings | None, template_time: datetime | None, request_id: str | None
+) -> orchestrator_pb2.CreateSessionRequest:
+    """A session."""
+    return orchestrator_pb2.CreateSessionRequest(
+        request_id=request_id or new_request_id(),
+        system=system,
+        settings=_message(settings),
+        template_time=_timestamp(template_time),
+    )
+
+
+def send_message(
+    session_id: str,
+    content: str,
+    settings: Settings | None,
+    below: Settings | None,
+    request_id: str | None,
+) -> orchestrator_pb2.SendMessageRequest:
+    """A user message, its settings over those ``below``, if there are any."""
+    message = _message(settings)
+    if below is not None:
+        message = layered((settings or Settings()).message(), below.message())
+    return orchestrator_pb2.SendMessageRequest(
+        session_id=session_id, request_id=request_id or new_request_id(), content=content, settings=message
+    )
+
+
+def check_resumed(system: str | None, template_time: datetime | None) -> None:
+    """PeerError if an old session is to have what only a new one takes, as the server would say it."""
+    bad = [name for name, value in (("system", system), ("template_time", template_time)) if value is not None]
+    if bad:
+        violations = [FieldViolation(name, "must be left out: a session that is resumed has its own") for name in bad]
+        message = "; ".join(f"{violation.field} {violation.description}" for violation in violations)
+        raise PeerError(Code.INVALID_ARGUMENT, "INVALID_FIELDS", message, violations=violations)

@@ -1,0 +1,124 @@
+"""What a request may ask of its answer, as Python values; and the messages they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from google.protobuf import field_mask_pb2
+
+from slipstream.v1 import generation_pb2, sampling_pb2
+
+_SAMPLING_FIELDS = tuple(sampling_pb2.SamplingParameters.DESCRIPTOR.fields_by_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What the text must look like. Exactly one is set: a JSON Schema as JSON text, a regular expression, a list of
+    texts, or a grammar in Lark's notation."""
+
+    json_schema: str | None = None
+    regex: str | None = None
+    choices: Sequence[str] | None = None
+    grammar: str | None = None
+
+    def message(self) -> sampling_pb2.Structure:
+        """This structure for the wire."""
+        message = sampling_pb2.Structure()
+        for name in ("json_schema", "regex", "grammar"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(message, name, value)
+        if self.choices is not None:
+            message.choices.SetInParent()  # no choices are a mistake to tell, not nothing said
+            message.choices.choices.extend(self.choices)
+        return message
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How tokens are chosen, where a turn ends and how it is sped up. What is left unset is what the layer below says: a
+    message's settings lie over its session's, those over the server's and the model's defaults.
+
+    ``draft_length`` 0 is off, a number so many tokens a round, "adaptive" as many as pay. ``overlap`` is what the draft
+    does while the target verifies ("none", "enumerate" or "run_ahead"), ``proposer`` who proposes ("draft" or "ngram").
+    ``top_logprob_count`` asks for log-probabilities of the generated tokens and of that many likeliest ones beside each;
+    ``prompt_logprobs`` for the prompt's too. ``ratio`` takes the ratio test instead of coupled sampling. ``cleared`` names
+    fields of the GenerationSettings message that are to have the default although the session sets them: "stop_strings",
+    "sampling.temperature".
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: Sequence[int] = ()
+    banned_token_ids: Sequence[int] = ()
+    seed: int | None = None
+    max_token_count: int | None = None
+    min_token_count: int | None = None
+    stop_strings: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_end_tokens: bool | None = None
+    include_stop_in_text: bool | None = None
+    top_logprob_count: int | None = None
+    prompt_logprobs: bool = False
+    structure: Structure | None = None
+    ratio: bool | None = None
+    proposal_top_k: int | None = None
+    draft_length: int | Literal["adaptive"] | None = None
+    overlap: Literal["none", "enumerate", "run_ahead"] | None = None
+    proposer: Literal["draft", "ngram"] | None = None
+    cleared: Sequence[str] = ()
+
+    def message(self) -> generation_pb2.GenerationSettings:
+        """These settings for the wire; what was left unset is absent."""
+        return generation_pb2.GenerationSettings(
+            sampling=self._sampling(),
+            max_token_count=self.max_token_count,
+            min_token_count=self.min_token_count,
+            stop_strings=self.stop_strings,
+            stop_token_ids=self.stop_token_ids,
+            ignore_end_tokens=self.ignore_end_tokens,
+            include_stop_in_text=self.include_stop_in_text,
+            logprobs=self._logprobs(),
+            structure=None if self.structure is None else self.structure.message(),
+            acceptance=self._acceptance(),
+            proposal_top_k=self.proposal_top_k,
+            speculation=self._speculation(),
+            cleared=field_mask_pb2.FieldMask(paths=self.cleared) if self.cleared else None,
+        )
+
+    def _sampling(self) -> sampling_pb2.SamplingParameters | None:
+        sampling = sampling_pb2.SamplingParameters(**{name: getattr(self, name) for name in _SAMPLING_FIELDS})
+        return sampling if sampling.ListFields() else None
+
+    def _logprobs(self) -> generation_pb2.LogprobSettings | None:
+        if self.top_logprob_count is None and not self.prompt_logprobs:
+            return None
+        return generation_pb2.LogprobSettings(top_count=self.top_logprob_count or 0, prompt=self.prompt_logprobs)
+
+    def _acceptance(self) -> sampling_pb2.Acceptance.ValueType:
+        if self.ratio is None:
+            return sampling_pb2.ACCEPTANCE_UNSPECIFIED
+        return sampling_pb2.ACCEPTANCE_RATIO if self.ratio else sampling_pb2.ACCEPTANCE_COUPLED
+
+    def _speculation(self) -> generation_pb2.Speculation | None:
+        speculation = generation_pb2.Speculation()
+        if self.draft_length == "adaptive":
+            speculation.adaptive.SetInParent()
+        elif self.draft_length:
+            speculation.fixed.length = self.draft_length
+        elif self.draft_length is not None:
+            speculation.off.SetInParent()
+        if self.overlap is not None:
+            speculation.overlap = generation_pb2.Speculation.Overlap.Value(f"OVERLAP_{self.overlap.upper()}")
+        if self.proposer is not None:
+            speculation.proposer = generation_pb2.Speculation.Proposer.Value(f"PROPOSER_{self.proposer.upper()}")
+        return speculation if speculation.ListFields() else None

@@ -1,0 +1,115 @@
+"""Watching one turn, or the turns of one generation's choices, to their end: what to ask next, and what is new. No I/O.
+
+A shell sends ``request()``, hands each response to ``take`` and each loss to ``lost``, and starts again after the delay.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from slipstream.client.attempts import Attempts, is_lost
+from slipstream.client.requests import TurnRequest
+from slipstream.client.results import Delta
+from slipstream.client.turn import Turn
+from slipstream.errors import Code
+from slipstream.rpc.status import PeerError
+from slipstream.v1 import orchestrator_pb2
+
+TurnResponse = (
+    orchestrator_pb2.GenerateResponse | orchestrator_pb2.SendMessageResponse | orchestrator_pb2.WatchTurnResponse
+)
+
+METHODS: Mapping[type[TurnRequest], str] = {
+    orchestrator_pb2.GenerateRequest: "Generate",
+    orchestrator_pb2.SendMessageRequest: "SendMessage",
+    orchestrator_pb2.WatchTurnRequest: "WatchTurn",
+}
+"""Which of the service's methods takes a request."""
+
+
+class Watching:
+    """Sans-IO state of a reply."""
+
+    def __init__(self, request: TurnRequest, attempts: Attempts) -> None:
+        self._first = request
+        self.attempts = attempts
+        self.turns = _turns_of(request)
+        self.deltas: deque[Delta] = deque()
+        """New ones, for the shell to hand out."""
+        self.refused = False
+        """The call's status says that there is no turn of ours."""
+
+    @property
+    def request_id(self) -> str:
+        """Of the message or generation; empty of a mere watcher."""
+        return "" if isinstance(self._first, orchestrator_pb2.WatchTurnRequest) else self._first.request_id
+
+    @property
+    def owned(self) -> bool:
+        """Whether we started the turn, so that it ends if we leave. A mere watcher leaves it alone."""
+        return not isinstance(self._first, orchestrator_pb2.WatchTurnRequest)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every turn has ended."""
+        return all(turn.ended for turn in self.turns)
+
+    @property
+    def known(self) -> bool:
+        """Whether every turn can be watched and cancelled by its number."""
+        return all(turn.known for turn in self.turns)
+
+    def error(self) -> PeerError | None:
+        """Why the first of the failed turns failed."""
+        return next((turn.error for turn in self.turns if turn.error is not None), None)
+
+    def request(self) -> TurnRequest:
+        """What to ask for in a new stream: the turn by its number from the position reached; as long as that is not known, and
+        for several choices, the same request again."""
+        for turn in self.turns:
+            turn.begin_stream()
+        if len(self.turns) == 1 and self.turns[0].known:
+            turn = self.turns[0]
+            return orchestrator_pb2.WatchTurnRequest(
+                session_id=turn.result.session_id, turn=turn.result.turn, after_token_count=turn.token_count
+            )
+        request = type(self._first)()
+        request.CopyFrom(self._first)  # type: ignore[arg-type]
+        if isinstance(request, orchestrator_pb2.GenerateRequest):
+            del request.after_token_counts[:]
+            request.after_token_counts.extend(turn.token_count for turn in self.turns)
+        return request
+
+    def take(self, response: TurnResponse) -> None:
+        """An event came. StreamLostError if some before it are missing, PeerError if the turn is lost for good."""
+        self.attempts.answered()
+        index = response.choice_index if isinstance(response, orchestrator_pb2.GenerateResponse) else 0
+        delta = self.turns[index].take(response.event)
+        if delta is not None:
+            self.deltas.append(delta)
+
+    def lost(self, error: PeerError) -> float:
+        """The stream ended before its time: seconds to wait before the next. Raises the error if it is final."""
+        try:
+            return self.attempts.failed(error)
+        except PeerError as final:
+            late = final.code is Code.DEADLINE_EXCEEDED
+            self.refused = not (late or (is_lost(final) and self.attempts.reached))
+            raise
+
+    def cancellations(self) -> list[orchestrator_pb2.CancelTurnRequest]:
+        """What ends the turns that still run, as far as they are known."""
+        return [
+            orchestrator_pb2.CancelTurnRequest(session_id=turn.result.session_id, turn=turn.result.turn)
+            for turn in self.turns
+            if turn.known and not turn.ended
+        ]
+
+
+def _turns_of(request: TurnRequest) -> list[Turn]:
+    if isinstance(request, orchestrator_pb2.GenerateRequest):
+        return [Turn() for _ in range(max(1, request.choice_count))]
+    if isinstance(request, orchestrator_pb2.SendMessageRequest):
+        return [Turn(request.session_id)]
+    return [Turn(request.session_id, request.turn, request.after_token_count)]
