@@ -1,6 +1,6 @@
 """Which of several processes answers a request that may come twice: the first to claim its request_id.
 
-A claim is a symbolic link in the processes' common directory: made by one of them only, readable by all, gone with the directory.
+A claim is a symbolic link in the processes' common directory: one of them makes it, all can read it, it goes with the directory.
 """
 
 from __future__ import annotations
