@@ -68,7 +68,6 @@ class ServedPair:
             draft = asyncio.create_task(self._connect_draft(self.draft))
             self._background.append(draft)
         target, codec = await self._reach_a_verifier()
-        self.knowledge.verify.alone.profile(target.step_times)
         settings = self._settings
         verifying = VerifierSide(
             self.verifiers,
@@ -221,7 +220,7 @@ class ServedPair:
         done, _ = await asyncio.wait(reached, return_when=asyncio.FIRST_COMPLETED)
         first = done.pop()
         target, codec = first.result()
-        self.verifiers.admit(reached[first])
+        self._admit(reached[first])
         for task, peer in reached.items():
             if task is not first:
                 self._background.append(asyncio.create_task(self._compare(task, peer, target)))
@@ -235,12 +234,17 @@ class ServedPair:
                 log.warning("the verifier service at %s: %s", peer.address, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
+    def _admit(self, peer: VerifierPeer) -> None:
+        assert peer.info is not None
+        self.verifiers.admit(peer)
+        self.knowledge.verifiers[peer.address].costs.alone.profile(peer.info.step_times)
+
     async def _compare(
         self, reached: asyncio.Task[tuple[ModelInfo, Codec]], peer: VerifierPeer, target: ModelInfo
     ) -> None:
         await reached
         if self.verifiers.fits(peer, target):
-            self.verifiers.admit(peer)
+            self._admit(peer)
         else:
             log.error("the verifier at %s hosts something else than %s and is not used", peer.address, target.name)
 

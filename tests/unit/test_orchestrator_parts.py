@@ -7,7 +7,7 @@ import pytest
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.rounds.drafting import SessionDrafting
+from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.store import SessionStore
 from orchestrator.sessions.text import Codec
