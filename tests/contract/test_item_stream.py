@@ -355,6 +355,16 @@ async def test_whoever_hears_of_a_loss_may_ask_again_at_once(rig: Any) -> None:
         await again.over.wait()
 
 
+async def test_closing_a_stream_fails_what_waits_even_if_it_has_not_begun(rig: Any) -> None:
+    _, stream = rig
+    before, after = Sink(), Sink()
+    stream.send(item("h"), before)
+    await stream.close()
+    stream.send(item("h", 2), after)
+    for sink in (before, after):
+        assert sink.lost is not None and sink.lost.reason == "STREAM_LOST"
+
+
 async def test_half_closing_answers_everything_first(rig: Any) -> None:
     rig_, _ = rig
     async with open_channel(f"127.0.0.1:{rig_.port}") as channel:
