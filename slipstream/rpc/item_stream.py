@@ -190,7 +190,7 @@ class ItemStream(Generic[ItemT, ResultT]):
         except Exception as failure:
             log.exception("a result cannot be understood")
             self._waiting.pop(key, None)
-            sink.lose(BadResultError(failure))
+            _tell(sink, BadResultError(failure))
             return
         if last:
             self._waiting.pop(key, None)
@@ -208,8 +208,16 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._outbox = Outbox()
         self._run = None
         for sink in waiting.values():
-            sink.lose(error)
+            _tell(sink, error)
 
 
 def _closed() -> StreamLostError:
     return StreamLostError("the stream was closed on our side")
+
+
+def _tell(sink: Sink[Any], error: PeerError) -> None:
+    """What one sink makes of it is no reason not to tell the others."""
+    try:
+        sink.lose(error)
+    except Exception:
+        log.exception("whoever waited failed on hearing %s", error)
