@@ -11,7 +11,7 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.plan import TIGHT
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
-from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.settings import ModelServiceSettings, read_settings
 from slipstream.rpc.server import Server
 from slipstream.v1 import draft_pb2_grpc
 
@@ -35,7 +35,7 @@ def _add(
 
 if __name__ == "__main__":
     run_model_service(
-        DraftSettings(),
+        read_settings(DraftSettings, "draft"),
         service_name="draft",
         rpc_service="slipstream.v1.DraftService",
         role="draft",

@@ -9,7 +9,7 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.plan import BATCH_INVARIANT
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
-from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.settings import ModelServiceSettings, read_settings
 from slipstream.rpc.server import Server
 from slipstream.v1 import verifier_pb2_grpc
 from verifier_service.service import VerifierService
@@ -35,7 +35,7 @@ def _add(
 
 if __name__ == "__main__":
     run_model_service(
-        VerifierSettings(),
+        read_settings(VerifierSettings, "verifier"),
         service_name="verifier",
         rpc_service="slipstream.v1.VerifierService",
         role="target",

@@ -66,7 +66,7 @@ def up(
         while all(service.process.poll() is None for service in local.services.values()):
             signal.sigtimedwait([signal.SIGCHLD], 1.0)
         ended = next(s for s in local.services.values() if s.process.poll() is not None)
-        _fail(f"the {ended.name} service ended:\n{ended.log_tail()}")
+        _fail(ended.last_words())
 
 
 @app.command()
@@ -188,7 +188,7 @@ def _converse(address: str, options: dict[str, Any]) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    progress.print(f"slipstream: {message}", style="red", markup=False, highlight=False)
+    progress.print(f"slipstream: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     sys.exit(1)
 
 

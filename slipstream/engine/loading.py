@@ -38,6 +38,7 @@ def load_pretrained(name: str, *, device: str, dtype: str) -> Any:
         _refuse_foreign(config, name)
         check_weights(name)
         try:
+            place = torch.empty(0, device=device).device  # before gigabytes are read
             model, report = AutoModelForCausalLM.from_pretrained(
                 name,
                 config=config,
@@ -49,7 +50,7 @@ def load_pretrained(name: str, *, device: str, dtype: str) -> Any:
                 output_loading_info=True,
             )
             _refuse_partial(report, model, name)
-            model = model.to(torch.device(device)).eval().requires_grad_(False)
+            model = model.to(place).eval().requires_grad_(False)
         except UnsupportedModelError:
             raise
         except Exception as error:  # any of transformers' hundreds of models, and of its libraries

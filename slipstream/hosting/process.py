@@ -81,7 +81,7 @@ async def _serve(
 
     def load() -> Engine:  # on the model thread, as everything that computes
         engine = _load(settings, name, padding)
-        refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size)
+        refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
         step_times.extend(engine.profile(profile_seconds))
         return engine
 

@@ -64,12 +64,12 @@ def load_tokenizer_files(model: str) -> TokenizerFiles:
     return _bundle(backend, special, template if isinstance(template, str) else None)
 
 
-def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int) -> None:
+def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model: str) -> None:
     """UnsupportedModelError if a text can have a token that a model of so many rows has no embedding for."""
     if tokenizer.token_count > row_count:
         raise UnsupportedModelError(
-            f"the tokenizer knows {tokenizer.token_count} tokens, but the model's embedding and logits have {row_count} rows: "
-            "give it the tokenizer that it was trained with, or resize its embeddings"
+            f"the tokenizer of {model} knows {tokenizer.token_count} tokens, but its embedding and logits have {row_count} "
+            "rows: give it the tokenizer that it was trained with, or resize its embeddings"
         )
 
 

@@ -268,25 +268,24 @@ def add_token(directory: Path, token: str, special: bool) -> None:
 
 def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused_with_both_numbers(checkpoint: Path) -> None:
     tokenizer = load_tokenizer_files(str(checkpoint))
-    refuse_tokens_without_rows(tokenizer, TOKENIZER_SIZE)
+    refuse_tokens_without_rows(tokenizer, TOKENIZER_SIZE, "org/name")
     with pytest.raises(UnsupportedModelError) as caught:
-        refuse_tokens_without_rows(tokenizer, 300)
-    assert f"knows {TOKENIZER_SIZE} tokens, but the model's embedding and logits have 300 rows" in one_line(
-        caught.value
-    )
+        refuse_tokens_without_rows(tokenizer, 300, "org/name")
+    sentence = f"the tokenizer of org/name knows {TOKENIZER_SIZE} tokens, but its embedding and logits have 300 rows: "
+    assert one_line(caught.value).startswith(sentence)
     add_token(checkpoint, "<more>", special=False)
     with pytest.raises(UnsupportedModelError):
-        refuse_tokens_without_rows(load_tokenizer_files(str(checkpoint)), TOKENIZER_SIZE)
+        refuse_tokens_without_rows(load_tokenizer_files(str(checkpoint)), TOKENIZER_SIZE, "org/name")
 
 
 def test_a_placeholder_that_no_chat_writes_needs_no_row(checkpoint: Path) -> None:
     # Gemma 3's text models have one for images, which is one token more than they have rows.
     add_token(checkpoint, "<image>", special=True)
-    refuse_tokens_without_rows(load_tokenizer_files(str(checkpoint)), TOKENIZER_SIZE)
+    refuse_tokens_without_rows(load_tokenizer_files(str(checkpoint)), TOKENIZER_SIZE, "org/name")
     with (checkpoint / "chat_template.jinja").open("a") as template:
         template.write("<image>")
     with pytest.raises(UnsupportedModelError):
-        refuse_tokens_without_rows(load_tokenizer_files(str(checkpoint)), TOKENIZER_SIZE)
+        refuse_tokens_without_rows(load_tokenizer_files(str(checkpoint)), TOKENIZER_SIZE, "org/name")
 
 
 def test_a_whole_checkpoint_is_served(tmp_path: Path) -> None:
@@ -294,4 +293,4 @@ def test_a_whole_checkpoint_is_served(tmp_path: Path) -> None:
     shutil.copytree(tiny_models.EMBEDDED_TOKENIZER.parent, directory)
     shard(directory)
     model = TransformersModel.load(str(directory), device="cpu", dtype="bfloat16")
-    refuse_tokens_without_rows(load_tokenizer_files(str(directory)), model.vocabulary_size)
+    refuse_tokens_without_rows(load_tokenizer_files(str(directory)), model.vocabulary_size, "org/name")
