@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from slipstream.extras import require
+
+require("orchestrator", "orchestrator")  # before anything imports what it brings
+
 from orchestrator.config import OrchestratorSettings
 from orchestrator.process import run_process
 from orchestrator.supervisor import supervise

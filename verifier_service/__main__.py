@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from slipstream.extras import require
+
+require("verifier", "models")  # before anything imports what it brings
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 

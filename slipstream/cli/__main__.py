@@ -21,6 +21,7 @@ from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, PeerError, Settings
 from slipstream.errors import SlipstreamError
+from slipstream.extras import require
 from slipstream.version import VERSION
 
 app = typer.Typer(
@@ -157,6 +158,7 @@ def version() -> None:
 @contextmanager
 def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices]:
     """LocalServices with progress on standard error, and a readable end if they cannot start."""
+    require("slipstream", "models", "orchestrator")
     status = progress.status("starting the services")
 
     def say(text: str) -> None:
