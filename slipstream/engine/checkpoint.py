@@ -7,18 +7,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 
 from slipstream.engine.errors import UnsupportedModelError
 
 CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
+_WEIGHT_FILES = ("model*.safetensors",)
+_NO_DIRECTORY = "no model directory at {}: --model takes a directory, a hub id such as org/name, or 'embedded'"
 _NAMED = 3
-_HUB_SECONDS = 10.0
 
 
 def some(names: Iterable[str]) -> str:
@@ -33,35 +36,50 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def check_config(name: str) -> None:
-    """UnsupportedModelError unless ``name`` is a directory with a model's config.json, or a model the hub has."""
+def directory_of(name: str, *, weights: bool) -> Path:
+    """Where a model lies: ``name`` itself, or what the hub's cache has of it once the hub has been asked.
+
+    UnsupportedModelError if there is no such directory and no such model. Without ``weights`` only the small files are there.
+    """
     directory = Path(name).expanduser()
-    if directory.is_file():
+    if directory.is_dir():
+        return directory
+    if directory.exists():
         raise UnsupportedModelError(
             f"{name} is a file; a model is a directory with {CONFIG}, {WEIGHTS} and tokenizer.json"
         )
-    if not directory.exists():
-        _check_hub(name)
-        return
+    if name.startswith(("~", "/", ".")) or name.count("/") > 1:
+        raise UnsupportedModelError(_NO_DIRECTORY.format(name))
+    patterns = [*_SMALL_FILES, *(_WEIGHT_FILES if weights else ())]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns="*/*"))
+    except HFValidationError:
+        raise UnsupportedModelError(_NO_DIRECTORY.format(name)) from None
+    except LocalEntryNotFoundError as error:
+        why = "and no such model in the hub's cache here (the hub cannot be reached, or HF_HUB_OFFLINE is set)"
+        raise UnsupportedModelError(f"no model directory at {name}, {why}") from error
+    except Exception as error:  # the hub's refusals, the network's failures, a full disk
+        raise UnsupportedModelError(
+            f"no model directory at {name}, and none from the hub: {one_line(error)}"
+        ) from error
+
+
+def check_config(directory: Path, name: str) -> None:
+    """UnsupportedModelError unless a directory has a model's config.json."""
     path = directory / CONFIG
     if not path.exists():
         raise UnsupportedModelError(f"{name} has no {CONFIG}: it is not a transformers model directory")
     config = _json(path, name)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UnsupportedModelError(f"{CONFIG} of {name} is not a model's: it names no model_type")
-    if "auto_map" in config and "AutoConfig" in config["auto_map"]:
-        raise UnsupportedModelError(
-            f"{name} needs code of its own (auto_map), which is not run; only transformers' own classes can be served"
-        )
+    if (directory / GENERATION_CONFIG).exists():
+        _json(directory / GENERATION_CONFIG, name)  # transformers would take its own defaults in its place
 
 
-def check_weights(name: str) -> None:
+def check_weights(directory: Path, name: str) -> None:
     """UnsupportedModelError unless a directory's weights are whole safetensors files. Reads only their headers."""
-    directory = Path(name).expanduser()
-    if not directory.exists():
-        return  # the hub's: transformers downloads safetensors or says that there are none
     if (directory / WEIGHTS).exists():
-        _tensor_names(directory / WEIGHTS, name)
+        _check_file(directory / WEIGHTS, name)
     elif (directory / INDEX).exists():
         _check_shards(directory, name)
     else:
@@ -86,10 +104,10 @@ def _check_shards(directory: Path, name: str) -> None:
             f"{name} lacks {len(absent)} of the files that its {INDEX} names: {some(absent)}; copy or download it again"
         )
     for file in files:
-        _tensor_names(directory / file, name)
+        _check_file(directory / file, name)
 
 
-def _tensor_names(path: Path, name: str) -> None:
+def _check_file(path: Path, name: str) -> None:
     """Opening reads the header and compares the file's size with it."""
     try:
         with safe_open(path, framework="pt"):
@@ -107,26 +125,3 @@ def _json(path: Path, name: str) -> Any:
         raise UnsupportedModelError(f"{path.name} of {name} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UnsupportedModelError(f"{path.name} of {name} is not JSON: {one_line(error)}") from error
-
-
-def _check_hub(name: str) -> None:
-    """Ask once, and with a deadline: transformers would ask for half a minute where there is no network."""
-    try:
-        if name.count("/") > 1 or name.startswith(("~", "/", ".")):
-            raise HFValidationError
-        if isinstance(try_to_load_from_cache(name, CONFIG), str):
-            return
-        if constants.HF_HUB_OFFLINE:
-            why = "and no such model in the hub's cache here (HF_HUB_OFFLINE is set)"
-        else:
-            HfApi().model_info(name, timeout=_HUB_SECONDS)
-            return
-    except HFValidationError:
-        raise UnsupportedModelError(
-            f"no model directory at {name}: --model takes a directory, a hub id such as org/name, or 'embedded'"
-        ) from None
-    except HfHubHTTPError as error:
-        why = f"and the hub gives no such model ({one_line(error).split(' (Request ID')[0]})"
-    except Exception:  # any of its HTTP library's
-        why = "and no such model in the hub's cache here (the hub cannot be reached)"
-    raise UnsupportedModelError(f"no model directory at {name}, {why}: give a directory, or download the model first")

@@ -10,16 +10,17 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from slipstream.engine import attention
-from slipstream.engine.checkpoint import check_config, check_weights, one_line, some
+from slipstream.engine.checkpoint import check_config, check_weights, directory_of, one_line, some
 from slipstream.engine.errors import UnsupportedModelError
 
 log = logging.getLogger(__name__)
@@ -32,15 +33,14 @@ _AGAIN = "copy, download or export it again"
 
 def load_pretrained(name: str, *, device: str, dtype: str) -> Any:
     """A ``PreTrainedModel`` on its device, ready to serve. UnsupportedModelError says what is missing or wrong."""
-    check_config(name)
+    directory = directory_of(name, weights=True)
+    config = read_config(directory, name)
+    check_weights(directory, name)
     with heard(name) as said:
-        config = _config(name)
-        _refuse_foreign(config, name)
-        check_weights(name)
         try:
             place = torch.empty(0, device=device).device  # before gigabytes are read
             model, report = AutoModelForCausalLM.from_pretrained(
-                name,
+                directory,
                 config=config,
                 dtype=DTYPES[dtype],
                 attn_implementation=attention.NAME,
@@ -57,6 +57,31 @@ def load_pretrained(name: str, *, device: str, dtype: str) -> Any:
             raise UnsupportedModelError(_why(error, said, config, name, f"on {device} as {dtype}")) from error
     _refuse_no_numbers(model, name)
     return model
+
+
+def read_config(directory: Path, name: str) -> Any:
+    """The ``PreTrainedConfig`` of a model that can be served, as far as that tells. UnsupportedModelError with the reason."""
+    check_config(directory, name)
+    with heard(name):
+        values: dict[str, Any] = {}
+        try:
+            values, _ = PreTrainedConfig.get_config_dict(directory)
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        except Exception as error:  # any of transformers' hundreds of configurations
+            raise UnsupportedModelError(_why_no_config(error, values, name)) from error
+    _refuse_foreign(config, name)
+    return config
+
+
+def _why_no_config(error: Exception, values: dict[str, Any], name: str) -> str:
+    kind = values.get("model_type")
+    if kind in CONFIG_MAPPING:
+        return f"config.json of {name} does not fit its model type {kind!r}: {one_line(error)}"
+    own = " and which brings code of its own (auto_map), which is not run" if "auto_map" in values else ""
+    return (
+        f"{name} is of model type {kind!r}, which transformers {transformers.__version__} does not know{own}; only its own "
+        "decoder-only language models can be served"
+    )
 
 
 @contextmanager
@@ -90,20 +115,6 @@ class _Ear(logging.Handler):
 def architecture_of(config: Any) -> str:
     """The class that a checkpoint was saved from."""
     return str((getattr(config, "architectures", None) or [type(config).__name__])[0])
-
-
-def _config(name: str) -> Any:
-    try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:
-        values, _ = transformers.PreTrainedConfig.get_config_dict(name)
-        kind = values.get("model_type")
-        if kind not in CONFIG_MAPPING:
-            raise UnsupportedModelError(
-                f"{name} is of model type {kind!r}, which transformers {transformers.__version__} does not know; only its "
-                "own decoder-only language models can be served"
-            ) from error
-        raise UnsupportedModelError(f"config.json of {name} does not fit its model: {one_line(error)}") from error
 
 
 def _refuse_foreign(config: Any, name: str) -> None:

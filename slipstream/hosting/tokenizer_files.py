@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
-from slipstream.engine.checkpoint import check_config, one_line
+from slipstream.engine.checkpoint import directory_of, one_line
 from slipstream.engine.errors import UnsupportedModelError
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -43,15 +43,16 @@ def load_tokenizer_files(model: str) -> TokenizerFiles:
     """The tokenizer of a model directory, hub id or paper model. UnsupportedModelError if there is none."""
     if model.startswith(SCHEME):
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
-    check_config(model)
-    _refuse_absent(model)
     from transformers import AutoTokenizer  # seconds that the paper model can do without
 
-    from slipstream.engine.loading import heard
+    from slipstream.engine.loading import heard, read_config
 
+    directory = directory_of(model, weights=False)
+    read_config(directory, model)
+    _refuse_absent(directory, model)
     try:
         with heard(model):
-            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
         backend = tokenizer.backend_tokenizer
     except Exception as error:  # any of transformers' and of tokenizers'
         raise UnsupportedModelError(
@@ -73,10 +74,9 @@ def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model:
         )
 
 
-def _refuse_absent(model: str) -> None:
+def _refuse_absent(directory: Path, model: str) -> None:
     """Without any file transformers makes an empty tokenizer for some families."""
-    directory = Path(model).expanduser()
-    if directory.exists() and not any(all((directory / name).exists() for name in names) for names in _VOCABULARIES):
+    if not any(all((directory / name).exists() for name in names) for names in _VOCABULARIES):
         raise UnsupportedModelError(
             f"{model} has no tokenizer: it needs {TOKENIZER_FILE}, which a fast tokenizer's save_pretrained writes"
         )

@@ -185,6 +185,12 @@ def test_a_config_that_is_none_is_told(checkpoint: Path, content: bytes, message
     assert tokenizer_refused(checkpoint).startswith(message.format(checkpoint))
 
 
+def test_a_generation_config_that_is_not_json_is_told(checkpoint: Path) -> None:
+    # Without it the model would end its texts, and choose its tokens, otherwise than it was meant to.
+    (checkpoint / "generation_config.json").write_text("{nope")
+    assert refused(checkpoint).startswith(f"generation_config.json of {checkpoint} is not JSON: ")
+
+
 def test_an_unknown_architecture_is_named(checkpoint: Path) -> None:
     change_config(checkpoint, model_type="nosuch", architectures=["NoSuchForCausalLM"])
     message = refused(checkpoint)
@@ -199,6 +205,13 @@ def test_a_model_that_needs_code_of_its_own_is_refused_without_asking(checkpoint
     (checkpoint / "own.py").write_text("raise SystemExit('ran')")
     assert "code of its own" in refused(checkpoint)
     assert "code of its own" in tokenizer_refused(checkpoint)
+
+
+def test_code_that_is_not_needed_is_no_fault(checkpoint: Path) -> None:
+    change_config(checkpoint, auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.M"})
+    (checkpoint / "own.py").write_text("raise SystemExit('ran')")
+    TransformersModel.load(str(checkpoint), device="cpu", dtype="float32")
+    load_tokenizer_files(str(checkpoint))
 
 
 @pytest.mark.parametrize(
@@ -239,6 +252,29 @@ def test_a_name_that_could_be_the_hubs_is_first_of_all_no_directory(name: str, m
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for message in (refused(name), tokenizer_refused(name)):
         assert message.startswith(f"no model directory at {name}, and no such model in the hub's cache here")
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the hub's cache, which is all there is without a network, has org/name."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    commit = "0" * 40
+    references = tmp_path / "models--org--name" / "refs"
+    references.mkdir(parents=True)
+    (references / "main").write_text(commit)
+    return tiny_models.save(tiny_models.build("llama"), references.parent / "snapshots" / commit)
+
+
+def test_a_hub_model_is_served_and_checked_as_a_directory_is(cached: Path) -> None:
+    model = TransformersModel.load("org/name", device="cpu", dtype="float32")
+    refuse_tokens_without_rows(load_tokenizer_files("org/name"), model.vocabulary_size, "org/name")
+    change_tensors(cached, lambda tensors: tensors.pop(UP_PROJ))
+    assert refused("org/name").startswith("org/name lacks 1 of LlamaForCausalLM's tensors")
+    (cached / "model.safetensors").unlink()
+    assert refused("org/name").startswith("org/name has no weights")
+    (cached / "tokenizer.json").unlink()
+    assert tokenizer_refused("org/name").startswith("org/name has no tokenizer")
 
 
 def test_a_file_is_no_model_directory(checkpoint: Path) -> None:
