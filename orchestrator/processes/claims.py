@@ -1,6 +1,6 @@
 """Which of several processes answers a request that may come twice: the first to claim its request_id.
 
-A claim is a symbolic link in the processes' common directory: one of them makes it, all can read it, it goes with the directory.
+A claim is a symbolic link in the processes' common directory: one of them makes it, and all can read it.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 from opentelemetry.trace import INVALID_SPAN
+from orchestrator.rounds.verifying import VerifierSide
 
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.services import DraftPeer, ModelInfo, Terms
 from orchestrator.peers.verifiers import Verifiers
-from orchestrator.rounds.verifying import VerifierSide
 from orchestrator.speculation.proposal import NOTHING_PROPOSED
 from slipstream.hosting.rules import RuleBook, UnknownRuleError
 from slipstream.rpc.channel import SERVER_OPTIONS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -350,7 +351,10 @@ def test_a_pair_whose_tokenizers_differ_is_refused_naming_both() -> None:
 
 
 def run_service(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", module, *flags], capture_output=True, text=True, timeout=60)
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", module, *flags], capture_output=True, text=True, timeout=60, env=offline
+    )
 
 
 def test_a_port_in_use_is_told_in_one_line(paper: LocalServices) -> None:
@@ -363,7 +367,14 @@ def test_a_port_in_use_is_told_in_one_line(paper: LocalServices) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--model", "/no/such/model"], "there is no model directory /no/such/model"),
+        (["--model", "/no/such/model"], "verifier: no model directory at /no/such/model: "),
+        (["--model", "no-such/model"], "verifier: no model directory at no-such/model, and no such model in the hub's"),
+        (
+            ["--model", "arithmetic:", "--dtype", "float16"],
+            "verifier: --dtype should be 'float32' or 'bfloat16', but is",
+        ),
+        (["--model", "arithmetic:vocabulary=100"], "knows 259 tokens, but its embedding and logits have 100 rows"),
+        ([], "verifier: --model is needed"),
         (["--model", "arithmetic:speed=9"], "has no key 'speed'; it has vocabulary, context"),
         (["--model", "arithmetic:", "--page-size", "24"], "page_size must divide 128, but is 24"),
         (["--model", "arithmetic:", "--kv-memory-mib", "0.00001"], "holds no page"),
@@ -397,11 +408,20 @@ def test_the_orchestrator_waits_for_the_verifier_and_says_so() -> None:
         services.stop()
 
 
-def test_a_service_that_ends_early_is_reported_with_its_last_words() -> None:
-    with pytest.raises(ServiceFailedError) as caught, LocalServices(PairSettings(target="/no/such/model", draft="")):
+@pytest.mark.parametrize("role", ["verifier", "draft"])
+def test_a_service_that_ends_early_is_reported_in_its_own_words(role: str) -> None:
+    models = {"target": "arithmetic:", "draft": "arithmetic:"} | {role.replace("verifier", "target"): "/no/such/model"}
+    with pytest.raises(ServiceFailedError) as caught, LocalServices(PairSettings(**models)):
         pass
-    assert str(caught.value).startswith("the verifier service ended:")
-    assert str(caught.value).endswith("there is no model directory /no/such/model")
+    assert str(caught.value).startswith(f"{role}: no model directory at /no/such/model: ")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_service_that_gives_no_reason_is_reported_with_the_end_of_its_log() -> None:
+    with pytest.raises(ServiceFailedError) as caught, LocalServices(PairSettings(draft_flags=["--no-such-flag"])):
+        pass
+    assert str(caught.value).startswith("the draft service ended:\n")
+    assert "unrecognized arguments: --no-such-flag" in str(caught.value)
 
 
 def test_an_address_nobody_listens_on_is_unavailable() -> None:
