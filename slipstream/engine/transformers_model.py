@@ -93,6 +93,10 @@ class TransformersModel:
         assert self._memory is not None, "reserve() comes first"
         self._memory.copy(copies)
 
+    def erase_pages(self, pages: list[int]) -> None:
+        assert self._memory is not None, "reserve() comes first"
+        self._memory.erase(pages)
+
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
         return self._run(plan)[: plan.logit_count]

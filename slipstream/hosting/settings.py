@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from slipstream.engine.host import HostLimits
-from slipstream.engine.model_thread import BatchLimits
+from slipstream.engine.schedule import BatchLimits
 
 
 class ModelServiceSettings(BaseSettings):
