@@ -25,8 +25,8 @@ from orchestrator.turns import TurnEvent, TurnRunner
 from orchestrator.verifiers import Verifiers
 from orchestrator.verifying import VerifierSide
 from slipstream.errors import SlipstreamError, TokenizerMismatchError
-from slipstream.sampling.matcher import StructureCompiler
 from slipstream.sampling.rule import Acceptance
+from slipstream.sampling.structure_compiler import StructureCompiler
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,12 @@ from collections import OrderedDict
 
 from slipstream.engine.errors import InvalidItemError
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.matcher import Matcher, StructureCompiler, StructureFailedError
+from slipstream.sampling.matcher import Matcher
 from slipstream.sampling.row import Mask
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure
+from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.sampling.structure_errors import StructureFailedError
 
 _MAX_MATCHERS = 64
 """A matcher and what it has found on its way may take megabytes."""

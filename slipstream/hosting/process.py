@@ -22,7 +22,7 @@ from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import TOKENIZER_FILE, embedded_directory, load_tokenizer_files
 from slipstream.rpc.server import Server
-from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.structure_compiler import StructureCompiler
 from slipstream.telemetry.tracing import configure_tracing
 from slipstream.v1 import model_pb2_grpc
 

@@ -8,9 +8,10 @@ from slipstream.engine.pages import PagePool
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
 from slipstream.hosting.tokenizer_files import embedded_directory
-from slipstream.sampling.matcher import Matcher, StructureCompiler
+from slipstream.sampling.matcher import Matcher
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
+from slipstream.sampling.structure_compiler import StructureCompiler
 
 TOKENIZER_JSON = (embedded_directory("target") / "tokenizer.json").read_bytes()
 TOKENIZER = Tokenizer.from_buffer(TOKENIZER_JSON)
