@@ -20,7 +20,7 @@ class BatchLimits:
     max_step_tokens: int = 512
     """Tokens in one forward, over all sequences."""
     prefill_chunk: int = 256
-    """Tokens of one sequence in one forward: long prompts take turns with short rounds."""
+    """Tokens of one sequence in one forward: the chunk of chunked prefill."""
     queue_limit: int = 1024
     """Unfinished jobs; one more is refused."""
 

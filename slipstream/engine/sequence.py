@@ -123,7 +123,7 @@ class SequenceCache:
             self.pool.publish(sequence.pages[index], sequence.keys[index])
 
     def fork(self, sequence: Sequence, handle: str) -> Sequence:
-        """A second sequence over the same pages; whichever writes first gets a copy of the last page."""
+        """A second sequence over the same pages, copy-on-write: whichever writes first gets a copy of the last page."""
         for page in sequence.pages:
             self.pool.acquire(page)
         return Sequence(handle, list(sequence.tokens), list(sequence.pages), list(sequence.keys), is_fork=True)
