@@ -16,7 +16,7 @@ from orchestrator.sessions.text import Codec
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory
 from slipstream.errors import SlipstreamError
-from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.structure_compiler import StructureCompiler
 
 log = logging.getLogger(__name__)
 

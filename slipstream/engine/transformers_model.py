@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from slipstream.engine import activations, attention, capture, packing
+from slipstream.engine import activations, attention, capture, packing, rotary
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.loading import DTYPES, load_pretrained
@@ -36,7 +36,8 @@ class TransformersModel:
         config = model.config.get_text_config()
         self.architecture = type(model).__name__
         self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
-        self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**20)
+        declared = int(getattr(config, "max_position_embeddings", 0) or 2**20)
+        self.context_length = rotary.steady_context_length(config, declared)
         self.end_token_ids = _end_token_ids(generation, config)
         self.sampling_defaults = _sampling_defaults(generation)
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
@@ -70,6 +71,10 @@ class TransformersModel:
     def copy_pages(self, copies: list[PageCopy]) -> None:
         assert self._memory is not None, "reserve() comes first"
         self._memory.copy(copies)
+
+    def erase_pages(self, pages: list[int]) -> None:
+        assert self._memory is not None, "reserve() comes first"
+        self._memory.erase(pages)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:

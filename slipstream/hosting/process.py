@@ -27,7 +27,7 @@ from slipstream.hosting.tokenizer_files import (
     refuse_tokens_without_rows,
 )
 from slipstream.rpc.server import Server
-from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.structure_compiler import StructureCompiler
 from slipstream.telemetry.tracing import configure_tracing
 from slipstream.wire.v1 import model_pb2_grpc
 

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from slipstream.engine.host import HostLimits
-from slipstream.engine.model_thread import BatchLimits
+from slipstream.engine.schedule import BatchLimits
 
 
 class ModelServiceSettings(BaseSettings):

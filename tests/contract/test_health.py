@@ -23,7 +23,7 @@ class Peers:
     async def start(self) -> None:
         port = await self.server.start()
         self.address = f"127.0.0.1:{port}"
-        self.verifiers = Verifiers([self.address])
+        self.verifiers = Verifiers([VerifierPeer(self.address)])
         self.verifiers.on_reachable_changed(self._note)
 
     def _note(self) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 from opentelemetry.trace import INVALID_SPAN
-from orchestrator.rounds.verifying import VerifierSide
 
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.peers.services import DraftPeer, ModelInfo, Terms
+from orchestrator.peers.services import DraftPeer, ModelInfo, Terms, VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
+from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.proposal import NOTHING_PROPOSED
 from slipstream.hosting.rules import RuleBook, UnknownRuleError
 from slipstream.rpc.channel import SERVER_OPTIONS
@@ -86,7 +86,7 @@ class Rig:
         self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self.server.start()
         self.address = f"127.0.0.1:{self.port}"
-        self.verifiers = Verifiers([self.address])
+        self.verifiers = Verifiers([VerifierPeer(self.address)])
         (peer,) = self.verifiers.peers
         peer.info = INFO
         self.verifiers.admit(peer)
