@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ import grpc
 from orchestrator.peers.closings import Closings
 from orchestrator.peers.health import PeerHealth
 from orchestrator.peers.sequence import PeerSequence, Position, StatedRule
-from orchestrator.sessions.text import Codec
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import open_channel
@@ -180,8 +178,8 @@ class ModelPeer(Generic[ItemT, ResultT]):
         log.info("the %s service at %s hosts %s", self.role, self.address, self.info.name)
         return self.info
 
-    async def fetch_codec(self) -> Codec:
-        """The model's tokenizer and chat template. CorruptTokenizerError if a file's sha256 does not fit."""
+    async def fetch_tokenizer(self) -> dict[str, bytes]:
+        """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256 does not fit."""
         files: dict[str, bytearray] = {}
         try:
             async for chunk in self._model.GetTokenizer(model_pb2.GetTokenizerRequest()):
@@ -191,9 +189,7 @@ class ModelPeer(Generic[ItemT, ResultT]):
                     raise CorruptTokenizerError(f"{chunk.file_name} from {self.address} did not arrive whole")
         except grpc.aio.AioRpcError as error:
             raise error_of_call(error) from error
-        template = files.get("chat_template.jinja")
-        special_tokens = json.loads(files["tokenizer_config.json"])
-        return Codec(bytes(files["tokenizer.json"]), special_tokens, template.decode() if template else None)
+        return {name: bytes(data) for name, data in files.items()}
 
     def _rule_message(self, rule: SamplingRule) -> rule_pb2.SamplingRule:
         assert self.info is not None, "a peer is asked once it has been reached"

@@ -127,7 +127,7 @@ async def _reach_with_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
     while True:
         info = await _reach(peer)
         try:
-            return info, await peer.fetch_codec()
+            return info, Codec.from_files(await peer.fetch_tokenizer())
         except SlipstreamError as error:  # it went away again between two of our questions
             log.warning("the verifier service at %s: %s", peer.address, error)
             await asyncio.sleep(_RETRY_SECONDS)

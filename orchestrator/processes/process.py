@@ -91,8 +91,8 @@ async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
             # A connection stays with the process that got it: where the port is shared, only one that can serve may get any.
             if server.shares_port:
                 await _listen(server)
-            await server.set_serving(True)
             log.info("serving %s", sessions.pair.target.name)
+            tasks.create_task(_report_health(peers, server))
     except AddressInUseError:
         server.draining.set()
         raise
@@ -100,6 +100,17 @@ async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
         server.draining.set()
         log.exception("cannot serve what the verifier hosts")
         raise SlipstreamError(f"cannot serve what the verifier hosts: {error}") from error
+
+
+async def _report_health(peers: Peers, server: Server) -> None:
+    """Healthy is what can answer: a verifier has to be there."""
+    changed = asyncio.Event()
+    peers.verifiers.on_reachable_changed(changed.set)
+    while True:
+        changed.clear()
+        verifier_reachable, _ = peers.reachable
+        await server.set_serving(verifier_reachable)
+        await changed.wait()
 
 
 def _spare_the_collector() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
@@ -57,6 +57,13 @@ class Codec:
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._special_tokens = special_tokens
         self._template = None if template is None else _compile(template)
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes]) -> Codec:
+        """From a verifier's files, by name."""
+        template = files.get("chat_template.jinja")
+        special_tokens = json.loads(files["tokenizer_config.json"])
+        return cls(files["tokenizer.json"], special_tokens, None if template is None else template.decode())
 
     def encode_text(self, text: str) -> list[int]:
         """Raw text with the special tokens the tokenizer itself adds."""

@@ -90,6 +90,7 @@ class ModelThreadFailedError(SlipstreamError):
 
     code = Code.UNAVAILABLE
     reason = "MODEL_THREAD_FAILED"
+    retry_after = 1.0
 
 
 class UnsupportedModelError(SlipstreamError):

@@ -84,6 +84,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """OUT_OF_RANGE: the sequence can never fit into the verifier's memory (metadata: context_length). Send less."""
     ERROR_REASON_INVALID_ITEM: _ErrorReason.ValueType  # 30
     """INTERNAL: draft or verifier refused what the orchestrator asked. A fault of the server's; report it."""
+    ERROR_REASON_RESULT_TOO_LARGE: _ErrorReason.ValueType  # 31
+    """OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer log-probabilities."""
+    ERROR_REASON_ITEM_TOO_LARGE: _ErrorReason.ValueType  # 32
+    """INVALID_ARGUMENT: what a round asks is larger than a message may be. Send less."""
+    ERROR_REASON_BAD_RESULT: _ErrorReason.ValueType  # 33
+    """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """What google.rpc.ErrorInfo.reason says, in domain "slipstream": the names below without their prefix. A client that does not know a reason
@@ -152,4 +158,10 @@ ERROR_REASON_CONTEXT_EXCEEDED: ErrorReason.ValueType  # 29
 """OUT_OF_RANGE: the sequence can never fit into the verifier's memory (metadata: context_length). Send less."""
 ERROR_REASON_INVALID_ITEM: ErrorReason.ValueType  # 30
 """INTERNAL: draft or verifier refused what the orchestrator asked. A fault of the server's; report it."""
+ERROR_REASON_RESULT_TOO_LARGE: ErrorReason.ValueType  # 31
+"""OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer log-probabilities."""
+ERROR_REASON_ITEM_TOO_LARGE: ErrorReason.ValueType  # 32
+"""INVALID_ARGUMENT: what a round asks is larger than a message may be. Send less."""
+ERROR_REASON_BAD_RESULT: ErrorReason.ValueType  # 33
+"""INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -1,5 +1,7 @@
 """Errors survive the wire: code, reason, metadata and fields on the one side are those on the other."""
 
+import re
+from pathlib import Path
 from urllib.parse import quote
 
 import grpc
@@ -8,11 +10,13 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from orchestrator import errors as orchestrator_errors
+from orchestrator.errors import SessionBusyError
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.hosting import rules
 from slipstream.rpc import item_answers
 from slipstream.rpc.status import PeerError, abort, error_of, error_of_call, status_of
+from slipstream.v1 import errors_pb2
 
 ERRORS = sorted(
     {
@@ -45,7 +49,33 @@ def test_reasons_are_unique_and_in_capitals() -> None:
 
 def test_only_errors_that_a_retry_can_mend_say_so() -> None:
     for kind in ERRORS:
-        assert (kind.retry_after is not None) == (kind.code in (Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE)), kind
+        passes = kind.code in (Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE) or kind is SessionBusyError
+        assert (kind.retry_after is not None) == passes, kind
+
+
+WITHIN = {
+    *("UNKNOWN_HANDLE", "UNKNOWN_RULE", "SEQUENCE_TOO_SHORT", "STALE_ROUND", "ROUND_CONFLICT"),
+    *(
+        "CORRUPT_TOKENIZER",
+        "UNSUPPORTED_MODEL",
+        "ADDRESS_IN_USE",
+        "SERVICE_FAILED",
+        "STREAM_LOST",
+        "MODEL_THREAD_FAILED",
+    ),
+}
+"""What services say among each other, and at start."""
+
+
+def test_every_reason_that_a_client_may_meet_is_in_the_contract() -> None:
+    contract = {value.name.removeprefix("ERROR_REASON_") for value in errors_pb2.ErrorReason.DESCRIPTOR.values}
+    said: set[str] = set()
+    for package in ("slipstream", "orchestrator"):
+        for path in (path for path in Path(package).rglob("*.py") if "client" not in path.parts):
+            text = path.read_text()
+            said |= set(re.findall(r'reason(?:: ClassVar\[str\])? = "(\w+)"', text))
+            said |= set(re.findall(r'Code\.\w+,\s*"(\w+)"', text))
+    assert said - WITHIN == contract - {"UNSPECIFIED"}
 
 
 def test_bad_fields_travel_as_a_bad_request() -> None:

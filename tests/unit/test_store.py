@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from orchestrator.errors import (
@@ -34,8 +32,7 @@ def open_rounds(session_id: str) -> SessionRounds:
 
 
 def codec() -> Codec:
-    files = load_tokenizer_files("arithmetic:").files
-    return Codec(files["tokenizer.json"], json.loads(files["tokenizer_config.json"]), None)
+    return Codec.from_files(load_tokenizer_files("arithmetic:").files)
 
 
 def add(store: SessionStore, *, listed: bool = True) -> SessionRecord:
