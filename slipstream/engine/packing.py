@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 FOR_SINGLE_ROWS = 2**18
 """Weights of a float32 layer from which packing pays where a forward has one row, as a draft's has."""
@@ -45,13 +46,16 @@ _LINEAR = _packed_linear()
 
 
 class PackedLinear(nn.Module):
-    """``nn.Linear`` for inference: ``[..., in_features]`` to ``[..., out_features]``."""
+    """``nn.Linear``, or GPT-2's ``Conv1D``, for inference: ``[..., in_features]`` to ``[..., out_features]``."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear | Conv1D) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight: torch.Tensor = linear.weight.detach()
+        if isinstance(linear, Conv1D):  # which has it the other way round
+            weight = weight.t().contiguous()
+        self.out_features, self.in_features = map(int, weight.shape)
         self.bias = linear.bias
-        self.packed: torch.Tensor = _OPS._reorder_linear_weight(linear.weight.detach())
+        self.packed: torch.Tensor = _OPS._reorder_linear_weight(weight)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """``nn.Linear``'s."""
@@ -63,7 +67,7 @@ class Packing:
     """Which layers of a model were replaced."""
 
     model: nn.Module
-    replaced: dict[str, nn.Linear]
+    replaced: dict[str, nn.Linear | Conv1D]
 
     def undo(self) -> None:
         """Put the model's own layers back."""
@@ -73,7 +77,7 @@ class Packing:
 
 def pack(model: nn.Module, least_weights: int = 0) -> Packing:
     """Replace the linear layers of ``model`` that oneDNN can pack; those in float32 only from ``least_weights`` weights on."""
-    found = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
+    found = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
     chosen = {name: linear for name, linear in found.items() if _pays(linear.weight, least_weights)}
     for name, linear in chosen.items():
         model.set_submodule(name, PackedLinear(linear))
