@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import secrets
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,8 +21,10 @@ from grpc_health.v1._async import HealthServicer
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from slipstream.rpc.channel import SERVER_OPTIONS
+from slipstream.rpc.sampling_wire import defaults_message
 from slipstream.rpc.wire import duration
-from slipstream.v1 import (
+from slipstream.sampling.rule import SamplingDefaults
+from slipstream.wire.v1 import (
     draft_pb2,
     draft_pb2_grpc,
     model_pb2,
@@ -68,7 +69,7 @@ class Simulated(
             tokenizer_fingerprint=self._files.fingerprint,
             context_length=2**20,
             end_token_ids=[2],
-            sampling_defaults=model_pb2.SamplingDefaults(top_p=1, typical_p=1, repetition_penalty=1),
+            sampling_defaults=defaults_message(SamplingDefaults()),
             dtype="float32",
             device="cpu",
             max_draft_length=_MAX_DRAFT_LENGTH,
@@ -79,15 +80,6 @@ class Simulated(
     async def GetTokenizer(self, request: Any, context: Any) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
         for name, data in self._files.files.items():
             yield model_pb2.GetTokenizerResponse(file_name=name, data=data)
-
-    async def OpenSequence(self, request: Any, context: Any) -> model_pb2.OpenSequenceResponse:
-        handle = secrets.token_hex(8)
-        self._handles[handle] = _Handle()
-        return model_pb2.OpenSequenceResponse(handle=handle, lease=duration(600))
-
-    async def CloseSequence(self, request: Any, context: Any) -> model_pb2.CloseSequenceResponse:
-        self._handles.pop(request.handle, None)
-        return model_pb2.CloseSequenceResponse()
 
     async def GetLoad(self, request: Any, context: Any) -> model_pb2.GetLoadResponse:
         return model_pb2.GetLoadResponse()
@@ -103,6 +95,9 @@ class Simulated(
             yield draft_pb2.ProposeResponse(results=[self._propose(item) for item in items])
 
     def _verify(self, item: verifier_pb2.VerifyItem, batch: int) -> verifier_pb2.VerifyResult:
+        if item.HasField("close"):
+            self._handles.pop(item.handle, None)
+            return verifier_pb2.VerifyResult(handle=item.handle, round=item.round)
         if item.HasField("open"):
             self._handles.setdefault(item.handle, _Handle())
         handle = self._handles[item.handle]
@@ -134,6 +129,9 @@ class Simulated(
         )
 
     def _propose(self, item: draft_pb2.ProposeItem) -> draft_pb2.ProposeResult:
+        if item.HasField("close"):
+            self._handles.pop(item.handle, None)
+            return draft_pb2.ProposeResult(handle=item.handle, round=item.round, final=True)
         if item.HasField("open"):
             self._handles.setdefault(item.handle, _Handle())
         handle = self._handles[item.handle]

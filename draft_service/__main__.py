@@ -13,7 +13,7 @@ from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.rpc.server import Server
-from slipstream.v1 import draft_pb2_grpc
+from slipstream.wire.v1 import draft_pb2_grpc
 
 
 class DraftSettings(ModelServiceSettings):
@@ -28,7 +28,7 @@ def _add(
     host: EngineHost[ProposeJob], settings: ModelServiceSettings, server: Server, model_service: ModelService
 ) -> None:
     service = DraftService(
-        host, model_service.open_as, max_draft_length=settings.max_draft_length, draining=server.draining
+        host, model_service.handles, max_draft_length=settings.max_draft_length, draining=server.draining
     )
     draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server.grpc)
 
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     run_model_service(
         DraftSettings(),
         service_name="draft",
-        rpc_service="slipstream.v1.DraftService",
+        rpc_service="slipstream.wire.v1.DraftService",
         role="draft",
         padding=TIGHT,
         profile_seconds=0.3,

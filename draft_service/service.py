@@ -11,13 +11,14 @@ from draft_service.proposer import Branch, BranchJob, ProposeJob
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.model_service import OpenAs, timing_of
-from slipstream.rpc.item_stream import answer_items
-from slipstream.rpc.sampling_wire import distribution_message, rule_of
+from slipstream.hosting.handles import Handles
+from slipstream.hosting.model_service import timing_of
+from slipstream.rpc.item_answers import answer_items
+from slipstream.rpc.sampling_wire import distribution_message
 from slipstream.rpc.status import status_of
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import record_server_span
-from slipstream.v1 import draft_pb2, draft_pb2_grpc
+from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc
 
 DEFAULT_BRANCH_COUNT = 8
 MAX_BRANCH_COUNT = 64
@@ -27,10 +28,10 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
     """Answers the rounds of many sequences over each stream."""
 
     def __init__(
-        self, host: EngineHost[ProposeJob], open_as: OpenAs, *, max_draft_length: int, draining: asyncio.Event
+        self, host: EngineHost[ProposeJob], handles: Handles, *, max_draft_length: int, draining: asyncio.Event
     ) -> None:
         self._host = host
-        self._open_as = open_as
+        self._handles = handles
         self._max_draft_length = max_draft_length
         self._draining = draining
 
@@ -43,6 +44,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
             request_iterator,
             lambda request: request.items,
             self._answer,
+            _refusal,
             lambda results: draft_pb2.ProposeResponse(results=results),
             self._draining,
         ):
@@ -51,6 +53,9 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
     async def _answer(
         self, item: draft_pb2.ProposeItem, push: Callable[[draft_pb2.ProposeResult], None]
     ) -> draft_pb2.ProposeResult:
+        if item.HasField("close"):
+            self._handles.close(item.handle)
+            return draft_pb2.ProposeResult(handle=item.handle, round=item.round, final=True)
         pushed: list[Job] = []
 
         def push_branches(parts: list[Job]) -> None:
@@ -59,10 +64,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
                 pushed.extend(parts)
                 push(draft_pb2.ProposeResult(handle=item.handle, round=item.round, branches=branches))
 
-        try:
-            job = await self._propose(item, push_branches)
-        except Exception as error:
-            return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=status_of(error), final=True)
+        job = await self._propose(item, push_branches)
         self._record(item, job)
         known = [part.outcome for part in pushed if isinstance(part, BranchJob)]
         return draft_pb2.ProposeResult(
@@ -87,12 +89,10 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         ]
         if violations:
             raise InvalidFieldsError(violations)
-        rule = rule_of(item.rule)
         statement = Statement(item.base_length, tuple(item.tail))
         in_flight = tuple(item.in_flight)
         branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
-        if item.HasField("open"):
-            self._open_as(item.open, item.handle)
+        rule = self._handles.begin(item)
         await self._host.prepare(rule)
         return await self._host.run(
             item.handle,
@@ -119,6 +119,10 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
                 names.PREFILL_MS: timing.prefill * 1e3,
             },
         )
+
+
+def _refusal(item: draft_pb2.ProposeItem, error: Exception) -> draft_pb2.ProposeResult:
+    return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=status_of(error), final=True)
 
 
 def _branch_message(branch: Branch) -> draft_pb2.Branch:

@@ -1,6 +1,6 @@
 """Stands between the orchestrator and a service, and does to the traffic what the disturbances of the moment ask for.
 
-Messages go on as they came, coalesced as they were. Only the two item streams are understood; every other call (handles,
+Messages go on as they came, coalesced as they were. Only the two item streams are understood; every other call (the model,
 health, the tokenizer) passes as bytes.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import grpc
 
 from slipstream.rpc.channel import SERVER_OPTIONS, open_channel
-from slipstream.v1 import draft_pb2, verifier_pb2
+from slipstream.wire.v1 import draft_pb2, verifier_pb2
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +25,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Ask = Callable[[list[Any]], Awaitable[None]]
 
 ITEM_STREAMS: dict[str, tuple[Any, Any]] = {
-    "/slipstream.v1.VerifierService/Verify": (verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse),
-    "/slipstream.v1.DraftService/Propose": (draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
+    "/slipstream.wire.v1.VerifierService/Verify": (verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse),
+    "/slipstream.wire.v1.DraftService/Propose": (draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
 }
 _ENDINGS = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 """What reading and writing raise when a stream has ended."""
 
-_SERVER_STREAMS = ("/slipstream.v1.ModelService/GetTokenizer",)
+_SERVER_STREAMS = ("/slipstream.wire.v1.ModelService/GetTokenizer",)
 
 
 class Fault:
@@ -138,9 +138,11 @@ class Proxy(grpc.GenericRpcHandler):
             if self._cuts():
                 return
             items = list(request_type.FromString(data).items)
+            closing = [item for item in items if item.HasField("close")]  # no round: faults do not see them
+            items = [item for item in items if not item.HasField("close")]
             for fault in self.faults:
                 items = fault.items(items)
-            await ask(items)
+            await ask([*items, *closing])
 
     async def _carry_results(self, response_type: Any, call: Any, ask: Ask, context: Context) -> None:
         async for response in call:

@@ -11,7 +11,7 @@ from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.rpc.server import Server
-from slipstream.v1 import verifier_pb2_grpc
+from slipstream.wire.v1 import verifier_pb2_grpc
 from verifier_service.service import VerifierService
 from verifier_service.verifier import VerifyJob
 
@@ -28,7 +28,7 @@ def _add(
     host: EngineHost[VerifyJob], settings: ModelServiceSettings, server: Server, model_service: ModelService
 ) -> None:
     service = VerifierService(
-        host, model_service.open_as, max_draft_length=settings.max_draft_length, draining=server.draining
+        host, model_service.handles, max_draft_length=settings.max_draft_length, draining=server.draining
     )
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server.grpc)
 
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     run_model_service(
         VerifierSettings(),
         service_name="verifier",
-        rpc_service="slipstream.v1.VerifierService",
+        rpc_service="slipstream.wire.v1.VerifierService",
         role="target",
         padding=BATCH_INVARIANT,
         profile_seconds=1.5,

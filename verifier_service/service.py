@@ -10,15 +10,16 @@ import grpc
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.model_service import OpenAs, timing_of
-from slipstream.rpc.item_stream import answer_items
-from slipstream.rpc.sampling_wire import distribution_of, logprobs_message, rule_of
+from slipstream.hosting.handles import Handles
+from slipstream.hosting.model_service import timing_of
+from slipstream.rpc.item_answers import answer_items
+from slipstream.rpc.sampling_wire import distribution_of, logprobs_message
 from slipstream.rpc.status import status_of
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest, TokenDistribution, distribution_fault
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import record_server_span
-from slipstream.v1 import verifier_pb2, verifier_pb2_grpc
+from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier_service.verifier import VerifyJob
 
 
@@ -26,10 +27,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     """Answers the rounds of many sequences over each stream."""
 
     def __init__(
-        self, host: EngineHost[VerifyJob], open_as: OpenAs, *, max_draft_length: int, draining: asyncio.Event
+        self, host: EngineHost[VerifyJob], handles: Handles, *, max_draft_length: int, draining: asyncio.Event
     ) -> None:
         self._host = host
-        self._open_as = open_as
+        self._handles = handles
         self._max_draft_length = max_draft_length
         self._draining = draining
 
@@ -42,6 +43,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             request_iterator,
             lambda request: request.items,
             self._answer,
+            _refusal,
             lambda results: verifier_pb2.VerifyResponse(results=results),
             self._draining,
         ):
@@ -50,10 +52,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     async def _answer(
         self, item: verifier_pb2.VerifyItem, _: Callable[[verifier_pb2.VerifyResult], None]
     ) -> verifier_pb2.VerifyResult:
-        try:
-            job = await self._verify(item)
-        except Exception as error:
-            return verifier_pb2.VerifyResult(handle=item.handle, round=item.round, error=status_of(error))
+        if item.HasField("close"):
+            self._handles.close(item.handle)
+            return verifier_pb2.VerifyResult(handle=item.handle, round=item.round)
+        job = await self._verify(item)
         self._record(item, job)
         return verifier_pb2.VerifyResult(
             handle=item.handle,
@@ -71,13 +73,11 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         if len(item.proposal) > self._max_draft_length:
             limit = f"must have at most {self._max_draft_length} tokens, but has {len(item.proposal)}"
             raise InvalidFieldsError([FieldViolation("proposal", limit)])
-        rule = rule_of(item.rule)
+        logprobs = _logprob_request(item)
+        rule = self._handles.begin(item)
+        distributions = self._distributions(item, rule)
         statement = Statement(item.base_length, tuple(item.tail))
         proposal = tuple(item.proposal)
-        distributions = self._distributions(item, rule)
-        logprobs = _logprob_request(item)
-        if item.HasField("open"):
-            self._open_as(item.open, item.handle)
         await self._host.prepare(rule)
         return await self._host.run(
             item.handle,
@@ -121,6 +121,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 names.PREFILL_MS: timing.prefill * 1e3,
             },
         )
+
+
+def _refusal(item: verifier_pb2.VerifyItem, error: Exception) -> verifier_pb2.VerifyResult:
+    return verifier_pb2.VerifyResult(handle=item.handle, round=item.round, error=status_of(error))
 
 
 def _logprob_request(item: verifier_pb2.VerifyItem) -> LogprobRequest | None:

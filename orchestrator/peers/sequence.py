@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT")
-"""What a peer says of a position that it cannot take up: nothing is wrong, it only has to be stated from further back."""
+from slipstream.sampling.rule import SamplingRule
+
+REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT", "UNKNOWN_RULE")
+"""What a peer says of an item that it cannot take up: nothing is wrong, position or rule only have to be stated in full."""
+
+_RULES_PER_HANDLE = 4
+"""As many as a peer keeps, by rule_hash in the protos."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +21,15 @@ class Position:
 
     base_length: int
     tail: Sequence[int]
+
+
+@dataclass(slots=True)
+class StatedRule:
+    """A rule as one handle's items name it. Once the peer ``is_told``, they need not state it."""
+
+    rule: SamplingRule
+    hash: int
+    is_told: bool = False
 
 
 def _new_handle() -> str:
@@ -35,6 +49,8 @@ class PeerSequence:
     is_open: bool = False
     round: int = 0
     known_length: int = 0
+    rules: list[StatedRule] = field(default_factory=list)
+    """The last few that items named, the latest last."""
 
     def next_round(self) -> int:
         """A number the peer has not seen."""
@@ -51,9 +67,20 @@ class PeerSequence:
         base_length = min(self.known_length, length - 1)
         return Position(base_length, tokens[base_length:length])
 
-    def answered(self) -> None:
-        """The peer knows the handle."""
-        self.is_open = True
+    def state(self, rule: SamplingRule, hash_of: Callable[[SamplingRule], int]) -> StatedRule:
+        """The rule as the next item is to name it; ``hash_of`` is asked once for a rule."""
+        for index, stated in enumerate(self.rules):
+            if stated.rule is rule or stated.rule == rule:
+                self.rules.append(self.rules.pop(index))
+                return stated
+        stated = StatedRule(rule, hash_of(rule))
+        self.rules = [*self.rules[1 - _RULES_PER_HANDLE :], stated]
+        return stated
+
+    def answered(self, handle: str, stated: StatedRule) -> None:
+        """The peer has taken up an item of ``handle`` that named a rule. Nothing is learnt if that handle is no longer ours."""
+        if handle == self.handle:
+            self.is_open = stated.is_told = True
 
     def learn(self, length: int) -> None:
         """The peer's cache holds at least this many committed tokens."""
@@ -64,9 +91,11 @@ class PeerSequence:
         self.known_length = min(self.known_length, length)
 
     def correct(self, reason: str, metadata: Mapping[str, str]) -> None:
-        """The peer refused a position, for one of REASONS_TO_RESTATE: the next one will be right."""
+        """The peer refused an item, for one of REASONS_TO_RESTATE: the next one will be right."""
         if reason == "UNKNOWN_HANDLE":
             self.forget()
+        elif reason == "UNKNOWN_RULE":
+            self.rules.clear()
         else:
             self.limit(int(metadata.get("cached_length", 0)))
 
@@ -75,3 +104,4 @@ class PeerSequence:
         self.handle = _new_handle()
         self.is_open = False
         self.round = self.known_length = 0
+        self.rules = []

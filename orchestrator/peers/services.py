@@ -7,45 +7,46 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Generic, Protocol
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from orchestrator.peers.sequence import PeerSequence, Position
+from orchestrator.peers.closings import Closings
+from orchestrator.peers.health import PeerHealth
+from orchestrator.peers.sequence import PeerSequence, Position, StatedRule
 from orchestrator.sessions.text import Codec
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import open_channel
-from slipstream.rpc.item_stream import ItemStream
+from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
 from slipstream.rpc.sampling_wire import (
     defaults_of,
     distribution_message,
     distribution_of,
     logprobs_of,
+    rule_hash,
     rule_message,
 )
 from slipstream.rpc.status import PeerError, error_of, error_of_call
 from slipstream.rpc.wire import duration, seconds
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
-from slipstream.v1 import (
+from slipstream.wire.v1 import (
     draft_pb2,
     draft_pb2_grpc,
     model_pb2,
     model_pb2_grpc,
-    sampling_pb2,
+    rule_pb2,
     verifier_pb2,
     verifier_pb2_grpc,
 )
 
 log = logging.getLogger(__name__)
 
-_CLOSE_DEADLINE_SECONDS = 5.0
-_HEALTH_PERIOD_SECONDS = 0.25
-_SAY_AGAIN_SECONDS = 5.0
+_SAY_FIRST_SECONDS, _SAY_AGAIN_SECONDS = 1.0, 5.0
 
 
 class CorruptTokenizerError(SlipstreamError):
@@ -83,9 +84,9 @@ class Terms:
     weights: str
     lease_seconds: float
 
-    def message(self) -> model_pb2.OpenSequenceRequest:
+    def message(self) -> model_pb2.OpenSequence:
         """For the wire."""
-        return model_pb2.OpenSequenceRequest(
+        return model_pb2.OpenSequence(
             tokenizer_fingerprint=self.tokenizer,
             weights_fingerprint=self.weights,
             lease=duration(self.lease_seconds),
@@ -131,8 +132,8 @@ class ProposeSink(Protocol):
         """The item failed or the stream was lost; nothing more follows."""
 
 
-class ModelPeer:
-    """ModelService at one address."""
+class ModelPeer(Generic[ItemT, ResultT]):
+    """ModelService at one address, and the stream of items to the service beside it: one for all sessions."""
 
     def __init__(self, role: str, address: str) -> None:
         self.role = role
@@ -140,22 +141,37 @@ class ModelPeer:
         self.info: ModelInfo | None = None
         self.channel = open_channel(address)
         self._model = model_pb2_grpc.ModelServiceStub(self.channel)
-        self._health = health_pb2_grpc.HealthStub(self.channel)
-        self._closing: set[asyncio.Task[None]] = set()
+        self._health = PeerHealth(self.channel)
+        self._stream = self._open_stream()
+        self._closings: Closings[ItemT, ResultT] = Closings(self._stream)
+
+    def _open_stream(self) -> ItemStream[ItemT, ResultT]:
+        """The stream of this kind of service, which doubts the peer's health when it is lost."""
+        raise NotImplementedError
+
+    def _closing(self, handle: str, number: int) -> ItemT:
+        """The item that closes a handle."""
+        raise NotImplementedError
 
     @property
     def reachable(self) -> bool:
-        """Whether the channel is connected just now."""
-        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+        """Whether the peer says that it serves: at most about two seconds old once it has been waited for; False before."""
+        return self._health.serving
+
+    def on_reachable_changed(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called at each change of ``reachable``; it takes the place of an earlier one."""
+        self._health.on_changed = callback
 
     async def wait_until_serving(self) -> ModelInfo:
         """Wait for the service to be healthy, saying every few seconds for what; then ask what it hosts."""
-        said = float("-inf")
-        while not await self._is_serving():
-            if time.monotonic() - said >= _SAY_AGAIN_SECONDS:
+        pause = _SAY_FIRST_SECONDS
+        while not self.reachable:
+            try:
+                async with asyncio.timeout(pause):
+                    await self._health.wait_until_serving()
+            except TimeoutError:
                 log.info("waiting for the %s service at %s", self.role, self.address)
-                said = time.monotonic()
-            await asyncio.sleep(_HEALTH_PERIOD_SECONDS)
+                pause = _SAY_AGAIN_SECONDS
         try:
             response = await self._model.GetModelInfo(model_pb2.GetModelInfoRequest(), timeout=_SAY_AGAIN_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -163,14 +179,6 @@ class ModelPeer:
         self.info = _info_of(response.model)
         log.info("the %s service at %s hosts %s", self.role, self.address, self.info.name)
         return self.info
-
-    async def _is_serving(self) -> bool:
-        try:
-            request = health_pb2.HealthCheckRequest()
-            response = await self._health.Check(request, timeout=_SAY_AGAIN_SECONDS)  # type: ignore[attr-defined]
-        except grpc.aio.AioRpcError:
-            return False
-        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def fetch_codec(self) -> Codec:
         """The model's tokenizer and chat template. CorruptTokenizerError if a file's sha256 does not fit."""
@@ -187,40 +195,44 @@ class ModelPeer:
         special_tokens = json.loads(files["tokenizer_config.json"])
         return Codec(bytes(files["tokenizer.json"]), special_tokens, template.decode() if template else None)
 
-    def _rule_message(self, rule: SamplingRule) -> sampling_pb2.SamplingRule:
+    def _rule_message(self, rule: SamplingRule) -> rule_pb2.SamplingRule:
         assert self.info is not None, "a peer is asked once it has been reached"
         return rule_message(rule, self.info.vocabulary_size)
+
+    def _state(self, sequence: PeerSequence, rule: SamplingRule) -> tuple[StatedRule, rule_pb2.SamplingRule | None]:
+        """A rule as the sequence's next item names it, and its message if the item has to state it."""
+        stated = sequence.state(rule, lambda rule: rule_hash(self._rule_message(rule)))
+        return stated, None if stated.is_told else self._rule_message(rule)
 
     def close_sequence(self, sequence: PeerSequence) -> None:
         """Give a handle back without waiting, if it was ever used; if the peer is away its lease ends on its own."""
         if sequence.round:
-            task = asyncio.create_task(self._close_sequence(sequence.handle))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    async def _close_sequence(self, handle: str) -> None:
-        request = model_pb2.CloseSequenceRequest(handle=handle)
-        try:
-            await self._model.CloseSequence(request, timeout=_CLOSE_DEADLINE_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            log.debug("closing %s on the %s service: %s", handle, self.role, error.details())
+            self._closings.send(self._closing(sequence.handle, sequence.next_round()))
 
     async def close(self) -> None:
-        """Close the channel once the handles given back have been."""
-        if self._closing:
-            await asyncio.wait(self._closing)
+        """Once the handles given back have arrived, end the stream and close the channel."""
+        await self._closings.flush()
+        await self._stream.close()
+        await self._health.close()
         await self.channel.close()
 
 
-class VerifierPeer(ModelPeer):
-    """The verifier service at one address: one stream for all sessions."""
+class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]):
+    """The verifier service at one address."""
 
     def __init__(self, address: str) -> None:
         super().__init__("verifier", address)
-        stub = verifier_pb2_grpc.VerifierServiceStub(self.channel)
-        self._stream: ItemStream[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult] = ItemStream(
-            stub.Verify, lambda items: verifier_pb2.VerifyRequest(items=items), lambda response: response.results
+
+    def _open_stream(self) -> ItemStream[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]:
+        return ItemStream(
+            verifier_pb2_grpc.VerifierServiceStub(self.channel).Verify,
+            lambda items: verifier_pb2.VerifyRequest(items=items),
+            lambda response: response.results,
+            self._health.doubt,
         )
+
+    def _closing(self, handle: str, number: int) -> verifier_pb2.VerifyItem:
+        return verifier_pb2.VerifyItem(handle=handle, round=number, close=model_pb2.CloseSequence())
 
     async def verify(
         self,
@@ -234,16 +246,19 @@ class VerifierPeer(ModelPeer):
     ) -> Verification:
         """One round, which opens the sequence's handle if need be. PeerError if the item failed or the stream was lost."""
         started = time.monotonic()
+        handle = sequence.handle
+        stated, rule_message = self._state(sequence, rule)
         result = await self._stream.ask(
             verifier_pb2.VerifyItem(
-                handle=sequence.handle,
+                handle=handle,
                 round=sequence.next_round(),
                 open=None if sequence.is_open else terms.message(),
                 base_length=position.base_length,
                 tail=position.tail,
                 proposal=proposal.tokens,
                 distributions=map(distribution_message, proposal.distributions),
-                rule=self._rule_message(rule),
+                rule_hash=stated.hash,
+                rule=rule_message,
                 top_logprob_count=None if logprobs is None else logprobs.top_count,
                 tail_logprobs=logprobs is not None and logprobs.prompt,
                 traceparent=traceparent,
@@ -251,6 +266,7 @@ class VerifierPeer(ModelPeer):
         )
         if result.HasField("error"):
             raise error_of(result.error)
+        sequence.answered(handle, stated)
         timing = _timing_of(result.timing, time.monotonic() - started)
         return Verification(
             accepted_count=result.accepted_count,
@@ -261,21 +277,23 @@ class VerifierPeer(ModelPeer):
             tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
         )
 
-    async def close(self) -> None:
-        """End the stream, then the channel."""
-        await self._stream.close()
-        await super().close()
 
-
-class DraftPeer(ModelPeer):
-    """The draft service at one address: one stream for all sessions."""
+class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
+    """The draft service at one address."""
 
     def __init__(self, address: str) -> None:
         super().__init__("draft", address)
-        stub = draft_pb2_grpc.DraftServiceStub(self.channel)
-        self._stream: ItemStream[draft_pb2.ProposeItem, draft_pb2.ProposeResult] = ItemStream(
-            stub.Propose, lambda items: draft_pb2.ProposeRequest(items=items), lambda response: response.results
+
+    def _open_stream(self) -> ItemStream[draft_pb2.ProposeItem, draft_pb2.ProposeResult]:
+        return ItemStream(
+            draft_pb2_grpc.DraftServiceStub(self.channel).Propose,
+            lambda items: draft_pb2.ProposeRequest(items=items),
+            lambda response: response.results,
+            self._health.doubt,
         )
+
+    def _closing(self, handle: str, number: int) -> draft_pb2.ProposeItem:
+        return draft_pb2.ProposeItem(handle=handle, round=number, close=model_pb2.CloseSequence())
 
     def propose(
         self,
@@ -288,8 +306,12 @@ class DraftPeer(ModelPeer):
         rule: SamplingRule,
         traceparent: str,
         sink: ProposeSink,
-    ) -> None:
-        """Ask without waiting: for a plain proposal, or with something in flight for up to ``branch_count`` branches."""
+    ) -> Callable[[], None]:
+        """Ask without waiting: for a plain proposal, or with something in flight for up to ``branch_count`` branches.
+
+        Returns what withdraws ``sink``, which then hears nothing more.
+        """
+        stated, rule_message = self._state(sequence, rule)
         item = draft_pb2.ProposeItem(
             handle=sequence.handle,
             round=sequence.next_round(),
@@ -299,28 +321,30 @@ class DraftPeer(ModelPeer):
             in_flight=in_flight,
             draft_length=draft_length,
             max_branch_count=branch_count,
-            rule=self._rule_message(rule),
+            rule_hash=stated.hash,
+            rule=rule_message,
             traceparent=traceparent,
         )
-        self._stream.send(item, _ProposeResults(sink))
-
-    async def close(self) -> None:
-        """End the stream, then the channel."""
-        await self._stream.close()
-        await super().close()
+        results = _ProposeResults(sink, sequence, stated)
+        self._stream.send(item, results)
+        return partial(self._stream.withdraw, item, results)
 
 
 class _ProposeResults:
     """A request's results on the wire, for its sink."""
 
-    def __init__(self, sink: ProposeSink) -> None:
+    def __init__(self, sink: ProposeSink, sequence: PeerSequence, stated: StatedRule) -> None:
         self._sink = sink
+        self._sequence = sequence
+        self._handle = sequence.handle
+        self._stated = stated
         self._sent = time.monotonic()
 
     def take(self, result: draft_pb2.ProposeResult) -> bool:
         if result.HasField("error"):
             self._sink.fail(error_of(result.error))
             return True
+        self._sequence.answered(self._handle, self._stated)
         if result.branches:
             self._sink.take([_branch_of(branch) for branch in result.branches])
         if result.final:

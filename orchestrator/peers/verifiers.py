@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.peers.breaker import Breaker
@@ -23,14 +23,21 @@ class Verifiers:
         self._breakers = {peer.address: Breaker() for peer in self.peers}
         self._session_counts: Counter[str] = Counter()
         self._admitted: set[str] = set()
+        self._on_reachable_changed: Callable[[], None] = lambda: None
 
     def __str__(self) -> str:
         return ", ".join(self._by_address)
 
     @property
     def reachable(self) -> bool:
-        """Whether one of them is connected just now."""
-        return any(peer.reachable for peer in self.peers)
+        """Whether one of those in use says that it serves."""
+        return any(peer.reachable for peer in self.peers if peer.address in self._admitted)
+
+    def on_reachable_changed(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called whenever ``reachable`` may have changed; it takes the place of an earlier one."""
+        self._on_reachable_changed = callback
+        for peer in self.peers:
+            peer.on_reachable_changed(callback)
 
     @property
     def is_alone(self) -> bool:
@@ -40,6 +47,7 @@ class Verifiers:
     def admit(self, peer: VerifierPeer) -> None:
         """Use a verifier from now on: it has been reached, and hosts the target."""
         self._admitted.add(peer.address)
+        self._on_reachable_changed()
 
     def home(self, sequence: PeerSequence) -> VerifierPeer:
         """The verifier that a session's sequence lives on; a new sequence is given to the one with the fewest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from orchestrator.peers.services import DraftPeer, ModelInfo, ModelPeer, VerifierPeer
+from orchestrator.peers.services import DraftPeer, ModelInfo, VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.rounds.drafting import DraftSide
@@ -109,7 +109,7 @@ class Peers:
             log.error("the verifier at %s hosts something else than %s and is not used", peer.address, target.name)
 
 
-async def _reach(peer: ModelPeer) -> ModelInfo:
+async def _reach(peer: VerifierPeer | DraftPeer) -> ModelInfo:
     while True:
         try:
             return await peer.wait_until_serving()

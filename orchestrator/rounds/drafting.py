@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from opentelemetry import trace
@@ -96,6 +96,7 @@ class DraftRequest:
         self._span = span
         self._restatements = 0
         self._branch_count = 0
+        self._withdraw: Callable[[], None] = lambda: None
         self.start()
 
     def start(self) -> None:
@@ -104,7 +105,8 @@ class DraftRequest:
         if self._drafting.released:
             self.leave()
             return
-        self._side.send(self, sequence, sequence.position(self._tokens, self.length), traceparent_of(self._span))
+        position = sequence.position(self._tokens, self.length)
+        self._withdraw = self._side.send(self, sequence, position, traceparent_of(self._span))
 
     def take(self, branches: list[Branch]) -> None:
         """Branches for the session's continuations."""
@@ -117,7 +119,6 @@ class DraftRequest:
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
-        self._drafting.sequence.answered()
         if self._continuations is self._drafting.speculation.continuations:  # another turn's tokens may be others
             self._drafting.sequence.learn(self.length)
         self._drafting.finished.append(timing)
@@ -145,6 +146,7 @@ class DraftRequest:
         self._span.set_attribute(names.ERROR_REASON, "DRAFT_LATE")
         self._drafting.failed = True
         self._side.failed("DRAFT_LATE")
+        self._withdraw()
         self.leave()
 
     def leave(self) -> None:
@@ -233,11 +235,13 @@ class DraftSide:
             self._draft.close_sequence(drafting.sequence)
             drafting.sequence.forget()
 
-    def send(self, request: DraftRequest, sequence: PeerSequence, position: Position, traceparent: str) -> None:
-        """Put a request's item on the stream."""
+    def send(
+        self, request: DraftRequest, sequence: PeerSequence, position: Position, traceparent: str
+    ) -> Callable[[], None]:
+        """Put a request's item on the stream; returns what withdraws the request from it."""
         assert self._draft is not None
         ask = request.ask
-        self._draft.propose(
+        return self._draft.propose(
             sequence,
             self._terms,
             position,

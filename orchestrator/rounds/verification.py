@@ -107,7 +107,6 @@ class VerifierSide:
             traceparent_of(span),
         )
         self.verifiers.answered(sequence)
-        sequence.answered()
         sequence.learn(len(tokens) + answer.accepted_count)
         return answer
 

@@ -53,6 +53,8 @@ class EngineHost(Generic[JobT]):
         self._loop = asyncio.get_running_loop()
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished)
         self._sweeper: asyncio.Task[None] | None = None
+        self.on_closed: Callable[[str], None] = lambda handle: None
+        """Told of each handle that comes back: its owner closed it, or its lease ended."""
 
     async def start(self) -> Engine:
         """Load the engine on its thread and take jobs from then on; raises what loading raises."""
@@ -92,8 +94,13 @@ class EngineHost(Generic[JobT]):
         self._thread.add(sequence)
         return granted
 
+    def renew(self, handle: str) -> None:
+        """Start the idle time of a handle's lease again. UnknownHandleError if it is not, or no longer, open."""
+        self._leases.renew(handle)
+
     def close(self, handle: str) -> None:
         """Give a handle's pages back; nothing happens if it is not open."""
+        self.on_closed(handle)
         self._leases.end(handle)
         self._rounds.pop(handle, None)
         sequence = self._sequences.pop(handle, None)

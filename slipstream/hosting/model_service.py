@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
 
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import JobTiming
-from slipstream.errors import (
-    FieldViolation,
-    InvalidFieldsError,
-    SlipstreamError,
-    TokenizerMismatchError,
-    WeightsMismatchError,
-)
+from slipstream.hosting.handles import Handles
 from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.rpc.sampling_wire import defaults_message
-from slipstream.rpc.status import abort
-from slipstream.rpc.wire import duration, seconds
-from slipstream.v1 import model_pb2, model_pb2_grpc
+from slipstream.rpc.wire import duration
+from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-OpenAs = Callable[[model_pb2.OpenSequenceRequest, str], None]
-"""`ModelService.open_as`."""
-
 _CHUNK_BYTES = 256 * 1024
-_SHORTEST_NAME, _LONGEST_NAME = 16, 64
 
 
 class ModelService(model_pb2_grpc.ModelServiceServicer):
-    """Information, tokenizer, sequences and load of one hosted model."""
+    """Information, tokenizer and load of one hosted model, and the handles that items open on it."""
 
     def __init__(
         self,
@@ -61,6 +50,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             weights_fingerprint=model.weights_fingerprint,
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
+        self.handles = Handles(host, self._info)
 
     async def GetModelInfo(
         self, request: model_pb2.GetModelInfoRequest, context: Context
@@ -76,50 +66,6 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
                 last = start + _CHUNK_BYTES >= len(data)
                 chunk = data[start : start + _CHUNK_BYTES]
                 yield model_pb2.GetTokenizerResponse(file_name=name, data=chunk, sha256=digest if last else None)
-
-    async def OpenSequence(
-        self, request: model_pb2.OpenSequenceRequest, context: Context
-    ) -> model_pb2.OpenSequenceResponse:
-        try:
-            handle, granted = self._host.open(self._lease(request))
-        except SlipstreamError as error:
-            await abort(context, error)
-        return model_pb2.OpenSequenceResponse(handle=handle, lease=duration(granted))
-
-    def open_as(self, request: model_pb2.OpenSequenceRequest, handle: str) -> None:
-        """Open a handle under the caller's name for it, unless it is open.
-
-        TokenizerMismatchError, WeightsMismatchError, InvalidFieldsError or SequenceLimitError.
-        """
-        if not _SHORTEST_NAME <= len(handle) <= _LONGEST_NAME:
-            length = f"must have {_SHORTEST_NAME} to {_LONGEST_NAME} characters to be opened, but has {len(handle)}"
-            raise InvalidFieldsError([FieldViolation("handle", length)])
-        self._host.open_as(handle, self._lease(request))
-
-    def _lease(self, request: model_pb2.OpenSequenceRequest) -> float | None:
-        """The lease that is asked for, in seconds, once the caller's model has been compared with ours."""
-        asked, own = request.tokenizer_fingerprint, self._tokenizer.fingerprint
-        if asked and asked != own:
-            raise TokenizerMismatchError(
-                f"the caller's tokenizer is {asked}, but {self._info.name} has {own}", asked=asked, own=own
-            )
-        weights = self._info.weights_fingerprint
-        if request.weights_fingerprint and request.weights_fingerprint != weights:
-            raise WeightsMismatchError(
-                f"the tokens come from weights {request.weights_fingerprint}, but {self._info.name} has {weights}",
-                asked=request.weights_fingerprint,
-                own=weights,
-            )
-        lease = seconds(request.lease) if request.HasField("lease") else None
-        if lease is not None and lease <= 0:
-            raise InvalidFieldsError([FieldViolation("lease", f"must be above 0 s, but is {lease:g} s")])
-        return lease
-
-    async def CloseSequence(
-        self, request: model_pb2.CloseSequenceRequest, context: Context
-    ) -> model_pb2.CloseSequenceResponse:
-        self._host.close(request.handle)
-        return model_pb2.CloseSequenceResponse()
 
     async def GetLoad(self, request: model_pb2.GetLoadRequest, context: Context) -> model_pb2.GetLoadResponse:
         load = self._host.load

@@ -24,7 +24,7 @@ from slipstream.hosting.tokenizer_files import TOKENIZER_FILE, embedded_director
 from slipstream.rpc.server import Server
 from slipstream.sampling.matcher import StructureCompiler
 from slipstream.telemetry.tracing import configure_tracing
-from slipstream.v1 import model_pb2_grpc
+from slipstream.wire.v1 import model_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,9 @@ async def _serve(
     profile_seconds: float,
     add_service: AddService,
 ) -> None:
-    server = Server(settings.address, (rpc_service, "slipstream.v1.ModelService"), drain_seconds=settings.drain_seconds)
+    server = Server(
+        settings.address, (rpc_service, "slipstream.wire.v1.ModelService"), drain_seconds=settings.drain_seconds
+    )
     name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
     step_times: list[tuple[int, float]] = []
 

@@ -25,7 +25,11 @@ CHANNEL_OPTIONS = (
 SERVER_OPTIONS = (
     *_COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),  # else a second server on a busy port would take half its calls
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # A client may ping as often as it likes down to once a second, in an idle chat and without any call too: clients behind
+    # gateways do. Half a second leaves room for pings that come in pairs late and early. Only what is faster for a while is
+    # told "too_many_pings" and loses its connection: five strikes, forgotten with each message that we send.
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 5),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 SHARED_PORT_OPTIONS = (

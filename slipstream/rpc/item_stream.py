@@ -1,21 +1,26 @@
-"""Many sequences' rounds over one bidirectional stream: items coalesced into messages, answers matched by key.
+"""Many sequences' rounds over one bidirectional stream, the asking side: items coalesced into messages, answers matched by key.
 
-A stream is transport, never state. An item's error is in its result; a lost stream fails what waits on it with
-StreamLostError and is opened anew by the next item.
+A stream is transport, never state. An item's error is in its result; whatever ends a stream fails all that waits on it with
+StreamLostError, and the next item opens another. `slipstream.rpc.item_answers` is the answering side.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
+from slipstream.errors import Code
+from slipstream.rpc.outbox import Measured, Outbox, fits
 from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
 
+log = logging.getLogger(__name__)
 
-class Keyed(Protocol):
+
+class Keyed(Measured, Protocol):
     """An item or a result: a handle and a round name it."""
 
     @property
@@ -30,19 +35,36 @@ class Keyed(Protocol):
 ItemT = TypeVar("ItemT", bound=Keyed)
 ResultT = TypeVar("ResultT", bound=Keyed)
 ResultT_contra = TypeVar("ResultT_contra", contravariant=True)
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
 Key = tuple[str, int]
+
+
+class ItemTooLargeError(PeerError):
+    """An item that no message can hold (metadata: byte_count)."""
+
+    def __init__(self, byte_count: int) -> None:
+        super().__init__(
+            Code.INVALID_ARGUMENT,
+            "ITEM_TOO_LARGE",
+            f"an item of {byte_count:,} bytes is more than a message may hold: shorten the prompt or what the rule names",
+            {"byte_count": str(byte_count)},
+        )
+
+
+class BadResultError(PeerError):
+    """A result that cannot be understood."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(Code.INTERNAL, "BAD_RESULT", f"the peer's result cannot be understood: {error!r}")
 
 
 class Sink(Protocol[ResultT_contra]):
     """Takes the results of one item."""
 
     def take(self, result: ResultT_contra) -> bool:
-        """One result. True if no other follows."""
+        """One result. True if no other follows. What it raises fails this item alone."""
 
     def lose(self, error: PeerError) -> None:
-        """No other result follows: the stream has ended."""
+        """No other result follows: the item could not be sent, its result not be taken, or the stream has ended."""
 
 
 class _OneResult(Generic[ResultT]):
@@ -59,6 +81,7 @@ class _OneResult(Generic[ResultT]):
     def lose(self, error: PeerError) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
+            self.answer.exception()  # whoever asked may be giving up just now; that is no fault
 
 
 class ItemStream(Generic[ItemT, ResultT]):
@@ -69,34 +92,47 @@ class ItemStream(Generic[ItemT, ResultT]):
         open_call: Callable[[], Any],
         pack: Callable[[list[ItemT]], Any],
         unpack: Callable[[Any], Iterable[ResultT]],
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """``open_call`` starts the bidirectional call; ``pack`` makes a message of items, ``unpack`` results of one."""
+        """``open_call`` starts the bidirectional call; ``pack`` makes a message of items, ``unpack`` results of one.
+
+        ``on_lost`` is told of each stream that has ended by itself.
+        """
         self._open_call = open_call
         self._pack = pack
         self._unpack = unpack
+        self._on_lost = on_lost
         self._waiting: dict[Key, Sink[ResultT]] = {}
-        self._outbox: list[ItemT] = []
-        self._wake = asyncio.Event()
+        self._outbox: Outbox[ItemT] = Outbox()
         self._run: asyncio.Task[None] | None = None
 
     def send(self, item: ItemT, sink: Sink[ResultT]) -> None:
-        """Send an item without waiting. ``sink`` gets its results until it says that one was the last, or is told of
-        the loss of the stream."""
-        if self._run is None or self._run.done():
+        """Send an item without waiting. ``sink`` gets its results until it says that one was the last, is told that no other
+        follows, or is withdrawn."""
+        byte_count = item.ByteSize()
+        if not fits(byte_count):
+            sink.lose(ItemTooLargeError(byte_count))
+            return
+        if self._run is None:
             self._run = asyncio.create_task(self._converse())
         self._waiting[item.handle, item.round] = sink
-        self._outbox.append(item)
-        self._wake.set()
+        self._outbox.put(item, byte_count)
+
+    def withdraw(self, item: ItemT, sink: Sink[ResultT]) -> None:
+        """``sink`` gives up waiting for what ``item`` asked; nothing happens if it has had its last result."""
+        key = (item.handle, item.round)
+        if self._waiting.get(key) is sink:
+            del self._waiting[key]
 
     async def ask(self, item: ItemT) -> ResultT:
-        """Send an item and wait for its one result. StreamLostError or PeerError if the stream ends first."""
+        """Send an item and wait for its one result. ItemTooLargeError, BadResultError, or StreamLostError if the stream ends
+        first."""
         sink: _OneResult[ResultT] = _OneResult()
         self.send(item, sink)
         try:
             return await sink.answer
         finally:
-            if self._waiting.get((item.handle, item.round)) is sink:
-                del self._waiting[item.handle, item.round]
+            self.withdraw(item, sink)
 
     async def close(self) -> None:
         """End the stream."""
@@ -105,89 +141,66 @@ class ItemStream(Generic[ItemT, ResultT]):
             await asyncio.wait([self._run])
 
     async def _converse(self) -> None:
+        """One stream from its opening to its end, whatever ends it."""
+        error: PeerError = StreamLostError("the stream was closed on our side")
+        try:
+            error = await self._carry()
+        except Exception as failure:
+            log.exception("a stream failed on our side")
+            error = StreamLostError(f"the stream failed on our side: {failure!r}")
+        finally:
+            self._end(error)
+        self._on_lost()
+
+    async def _carry(self) -> PeerError:
+        """Carry items and results until the peer ends the stream; returns how it did."""
         call = self._open_call()
-        writer = asyncio.create_task(self._write(call))
-        error: PeerError = StreamLostError("the peer ended the stream")
+        try:
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(self._write(call))
+                error = await self._read(call)
+                writing.cancel()
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            call.cancel()
+        return error
+
+    async def _read(self, call: Any) -> PeerError:
         try:
             async for response in call:
                 for result in self._unpack(response):
-                    key = (result.handle, result.round)
-                    sink = self._waiting.get(key)
-                    if sink is not None and sink.take(result):
-                        self._waiting.pop(key, None)
+                    self._hand_over(result)
         except grpc.aio.AioRpcError as failure:
-            error = StreamLostError(str(error_of_call(failure)))
-        finally:
-            writer.cancel()
-            call.cancel()
-            self._fail_all(error)
+            return StreamLostError(str(error_of_call(failure)))
+        return StreamLostError("the peer ended the stream")
+
+    def _hand_over(self, result: ResultT) -> None:
+        key = (result.handle, result.round)
+        sink = self._waiting.get(key)
+        if sink is None:
+            return
+        try:
+            last = sink.take(result)
+        except Exception as failure:
+            log.exception("a result cannot be understood")
+            self._waiting.pop(key, None)
+            sink.lose(BadResultError(failure))
+            return
+        if last:
+            self._waiting.pop(key, None)
 
     async def _write(self, call: Any) -> None:
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
-                items, self._outbox = self._outbox, []
-                if items:
-                    await call.write(self._pack(items))
+                await call.write(self._pack(await self._outbox.batch()))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            call.cancel()  # the reader learns why
+            return  # the call is over, and the reader learns why
 
-    def _fail_all(self, error: PeerError) -> None:
-        self._outbox.clear()
+    def _end(self, error: PeerError) -> None:
+        """Fail what waits. Whoever asks again on hearing of it gets a new stream."""
         waiting, self._waiting = self._waiting, {}
+        self._outbox = Outbox()
+        self._run = None
         for sink in waiting.values():
             sink.lose(error)
-
-
-async def answer_items(
-    requests: AsyncIterator[RequestT],
-    items_of: Callable[[RequestT], Iterable[ItemT]],
-    answer: Callable[[ItemT, Callable[[ResultT], None]], Awaitable[ResultT]],
-    pack: Callable[[list[ResultT]], ResponseT],
-    draining: asyncio.Event,
-) -> AsyncIterator[ResponseT]:
-    """The answering side: each item in a task of its own, results sent as they come, all that are ready in one message.
-
-    Ends when every item is answered and the caller has half-closed or the server is ``draining``. ``answer`` returns an item's
-    last result, may push others before it, and must not raise.
-    """
-    results: list[ResultT] = []
-    ready = asyncio.Event()
-    tasks: set[asyncio.Task[None]] = set()
-
-    def push(result: ResultT) -> None:
-        results.append(result)
-        ready.set()
-
-    async def run(item: ItemT) -> None:
-        try:
-            results.append(await answer(item, push))
-        finally:
-            tasks.discard(asyncio.current_task())
-            ready.set()
-
-    async def read() -> None:
-        async for request in requests:
-            for item in items_of(request):
-                tasks.add(asyncio.create_task(run(item)))
-
-    reader = asyncio.create_task(read())
-    drained = asyncio.create_task(draining.wait())
-    for ending in (reader, drained):
-        ending.add_done_callback(lambda _: ready.set())
-    try:
-        while not (reader.done() or drained.done()) or tasks or results:
-            await ready.wait()
-            ready.clear()
-            if results:
-                batch = results[:]
-                results.clear()
-                yield pack(batch)
-        if reader.done():
-            reader.result()
-    finally:
-        reader.cancel()
-        drained.cancel()
-        for task in tasks:
-            task.cancel()

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from dataclasses import asdict, fields
+
+from google.protobuf.message import Message
 
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import TokenDistribution, TokenLogprobs
 from slipstream.sampling.rule import (
-    DEFAULT_PROPOSAL_TOP_K,
     Acceptance,
     SamplingDefaults,
     SamplingRule,
     sampling_violations,
 )
 from slipstream.sampling.structure import Structure, StructureKind
-from slipstream.v1 import model_pb2, sampling_pb2
+from slipstream.v1 import sampling_pb2
+from slipstream.wire.v1 import rule_pb2
 
 _ACCEPTANCES = {
     Acceptance.COUPLED: sampling_pb2.ACCEPTANCE_COUPLED,
     Acceptance.RATIO: sampling_pb2.ACCEPTANCE_RATIO,
 }
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+"""The optional fields of SamplingParameters, which a rule has under the same names."""
 _STRUCTURE_FIELDS = {
     StructureKind.JSON_SCHEMA: "json_schema",
     StructureKind.REGEX: "regex",
@@ -29,59 +44,56 @@ _STRUCTURE_FIELDS = {
 }
 
 
-def rule_of(message: sampling_pb2.SamplingRule) -> SamplingRule:
-    """The sampling rule of an item; zeros that cannot be meant are off. InvalidFieldsError names what is wrong."""
+def rule_of(message: rule_pb2.SamplingRule) -> SamplingRule:
+    """The sampling rule that a message states. InvalidFieldsError names what is left open or wrong."""
+    open_ = [name for name in _SAMPLING_FIELDS if not _is_set(message.sampling, name)]
+    if open_:
+        what = "must be set: a rule leaves nothing open"
+        raise InvalidFieldsError([FieldViolation(f"rule.sampling.{name}", what) for name in open_])
+    acceptance = acceptance_of(message.acceptance, "rule.acceptance")
+    if acceptance is None:
+        raise InvalidFieldsError([FieldViolation("rule.acceptance", "must be set: a rule leaves nothing open")])
     rule = SamplingRule(
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p or 1.0,
-        min_p=message.min_p,
-        seed=message.seed,
+        **{name: getattr(message.sampling, name) for name in _SAMPLING_FIELDS},
+        logit_bias=logit_bias_of(message.sampling.logit_bias),
+        allowed_token_ids=tuple(message.sampling.allowed_token_ids),
+        banned_token_ids=tuple(message.sampling.banned_token_ids),
         end_token_ids=tuple(message.end_token_ids),
         first_end_position=message.first_end_position,
-        typical_p=message.typical_p or 1.0,
-        repetition_penalty=message.repetition_penalty or 1.0,
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
-        logit_bias=logit_bias_of(message.logit_bias),
-        allowed_token_ids=tuple(message.allowed_token_ids),
-        banned_token_ids=tuple(message.banned_token_ids),
         first_generated_position=message.first_generated_position,
         structure=structure_of(message.structure, "rule.structure") if message.HasField("structure") else None,
-        acceptance=acceptance_of(message.acceptance) or Acceptance.COUPLED,
-        proposal_top_k=message.proposal_top_k or DEFAULT_PROPOSAL_TOP_K,
+        acceptance=acceptance,
+        proposal_top_k=message.proposal_top_k,
     )
     violations = sampling_violations(rule)
     if violations:
-        raise InvalidFieldsError([FieldViolation(f"rule.{v.field}", v.description) for v in violations])
+        raise InvalidFieldsError([FieldViolation(f"rule.{_path(v.field)}", v.description) for v in violations])
     return rule
 
 
-@lru_cache(maxsize=4096)
-def rule_message(rule: SamplingRule, vocabulary_size: int) -> sampling_pb2.SamplingRule:
-    """A rule for a model with that many tokens: what it says of others is left out, since it can never choose them.
+def _is_set(message: Message, name: str) -> bool:
+    return message.HasField(name)
 
-    Every item of a turn carries the same one: it is made once, and must not be changed.
-    """
+
+def _path(field: str) -> str:
+    return field if field in rule_pb2.SamplingRule.DESCRIPTOR.fields_by_name else f"sampling.{field}"
+
+
+def rule_message(rule: SamplingRule, vocabulary_size: int) -> rule_pb2.SamplingRule:
+    """A rule for a model with that many tokens: what it says of others is left out, since it can never choose them."""
 
     def known(tokens: Iterable[int]) -> list[int]:
         return [token for token in tokens if token < vocabulary_size]
 
-    return sampling_pb2.SamplingRule(
-        temperature=rule.temperature,
-        top_k=rule.top_k,
-        top_p=rule.top_p,
-        min_p=rule.min_p,
-        seed=rule.seed,
+    return rule_pb2.SamplingRule(
+        sampling=sampling_pb2.SamplingParameters(
+            **{name: getattr(rule, name) for name in _SAMPLING_FIELDS},
+            logit_bias={token: bias for token, bias in rule.logit_bias if token < vocabulary_size},
+            allowed_token_ids=known(rule.allowed_token_ids),
+            banned_token_ids=known(rule.banned_token_ids),
+        ),
         end_token_ids=known(rule.end_token_ids),
         first_end_position=rule.first_end_position,
-        typical_p=rule.typical_p,
-        repetition_penalty=rule.repetition_penalty,
-        presence_penalty=rule.presence_penalty,
-        frequency_penalty=rule.frequency_penalty,
-        logit_bias={token: bias for token, bias in rule.logit_bias if token < vocabulary_size},
-        allowed_token_ids=known(rule.allowed_token_ids),
-        banned_token_ids=known(rule.banned_token_ids),
         first_generated_position=rule.first_generated_position,
         structure=None if rule.structure is None else structure_message(rule.structure),
         acceptance=_ACCEPTANCES[rule.acceptance],
@@ -89,17 +101,26 @@ def rule_message(rule: SamplingRule, vocabulary_size: int) -> sampling_pb2.Sampl
     )
 
 
+def rule_hash(message: rule_pb2.SamplingRule) -> int:
+    """What names a rule on the wire, as rule_hash in draft.proto and verifier.proto says; never 0."""
+    digest = hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
+    return int.from_bytes(digest[:8], "big") or 1
+
+
 def logit_bias_of(entries: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
     """A bias map as a rule holds it: in the order of the token ids, so that equal maps make equal rules."""
     return tuple(sorted(entries.items()))
 
 
-def acceptance_of(value: int) -> Acceptance | None:
-    """None if it is left open."""
+def acceptance_of(value: int, field: str) -> Acceptance | None:
+    """None if it is left open. InvalidFieldsError, naming ``field``, if there is no such acceptance."""
+    if value == sampling_pb2.ACCEPTANCE_UNSPECIFIED:
+        return None
     for acceptance, number in _ACCEPTANCES.items():
         if number == value:
             return acceptance
-    return None
+    names = " or ".join(map(sampling_pb2.Acceptance.Name, _ACCEPTANCES.values()))
+    raise InvalidFieldsError([FieldViolation(field, f"must be {names}, but is {value}")])
 
 
 def structure_of(message: sampling_pb2.Structure, field: str) -> Structure:
@@ -123,38 +144,25 @@ def structure_message(structure: Structure) -> sampling_pb2.Structure:
     return message
 
 
-def defaults_of(message: model_pb2.SamplingDefaults) -> SamplingDefaults:
-    """A model's own sampling parameters."""
-    return SamplingDefaults(
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p or 1.0,
-        min_p=message.min_p,
-        typical_p=message.typical_p or 1.0,
-        repetition_penalty=message.repetition_penalty or 1.0,
-    )
+def defaults_of(message: sampling_pb2.SamplingParameters) -> SamplingDefaults:
+    """A model's own sampling parameters; what it leaves unset is off."""
+    names = (field.name for field in fields(SamplingDefaults))
+    return SamplingDefaults(**{name: getattr(message, name) for name in names if _is_set(message, name)})
 
 
-def defaults_message(defaults: SamplingDefaults) -> model_pb2.SamplingDefaults:
+def defaults_message(defaults: SamplingDefaults) -> sampling_pb2.SamplingParameters:
     """A model's own sampling parameters for the wire."""
-    return model_pb2.SamplingDefaults(
-        temperature=defaults.temperature,
-        top_k=defaults.top_k,
-        top_p=defaults.top_p,
-        min_p=defaults.min_p,
-        typical_p=defaults.typical_p,
-        repetition_penalty=defaults.repetition_penalty,
-    )
+    return sampling_pb2.SamplingParameters(**asdict(defaults))
 
 
-def distribution_of(message: sampling_pb2.TokenDistribution) -> TokenDistribution:
+def distribution_of(message: rule_pb2.TokenDistribution) -> TokenDistribution:
     """A distribution over a few tokens."""
     return TokenDistribution(tuple(message.token_ids), tuple(message.probabilities))
 
 
-def distribution_message(distribution: TokenDistribution) -> sampling_pb2.TokenDistribution:
+def distribution_message(distribution: TokenDistribution) -> rule_pb2.TokenDistribution:
     """A distribution for the wire."""
-    return sampling_pb2.TokenDistribution(token_ids=distribution.tokens, probabilities=distribution.probabilities)
+    return rule_pb2.TokenDistribution(token_ids=distribution.tokens, probabilities=distribution.probabilities)
 
 
 def logprobs_of(message: sampling_pb2.TokenLogprobs) -> TokenLogprobs:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import grpc
 from google.protobuf import duration_pb2
@@ -17,6 +19,18 @@ from slipstream.rpc.wire import seconds
 log = logging.getLogger(__name__)
 
 DOMAIN = "slipstream"
+
+# grpc refuses trailers past 8 KiB, and what was wrong is lost with them. A status travels in them twice: its message
+# percent-encoded, and all of it in base64, a third longer. These bounds keep the two together below 6 KiB.
+_MESSAGE_BYTES = 1024
+_VIOLATIONS_BYTES = 1536
+_VALUE_BYTES = 256
+_METADATA_COUNT = 4
+_LONGEST_CHARACTER = 12
+"""A character of four bytes, percent-encoded."""
+_PLAIN = " !\"#$&'()*+,-./:;<=>?@[]^`{|}~"
+"""What stays as it is in a grpc-message, besides letters and digits."""
+_ELLIPSIS = "…"
 
 
 class PeerError(SlipstreamError):
@@ -50,15 +64,14 @@ def status_of(error: BaseException) -> status_pb2.Status:
     if not isinstance(error, SlipstreamError):
         log.error("unexpected error", exc_info=error)
         error = SlipstreamError(f"internal error: {type(error).__name__}")
-    status = status_pb2.Status(code=int(error.code), message=str(error))
-    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
-    status.details.add().Pack(info)
-    if error.violations:
-        violations = [
-            error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
-            for v in error.violations
-        ]
-        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=violations))
+    shown, hidden_count = _shown(error.violations)
+    metadata = {name: _cut(value, _VALUE_BYTES) for name, value in islice(error.metadata.items(), _METADATA_COUNT)}
+    if hidden_count:
+        metadata["more_violation_count"] = str(hidden_count)
+    status = status_pb2.Status(code=int(error.code), message=_message(error, hidden_count))
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
+    if shown:
+        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=shown))
     if error.retry_after is not None:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(int(error.retry_after * 1e9))
@@ -66,14 +79,50 @@ def status_of(error: BaseException) -> status_pb2.Status:
     return status
 
 
+def _shown(violations: Sequence[FieldViolation]) -> tuple[list[error_details_pb2.BadRequest.FieldViolation], int]:
+    """The first violations, as many as have room, each cut short; and how many more there are."""
+    shown: list[error_details_pb2.BadRequest.FieldViolation] = []
+    left = _VIOLATIONS_BYTES
+    for violation in violations:
+        message = error_details_pb2.BadRequest.FieldViolation(
+            field=_cut(violation.field, _VALUE_BYTES), description=_cut(violation.description, _VALUE_BYTES)
+        )
+        left -= message.ByteSize()
+        if left < 0:
+            break
+        shown.append(message)
+    return shown, len(violations) - len(shown)
+
+
+def _message(error: SlipstreamError, hidden_count: int) -> str:
+    text = _cut(str(error), _MESSAGE_BYTES)
+    return f"{text} ({hidden_count} more are not listed)" if hidden_count else text
+
+
+def _cut(text: str, most: int) -> str:
+    """The text, or as much of its beginning as takes ``most`` bytes in a trailer, percent-encoded."""
+    if len(text) * _LONGEST_CHARACTER <= most or len(quote(text, safe=_PLAIN)) <= most:
+        return text
+    kept, left = 0, most - len(quote(_ELLIPSIS))
+    for character in text:
+        left -= len(quote(character, safe=_PLAIN))
+        if left < 0:
+            break
+        kept += 1
+    return text[:kept] + _ELLIPSIS
+
+
 def error_of(status: status_pb2.Status) -> PeerError:
-    """The error a peer's status means."""
+    """The error a peer's status means; a code that is none, 0 too since there is an error, is UNKNOWN."""
     info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     for detail in status.details:
-        _ = detail.Unpack(info) or detail.Unpack(bad) or detail.Unpack(retry)
+        for known in (info, bad, retry):
+            if detail.Is(known.DESCRIPTOR):
+                detail.Unpack(known)
+    code = _code_of(status.code)
     return PeerError(
-        Code(status.code),
-        info.reason or Code(status.code).name,
+        code,
+        info.reason or code.name,
         status.message,
         info.metadata,
         [FieldViolation(violation.field, violation.description) for violation in bad.field_violations],
@@ -81,12 +130,19 @@ def error_of(status: status_pb2.Status) -> PeerError:
     )
 
 
+def _code_of(number: int) -> Code:
+    try:
+        return Code(number)
+    except ValueError:
+        return Code.UNKNOWN
+
+
 def error_of_call(error: grpc.aio.AioRpcError) -> PeerError:
     """The error a failed call means."""
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
     if status is not None:
         return error_of(status)
-    code = Code(error.code().value[0])
+    code = _code_of(error.code().value[0])
     return PeerError(code, code.name, error.details() or code.name)
 
 

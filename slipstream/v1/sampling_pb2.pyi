@@ -224,11 +224,15 @@ Global___Structure: _TypeAlias = Structure  # noqa: Y015
 
 @_typing.final
 class ChoiceList(_message.Message):
+    """Texts to choose from."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CHOICES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At least one, none of them empty."""
+
     def __init__(
         self,
         *,
@@ -243,148 +247,6 @@ class ChoiceList(_message.Message):
 Global___ChoiceList: _TypeAlias = ChoiceList  # noqa: Y015
 
 @_typing.final
-class SamplingRule(_message.Message):
-    """The rule by which the target chooses the tokens of one turn: SamplingParameters with nothing left open.
-    Every item of a round carries it, so that a service that has lost everything still knows it.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class LogitBiasEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.int
-        value: _builtins.float
-        def __init__(
-            self,
-            *,
-            key: _builtins.int = ...,
-            value: _builtins.float = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    TEMPERATURE_FIELD_NUMBER: _builtins.int
-    TOP_K_FIELD_NUMBER: _builtins.int
-    TOP_P_FIELD_NUMBER: _builtins.int
-    MIN_P_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
-    END_TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    FIRST_END_POSITION_FIELD_NUMBER: _builtins.int
-    TYPICAL_P_FIELD_NUMBER: _builtins.int
-    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
-    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
-    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
-    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
-    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    BANNED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    FIRST_GENERATED_POSITION_FIELD_NUMBER: _builtins.int
-    STRUCTURE_FIELD_NUMBER: _builtins.int
-    ACCEPTANCE_FIELD_NUMBER: _builtins.int
-    PROPOSAL_TOP_K_FIELD_NUMBER: _builtins.int
-    temperature: _builtins.float
-    """0: greedy."""
-    top_k: _builtins.int
-    """0: off."""
-    top_p: _builtins.float
-    """1: off."""
-    min_p: _builtins.float
-    """0: off."""
-    seed: _builtins.int
-    """Key of the counter-based noise. The counter is the absolute position of the token being chosen."""
-    first_end_position: _builtins.int
-    """Absolute position of the first token that may be an end token."""
-    typical_p: _builtins.float
-    """0 or 1: off."""
-    repetition_penalty: _builtins.float
-    """0 or 1: off."""
-    presence_penalty: _builtins.float
-    """0: off."""
-    frequency_penalty: _builtins.float
-    """0: off."""
-    first_generated_position: _builtins.int
-    """Absolute position of the turn's first generated token: penalties count, and the structure begins, there."""
-    acceptance: Global___Acceptance.ValueType
-    """UNSPECIFIED is COUPLED."""
-    proposal_top_k: _builtins.int
-    """For RATIO: the draft samples from its own distribution cut to this many tokens. 0: 64."""
-    @_builtins.property
-    def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens that end a turn. They are not chosen at positions before first_end_position."""
-
-    @_builtins.property
-    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
-    @_builtins.property
-    def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Empty: all."""
-
-    @_builtins.property
-    def banned_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def structure(self) -> Global___Structure: ...
-    def __init__(
-        self,
-        *,
-        temperature: _builtins.float = ...,
-        top_k: _builtins.int = ...,
-        top_p: _builtins.float = ...,
-        min_p: _builtins.float = ...,
-        seed: _builtins.int = ...,
-        end_token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        first_end_position: _builtins.int = ...,
-        typical_p: _builtins.float = ...,
-        repetition_penalty: _builtins.float = ...,
-        presence_penalty: _builtins.float = ...,
-        frequency_penalty: _builtins.float = ...,
-        logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
-        allowed_token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        banned_token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        first_generated_position: _builtins.int = ...,
-        structure: Global___Structure | None = ...,
-        acceptance: Global___Acceptance.ValueType = ...,
-        proposal_top_k: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["structure", b"structure"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance", b"acceptance", "allowed_token_ids", b"allowed_token_ids", "banned_token_ids", b"banned_token_ids", "end_token_ids", b"end_token_ids", "first_end_position", b"first_end_position", "first_generated_position", b"first_generated_position", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "proposal_top_k", b"proposal_top_k", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "structure", b"structure", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "typical_p", b"typical_p"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SamplingRule: _TypeAlias = SamplingRule  # noqa: Y015
-
-@_typing.final
-class TokenDistribution(_message.Message):
-    """A distribution over a few tokens. The probabilities are normalised by their sum."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    PROBABILITIES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def probabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
-    def __init__(
-        self,
-        *,
-        token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        probabilities: _abc.Iterable[_builtins.float] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["probabilities", b"probabilities", "token_ids", b"token_ids"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TokenDistribution: _TypeAlias = TokenDistribution  # noqa: Y015
-
-@_typing.final
 class TokenLogprobs(_message.Message):
     """Log-probabilities under the target's own distribution: its logits before any of the rule is applied."""
 
@@ -394,7 +256,9 @@ class TokenLogprobs(_message.Message):
     LOGPROB_FIELD_NUMBER: _builtins.int
     TOP_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
+    """The token that was chosen, or that the prompt has."""
     logprob: _builtins.float
+    """Its log-probability, base e."""
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
         """The likeliest tokens, likeliest first; as many as were asked for."""
@@ -416,12 +280,16 @@ Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
 class TokenLogprob(_message.Message):
+    """One of the likeliest tokens."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     LOGPROB_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
+    """The token."""
     logprob: _builtins.float
+    """Its log-probability, base e."""
     def __init__(
         self,
         *,

@@ -10,10 +10,11 @@ import grpc
 import pytest
 
 from slipstream.errors import Code
-from slipstream.rpc.channel import open_channel
-from slipstream.rpc.item_stream import ItemStream, answer_items
-from slipstream.rpc.status import PeerError
-from slipstream.v1 import verifier_pb2, verifier_pb2_grpc
+from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, open_channel
+from slipstream.rpc.item_answers import answer_items
+from slipstream.rpc.item_stream import ItemStream
+from slipstream.rpc.status import PeerError, error_of, status_of
+from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
 
 
 class Echo(verifier_pb2_grpc.VerifierServiceServicer):
@@ -21,6 +22,8 @@ class Echo(verifier_pb2_grpc.VerifierServiceServicer):
 
     def __init__(self) -> None:
         self.message_sizes: list[int] = []
+        self.byte_counts: list[int] = []
+        self.answer_sizes: list[int] = []
         self.draining = asyncio.Event()
 
     async def Verify(
@@ -29,14 +32,17 @@ class Echo(verifier_pb2_grpc.VerifierServiceServicer):
         async for response in answer_items(
             request_iterator,
             self._items,
-            self._answer,
+            lambda item, push: self._answer(item, push),
+            lambda item, error: verifier_pb2.VerifyResult(handle=item.handle, round=item.round, error=status_of(error)),
             lambda results: verifier_pb2.VerifyResponse(results=results),
             self.draining,
         ):
+            self.answer_sizes.append(response.ByteSize())
             yield response
 
     def _items(self, request: verifier_pb2.VerifyRequest) -> list[verifier_pb2.VerifyItem]:
         self.message_sizes.append(len(request.items))
+        self.byte_counts.append(request.ByteSize())
         return list(request.items)
 
     async def _answer(self, item: verifier_pb2.VerifyItem, _: Any) -> verifier_pb2.VerifyResult:
@@ -50,7 +56,7 @@ class Rig:
         self.port = 0
 
     async def start(self) -> None:
-        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        self.server = grpc.aio.server(options=SERVER_OPTIONS)
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(self.echo, self.server)
         self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self.server.start()
@@ -116,22 +122,27 @@ async def test_an_asker_that_gives_up_leaves_the_others_alone(rig: Any) -> None:
     assert (await other).next_token == 3
 
 
+class Sink:
+    """Keeps what it gets; the result with next_token 3 is its last."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.lost: PeerError | None = None
+        self.over = asyncio.Event()
+
+    def take(self, result: verifier_pb2.VerifyResult) -> bool:
+        self.taken.append(result.next_token)
+        if result.next_token == 3:
+            self.over.set()
+        return bool(result.next_token == 3)
+
+    def lose(self, error: PeerError) -> None:
+        self.lost = error
+        self.over.set()
+
+
 async def test_an_item_may_have_several_results_and_the_last_one_says_so(rig: Any) -> None:
     rig_, stream = rig
-
-    class Sink:
-        def __init__(self) -> None:
-            self.taken: list[int] = []
-            self.over = asyncio.Event()
-
-        def take(self, result: verifier_pb2.VerifyResult) -> bool:
-            self.taken.append(result.next_token)
-            if result.next_token == 3:
-                self.over.set()
-            return result.next_token == 3
-
-        def lose(self, error: PeerError) -> None:
-            self.over.set()
 
     async def answer(asked: verifier_pb2.VerifyItem, push: Any) -> verifier_pb2.VerifyResult:
         for number in range(3):
@@ -150,6 +161,198 @@ async def test_an_item_may_have_several_results_and_the_last_one_says_so(rig: An
     await rig_.server.stop(0)
     await asyncio.wait_for(lost.over.wait(), 5)
     assert lost.taken != [0, 1, 2, 3]
+
+
+async def test_a_failure_of_the_writer_fails_what_waits_and_the_next_item_gets_a_new_stream(rig: Any) -> None:
+    _, stream = rig
+    pack, failures = stream._pack, [RuntimeError("cannot pack")]
+
+    def fail_once(items: list[verifier_pb2.VerifyItem]) -> Any:
+        if failures:
+            raise failures.pop()
+        return pack(items)
+
+    stream._pack = fail_once
+    async with asyncio.timeout(5):
+        with pytest.raises(PeerError, match="cannot pack") as caught:
+            await stream.ask(item("h"))
+        assert caught.value.reason == "STREAM_LOST"
+        assert (await stream.ask(item("h", 2, base_length=5))).next_token == 5
+
+
+async def test_a_failure_of_the_reader_fails_what_waits_and_the_next_item_gets_a_new_stream(rig: Any) -> None:
+    _, stream = rig
+    unpack, failures = stream._unpack, [RuntimeError("cannot unpack")]
+
+    def fail_once(response: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return unpack(response)
+
+    stream._unpack = fail_once
+    async with asyncio.timeout(5):
+        with pytest.raises(PeerError, match="cannot unpack") as caught:
+            await stream.ask(item("h"))
+        assert caught.value.reason == "STREAM_LOST"
+        assert (await stream.ask(item("h", 2, base_length=5))).next_token == 5
+
+
+async def test_a_stream_that_cannot_be_opened_fails_what_waits(rig: Any) -> None:
+    rig_, _ = rig
+    channel = open_channel(f"127.0.0.1:{rig_.port}")
+    call = verifier_pb2_grpc.VerifierServiceStub(channel).Verify
+    await channel.close()
+    stream: ItemStream[Any, Any] = ItemStream(call, lambda items: items, lambda response: response)
+    async with asyncio.timeout(5):
+        with pytest.raises(PeerError) as caught:
+            await stream.ask(item("h"))
+    assert caught.value.reason == "STREAM_LOST"
+
+
+class Judging(Sink):
+    """Raises the errors it gets as what they mean, as the orchestrator's sinks do."""
+
+    def take(self, result: verifier_pb2.VerifyResult) -> bool:
+        if result.HasField("error"):
+            self.lose(error_of(result.error))
+            return True
+        if result.next_token < 0:
+            raise ValueError("a token below 0")
+        return super().take(result)
+
+
+@pytest.mark.parametrize("code", [0, 77, -1])
+async def test_a_code_that_is_none_is_unknown_and_the_others_go_on(rig: Any, code: int) -> None:
+    rig_, stream = rig
+
+    async def answer(asked: verifier_pb2.VerifyItem, _: Any) -> verifier_pb2.VerifyResult:
+        result = verifier_pb2.VerifyResult(handle=asked.handle, round=asked.round, next_token=3)
+        if asked.handle == "bad":
+            result.error.code = code
+        return result
+
+    rig_.echo._answer = answer
+    bad, good = Judging(), Judging()
+    stream.send(item("bad"), bad)
+    stream.send(item("good"), good)
+    async with asyncio.timeout(5):
+        await bad.over.wait()
+        await good.over.wait()
+    assert bad.lost is not None and (bad.lost.code, bad.lost.reason) == (Code.UNKNOWN, "UNKNOWN")
+    assert good.taken == [3] and good.lost is None
+
+
+async def test_a_result_that_cannot_be_understood_fails_its_own_item(rig: Any) -> None:
+    rig_, stream = rig
+
+    async def answer(asked: verifier_pb2.VerifyItem, _: Any) -> verifier_pb2.VerifyResult:
+        await asyncio.sleep(0.05 if asked.handle == "good" else 0)
+        token = -1 if asked.handle == "bad" else 3
+        return verifier_pb2.VerifyResult(handle=asked.handle, round=asked.round, next_token=token)
+
+    rig_.echo._answer = answer
+    bad, good = Judging(), Judging()
+    stream.send(item("bad"), bad)
+    stream.send(item("good"), good)
+    async with asyncio.timeout(5):
+        await bad.over.wait()
+        await good.over.wait()
+    assert bad.lost is not None and (bad.lost.code, bad.lost.reason) == (Code.INTERNAL, "BAD_RESULT")
+    assert good.taken == [3] and good.lost is None
+
+
+async def test_many_large_items_travel_in_several_messages(rig: Any) -> None:
+    rig_, stream = rig
+    large = [item(f"h{i}", base_length=i) for i in range(80)]
+    for one in large:
+        one.traceparent = "x" * 2**20
+    results = await asyncio.gather(*map(stream.ask, large))
+    assert [result.next_token for result in results] == list(range(80))
+    assert max(rig_.echo.byte_counts) <= 5 * 2**20
+
+
+async def test_an_item_larger_than_a_message_fails_alone_and_by_name(rig: Any) -> None:
+    _, stream = rig
+    too_large = item("large")
+    too_large.traceparent = "x" * MAX_MESSAGE_BYTES
+    other = asyncio.create_task(stream.ask(item("other", wait_ms=100, base_length=3)))
+    await stream.ask(item("first"))
+    with pytest.raises(PeerError) as caught:
+        await stream.ask(too_large)
+    assert (caught.value.code, caught.value.reason) == (Code.INVALID_ARGUMENT, "ITEM_TOO_LARGE")
+    assert (await other).next_token == 3
+    assert not stream._waiting
+
+
+async def test_many_large_results_travel_in_several_messages_and_one_too_large_fails_alone(rig: Any) -> None:
+    rig_, stream = rig
+    together = asyncio.Event()
+
+    async def answer(asked: verifier_pb2.VerifyItem, _: Any) -> verifier_pb2.VerifyResult:
+        if asked.handle == "last":
+            together.set()
+        await together.wait()
+        length = MAX_MESSAGE_BYTES if asked.handle == "large" else 2**20
+        result = verifier_pb2.VerifyResult(handle=asked.handle, round=asked.round, next_token=asked.base_length)
+        result.error.message = "x" * length
+        return result
+
+    rig_.echo._answer = answer
+    names = [*(f"h{i}" for i in range(80)), "large", "last"]
+    results = await asyncio.gather(*(stream.ask(item(name, base_length=i)) for i, name in enumerate(names)))
+    large = results.pop(80)
+    assert [result.next_token for result in results] == [*range(80), 81]
+    assert max(rig_.echo.answer_sizes) <= 5 * 2**20
+    refusal = error_of(large.error)
+    assert (refusal.code, refusal.reason) == (Code.OUT_OF_RANGE, "RESULT_TOO_LARGE")
+
+
+async def test_an_item_whose_answer_raises_is_refused_and_the_others_go_on(rig: Any) -> None:
+    rig_, stream = rig
+
+    async def answer(asked: verifier_pb2.VerifyItem, _: Any) -> verifier_pb2.VerifyResult:
+        if asked.handle == "bad":
+            raise ZeroDivisionError
+        return verifier_pb2.VerifyResult(handle=asked.handle, round=asked.round, next_token=4)
+
+    rig_.echo._answer = answer
+    async with asyncio.timeout(5):
+        bad, good = await asyncio.gather(stream.ask(item("bad")), stream.ask(item("good")))
+    assert error_of(bad.error).code is Code.INTERNAL
+    assert good.next_token == 4
+
+
+async def test_what_is_given_up_is_forgotten(rig: Any) -> None:
+    _, stream = rig
+    asking = asyncio.create_task(stream.ask(item("asked", wait_ms=60_000)))
+    sink, sent = Sink(), item("sent", wait_ms=200)
+    stream.send(sent, sink)
+    await stream.ask(item("other"))
+    asking.cancel()
+    stream.withdraw(sent, sink)
+    await asyncio.gather(asking, return_exceptions=True)
+    assert not stream._waiting
+    await stream.ask(item("later", wait_ms=300))
+    assert sink.taken == [] and sink.lost is None
+
+
+async def test_whoever_hears_of_a_loss_may_ask_again_at_once(rig: Any) -> None:
+    rig_, stream = rig
+
+    class Again(Sink):
+        def lose(self, error: PeerError) -> None:
+            if self.lost is None:
+                self.lost = error
+                stream.send(item("h", 2, base_length=3), self)
+            else:
+                self.over.set()
+
+    again = Again()
+    stream.send(item("h", wait_ms=60_000), again)
+    await stream.ask(item("other"))
+    await rig_.server.stop(0)
+    async with asyncio.timeout(5):
+        await again.over.wait()
 
 
 async def test_half_closing_answers_everything_first(rig: Any) -> None:

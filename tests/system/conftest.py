@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -11,8 +13,11 @@ import pytest
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
-from slipstream.v1 import model_pb2, model_pb2_grpc
+from slipstream.rpc.sampling_wire import rule_hash, rule_message
+from slipstream.sampling.rule import SamplingRule
+from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2, model_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
+GREEDY = SamplingRule()
 PAPER = ArithmeticSettings(ends=0)
 PAPER_PAIR = PairSettings(
     target="arithmetic:ends=0",
@@ -30,6 +35,39 @@ def paper_tokens(prompt: list[int], count: int, settings: ArithmeticSettings = P
         if tokens[-1] == 2:
             break
     return tokens[len(prompt) :]
+
+
+def new_handle() -> str:
+    """A name that nobody else uses."""
+    return secrets.token_hex(8)
+
+
+def stated(rule: SamplingRule = GREEDY) -> dict[str, Any]:
+    """The fields of an item that states a rule, token ids out of any vocabulary included."""
+    message = rule_message(rule, 2**31)
+    return {"rule": message, "rule_hash": rule_hash(message)}
+
+
+def first_verify(**fields: Any) -> verifier_pb2.VerifyItem:
+    """An item that opens its handle and states its rule."""
+    return verifier_pb2.VerifyItem(**{"open": model_pb2.OpenSequence(), **stated(), **fields})
+
+
+def first_propose(**fields: Any) -> draft_pb2.ProposeItem:
+    """An item that opens its handle and states its rule."""
+    return draft_pb2.ProposeItem(**{"open": model_pb2.OpenSequence(), **stated(), **fields})
+
+
+def verify_one(channel: grpc.Channel, item: verifier_pb2.VerifyItem) -> verifier_pb2.VerifyResult:
+    """An item's result over a stream of its own."""
+    stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+    return next(iter(stub.Verify(iter([verifier_pb2.VerifyRequest(items=[item])])))).results[0]
+
+
+def propose_one(channel: grpc.Channel, item: draft_pb2.ProposeItem) -> draft_pb2.ProposeResult:
+    """An item's first result over a stream of its own."""
+    stub = draft_pb2_grpc.DraftServiceStub(channel)
+    return next(iter(stub.Propose(iter([draft_pb2.ProposeRequest(items=[item])])))).results[0]
 
 
 def load_of(address: str) -> model_pb2.Load:

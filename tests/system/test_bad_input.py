@@ -15,9 +15,21 @@ from grpc_status import rpc_status
 from slipstream.cli.local import LocalServices, PairSettings, ServiceFailedError, free_address
 from slipstream.client import Client, PeerError, Settings
 from slipstream.errors import Code
-from slipstream.v1 import draft_pb2, draft_pb2_grpc, model_pb2, model_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from slipstream.sampling.rule import SamplingRule
 from slipstream.v1 import orchestrator_pb2 as pb
-from tests.system.conftest import PAPER_PAIR, load_of, paper_tokens, settled_load_of
+from slipstream.wire.v1 import draft_pb2, model_pb2, rule_pb2, verifier_pb2
+from tests.system.conftest import (
+    PAPER_PAIR,
+    first_propose,
+    first_verify,
+    load_of,
+    new_handle,
+    paper_tokens,
+    propose_one,
+    settled_load_of,
+    stated,
+    verify_one,
+)
 
 PROMPT = [10, 20, 30]
 
@@ -44,6 +56,7 @@ def generate(client: Client, **fields: object) -> list[pb.GenerateResponse]:
 
 SETTINGS = [
     (pb.GenerationSettings(sampling={"temperature": -1}), "settings.sampling.temperature"),
+    (pb.GenerationSettings(acceptance=7), "settings.acceptance"),
     (pb.GenerationSettings(sampling={"seed": -5}), "settings.sampling.seed"),
     (pb.GenerationSettings(sampling={"top_p": 0}), "settings.sampling.top_p"),
     (pb.GenerationSettings(max_token_count=0), "settings.max_token_count"),
@@ -144,8 +157,8 @@ def test_a_session_runs_one_turn_at_a_time(client: Client) -> None:
 def test_garbage_on_a_stream_ends_that_stream_alone(client: Client, paper: LocalServices) -> None:
     for address, method in (
         (paper.orchestrator_address, "slipstream.v1.OrchestratorService/Chat"),
-        (paper.verifier_address, "slipstream.v1.VerifierService/Verify"),
-        (paper.draft_address, "slipstream.v1.DraftService/Propose"),
+        (paper.verifier_address, "slipstream.wire.v1.VerifierService/Verify"),
+        (paper.draft_address, "slipstream.wire.v1.DraftService/Propose"),
     ):
         with grpc.insecure_channel(address) as channel:
             raw: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{method}")
@@ -154,63 +167,105 @@ def test_garbage_on_a_stream_ends_that_stream_alone(client: Client, paper: Local
     assert client.generate(PROMPT, Settings(max_token_count=5)).wait().token_ids == paper_tokens(PROMPT, 5)
 
 
-def item_errors(responses: Iterator[verifier_pb2.VerifyResponse] | Iterator[draft_pb2.ProposeResponse]) -> list[str]:
-    """Reasons of the results' errors, by round; empty where a result is none."""
-    reasons = {}
-    for response in responses:
-        for result in response.results:
-            info = error_details_pb2.ErrorInfo()
-            if result.HasField("error"):
-                result.error.details[0].Unpack(info)
-            reasons[result.round] = info.reason
-    return [reasons[number] for number in sorted(reasons)]
+def reason_of(result: verifier_pb2.VerifyResult | draft_pb2.ProposeResult) -> str:
+    """The reason of a result's error; empty where there is none."""
+    info = error_details_pb2.ErrorInfo()
+    if result.HasField("error"):
+        result.error.details[0].Unpack(info)
+    return str(info.reason)
 
 
-def test_an_item_opens_a_handle_of_the_callers_own_name(paper: LocalServices) -> None:
-    name, terms = "0123456789abcdef", model_pb2.OpenSequenceRequest()
-    stranger = model_pb2.OpenSequenceRequest(tokenizer_fingerprint="another")
+def test_an_item_opens_a_handle_of_the_callers_own_name_and_another_closes_it(paper: LocalServices) -> None:
+    name, item = new_handle(), verifier_pb2.VerifyItem
+    stranger = model_pb2.OpenSequence(tokenizer_fingerprint="another")
+    before = load_of(paper.verifier_address).sequence_count
     with grpc.insecure_channel(paper.verifier_address) as channel:
-        model = model_pb2_grpc.ModelServiceStub(channel)
-        before = model.GetLoad(model_pb2.GetLoadRequest()).load.sequence_count
-        item = verifier_pb2.VerifyItem
         items = [
-            item(handle=name, round=1, tail=[5, 6]),
-            item(handle=name, round=2, tail=[5, 6], open=stranger),
-            item(handle="short", round=3, tail=[5, 6], open=terms),
-            item(handle=name, round=4, tail=[5, 6], open=terms),
-            item(handle=name, round=5, tail=[7], base_length=2, open=terms),
-            item(handle=name, round=6, tail=[8], base_length=3),
+            item(handle=name, round=1, tail=[5, 6], **stated()),
+            first_verify(handle=name, round=2, tail=[5, 6], open=stranger),
+            first_verify(handle="short", round=3, tail=[5, 6]),
+            first_verify(handle=name, round=4, tail=[5, 6]),
+            first_verify(handle=name, round=5, tail=[7], base_length=2),
+            item(handle=name, round=6, tail=[8], base_length=3, **stated()),
         ]
-        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-        reasons = [item_errors(stub.Verify(iter([verifier_pb2.VerifyRequest(items=[i])])))[0] for i in items]
-        during = model.GetLoad(model_pb2.GetLoadRequest()).load.sequence_count
-        model.CloseSequence(model_pb2.CloseSequenceRequest(handle=name))
+        reasons = [reason_of(verify_one(channel, item)) for item in items]
+        during = load_of(paper.verifier_address).sequence_count
+        for number in (7, 8):  # an unknown handle's pages are back already
+            closed = verify_one(channel, item(handle=name, round=number, close=model_pb2.CloseSequence()))
+            assert (closed.handle, closed.round, closed.HasField("error")) == (name, number, False)
     assert reasons == ["UNKNOWN_HANDLE", "TOKENIZER_MISMATCH", "INVALID_FIELDS", "", "", ""]
     assert during == before + 1
+    assert load_of(paper.verifier_address).sequence_count == before
+
+
+def test_a_handle_is_told_a_rule_once_and_knows_its_last_four(paper: LocalServices) -> None:
+    name, item = new_handle(), verifier_pb2.VerifyItem
+    first, *others = (stated(SamplingRule(temperature=0.5, seed=seed)) for seed in range(5))
+    with grpc.insecure_channel(paper.verifier_address) as channel:
+
+        def verify(number: int, **fields: object) -> verifier_pb2.VerifyResult:
+            return verify_one(channel, item(handle=name, round=number, tail=[5, 6, 7], **fields))
+
+        told = verify(1, open=model_pb2.OpenSequence(), **first)
+        named = verify(2, rule_hash=first["rule_hash"])
+        assert told.next_token == named.next_token
+        assert reason_of(verify(3, rule_hash=others[0]["rule_hash"])) == "UNKNOWN_RULE"
+        assert reason_of(verify(4)) == "INVALID_FIELDS"
+        answers = [verify(5 + index, **other) for index, other in enumerate(others)]
+        assert not any(map(reason_of, answers))
+        assert reason_of(verify(9, rule_hash=first["rule_hash"])) == "UNKNOWN_RULE", "four others came since"
+        assert verify(10, rule_hash=others[0]["rule_hash"]).next_token == answers[0].next_token
+        verify_one(channel, item(handle=name, round=11, close=model_pb2.CloseSequence()))
+        assert reason_of(verify(12, rule_hash=first["rule_hash"])) == "UNKNOWN_HANDLE"
+
+
+def test_a_rule_leaves_nothing_open_and_knows_no_stranger(paper: LocalServices) -> None:
+    name = new_handle()
+
+    def refusal_of(message: rule_pb2.SamplingRule) -> list[str]:
+        result = verify_one(channel, first_verify(handle=name, round=1, tail=[5], rule=message, rule_hash=1))
+        bad = error_details_pb2.BadRequest()
+        assert any(detail.Unpack(bad) for detail in result.error.details), result
+        return [violation.field for violation in bad.field_violations]
+
+    with grpc.insecure_channel(paper.verifier_address) as channel:
+        message = stated()["rule"]
+        message.sampling.ClearField("top_p")
+        message.sampling.ClearField("seed")
+        assert refusal_of(message) == ["rule.sampling.top_p", "rule.sampling.seed"]
+        for value in (0, 7):
+            message = stated()["rule"]
+            message.acceptance = value
+            assert refusal_of(message) == ["rule.acceptance"]
+        assert refusal_of(stated(SamplingRule(temperature=-1, proposal_top_k=0))["rule"]) == [
+            "rule.sampling.temperature",
+            "rule.proposal_top_k",
+        ]
+        verify_one(channel, verifier_pb2.VerifyItem(handle=name, round=2, close=model_pb2.CloseSequence()))
 
 
 def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
+    handle = new_handle()
+    wrong_end = SamplingRule(end_token_ids=(259,), first_end_position=99)
+    items = [
+        first_verify(handle=handle, round=1, tail=[5, 6]),
+        verifier_pb2.VerifyItem(handle="nobody", round=1, tail=[5], **stated()),
+        first_verify(handle=handle, round=2, tail=[]),
+        first_verify(handle=handle, round=3, tail=[5], base_length=-1),
+        first_verify(handle=handle, round=4, tail=[5], base_length=7),
+        first_verify(handle=handle, round=5, tail=[259]),
+        first_verify(handle=handle, round=6, tail=[5], proposal=[5] * 65),
+        first_verify(handle=handle, round=7, tail=[5], **stated(SamplingRule(temperature=-1))),
+        first_verify(handle=handle, round=8, tail=[5] * 9000),
+        first_verify(handle=handle, round=9, tail=[5], **stated(wrong_end)),
+        first_verify(handle=handle, round=10, tail=[5, 6]),
+        verifier_pb2.VerifyItem(handle=handle, round=11, close=model_pb2.CloseSequence()),
+    ]
+    # One message each, so that no item overtakes another.
     with grpc.insecure_channel(paper.verifier_address) as channel:
-        model = model_pb2_grpc.ModelServiceStub(channel)
-        handle = model.OpenSequence(model_pb2.OpenSequenceRequest()).handle
-        item = verifier_pb2.VerifyItem
-        items = [
-            item(handle="nobody", round=1, tail=[5]),
-            item(handle=handle, round=2, tail=[]),
-            item(handle=handle, round=3, tail=[5], base_length=-1),
-            item(handle=handle, round=4, tail=[5], base_length=7),
-            item(handle=handle, round=5, tail=[259]),
-            item(handle=handle, round=6, tail=[5], proposal=[5] * 65),
-            item(handle=handle, round=7, tail=[5], rule={"temperature": -1}),
-            item(handle=handle, round=8, tail=[5] * 9000),
-            item(handle=handle, round=9, tail=[5], rule={"end_token_ids": [259], "first_end_position": 99}),
-            item(handle=handle, round=10, tail=[5, 6]),
-        ]
-        # One message each, so that no item overtakes another.
-        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-        reasons = [item_errors(stub.Verify(iter([verifier_pb2.VerifyRequest(items=[i])])))[0] for i in items]
-        model.CloseSequence(model_pb2.CloseSequenceRequest(handle=handle))
+        reasons = [reason_of(verify_one(channel, item)) for item in items]
     assert reasons == [
+        "",
         "UNKNOWN_HANDLE",
         "INVALID_ITEM",
         "INVALID_ITEM",
@@ -221,40 +276,32 @@ def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
         "CONTEXT_EXCEEDED",
         "INVALID_ITEM",
         "",
+        "",
     ]
 
 
 def test_a_repeated_round_gets_its_stored_answer_and_an_older_one_is_refused(paper: LocalServices) -> None:
+    handle = new_handle()
     with grpc.insecure_channel(paper.draft_address) as channel:
-        model = model_pb2_grpc.ModelServiceStub(channel)
-        handle = model.OpenSequence(model_pb2.OpenSequenceRequest()).handle
-        stub = draft_pb2_grpc.DraftServiceStub(channel)
 
         def propose(number: int) -> draft_pb2.ProposeResult:
-            item = draft_pb2.ProposeItem(handle=handle, round=number, tail=[7, 8, 9], draft_length=4)
-            request = draft_pb2.ProposeRequest(items=[item])
-            return next(iter(stub.Propose(iter([request])))).results[0]
+            return propose_one(channel, first_propose(handle=handle, round=number, tail=[7, 8, 9], draft_length=4))
 
         first = propose(5)
         steps = load_of(paper.draft_address).step_count
         assert propose(5) == first
         assert load_of(paper.draft_address).step_count == steps
         refused = propose(4)
-        info = error_details_pb2.ErrorInfo()
-        refused.error.details[0].Unpack(info)
-        assert (Code(refused.error.code), info.reason) == (Code.ABORTED, "STALE_ROUND")
-        model.CloseSequence(model_pb2.CloseSequenceRequest(handle=handle))
+        assert (Code(refused.error.code), reason_of(refused)) == (Code.ABORTED, "STALE_ROUND")
+        propose_one(channel, draft_pb2.ProposeItem(handle=handle, round=6, close=model_pb2.CloseSequence()))
 
 
 def test_a_proposal_in_flight_is_continued_for_its_likeliest_outcome(paper: LocalServices) -> None:
+    handle = new_handle()
     with grpc.insecure_channel(paper.draft_address) as channel:
-        model = model_pb2_grpc.ModelServiceStub(channel)
-        handle = model.OpenSequence(model_pb2.OpenSequenceRequest()).handle
-        stub = draft_pb2_grpc.DraftServiceStub(channel)
 
         def propose(number: int, **fields: object) -> draft_pb2.Branch:
-            item = draft_pb2.ProposeItem(handle=handle, round=number, tail=[7, 8, 9], **fields)
-            result = next(iter(stub.Propose(iter([draft_pb2.ProposeRequest(items=[item])])))).results[0]
+            result = propose_one(channel, first_propose(handle=handle, round=number, tail=[7, 8, 9], **fields))
             assert result.final
             return result.branches[0]
 
@@ -266,7 +313,7 @@ def test_a_proposal_in_flight_is_continued_for_its_likeliest_outcome(paper: Loca
             plain.tokens[2],
             list(plain.tokens[3:7]),
         )
-        model.CloseSequence(model_pb2.CloseSequenceRequest(handle=handle))
+        propose_one(channel, draft_pb2.ProposeItem(handle=handle, round=3, close=model_pb2.CloseSequence()))
 
 
 def test_a_pair_whose_tokenizers_differ_is_refused_naming_both() -> None:
@@ -281,9 +328,10 @@ def test_a_pair_whose_tokenizers_differ_is_refused_naming_both() -> None:
         off = client.generate(PROMPT, Settings(max_token_count=5, draft_length=0)).wait()
         assert off.token_ids == paper_tokens(PROMPT, 5)
         with grpc.insecure_channel(local.draft_address) as channel:
-            request = model_pb2.OpenSequenceRequest(tokenizer_fingerprint=info.target.tokenizer_fingerprint)
-            call = model_pb2_grpc.ModelServiceStub(channel).OpenSequence
-            assert refusal(lambda: call(request))[:2] == ("FAILED_PRECONDITION", "TOKENIZER_MISMATCH")
+            terms = model_pb2.OpenSequence(tokenizer_fingerprint=info.target.tokenizer_fingerprint)
+            item = first_propose(handle=new_handle(), round=1, tail=[5], draft_length=1, open=terms)
+            refused = propose_one(channel, item)
+            assert (Code(refused.error.code), reason_of(refused)) == (Code.FAILED_PRECONDITION, "TOKENIZER_MISMATCH")
 
 
 def run_service(module: str, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -158,8 +158,8 @@ def buf_curl(address: str, *arguments: str) -> str:
 def test_buf_curl_lists_and_calls_every_service_without_proto_files(paper: LocalServices) -> None:
     owners = {
         paper.orchestrator_address: {"slipstream.v1.OrchestratorService"},
-        paper.verifier_address: {"slipstream.v1.ModelService", "slipstream.v1.VerifierService"},
-        paper.draft_address: {"slipstream.v1.ModelService", "slipstream.v1.DraftService"},
+        paper.verifier_address: {"slipstream.wire.v1.ModelService", "slipstream.wire.v1.VerifierService"},
+        paper.draft_address: {"slipstream.wire.v1.ModelService", "slipstream.wire.v1.DraftService"},
     }
     for address, own in owners.items():
         listed = set(buf_curl(address, "--list-services", f"http://{address}").split())
@@ -174,6 +174,9 @@ def test_buf_curl_lists_and_calls_every_service_without_proto_files(paper: Local
     events = buf_curl(paper.orchestrator_address, "--data", data, url)
     assert '"finishReason": "FINISH_REASON_MAX_TOKENS"' in events.replace('":"', '": "')
     model = buf_curl(
-        paper.draft_address, "--data", "{}", f"http://{paper.draft_address}/slipstream.v1.ModelService/GetModelInfo"
+        paper.draft_address,
+        "--data",
+        "{}",
+        f"http://{paper.draft_address}/slipstream.wire.v1.ModelService/GetModelInfo",
     )
     assert json.loads(model)["model"]["contextLength"] == 8192

@@ -14,8 +14,17 @@ import pytest
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, PeerError, Result, Settings
-from slipstream.v1 import draft_pb2, draft_pb2_grpc, model_pb2, model_pb2_grpc, sampling_pb2
-from tests.system.conftest import load_of, paper_tokens, settled_load_of
+from slipstream.sampling.rule import SamplingRule
+from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2
+from tests.system.conftest import (
+    first_propose,
+    load_of,
+    new_handle,
+    paper_tokens,
+    propose_one,
+    settled_load_of,
+    stated,
+)
 from tests.system.test_lossless import embedded_prompts
 
 PROMPT = [10, 20, 30, 40]
@@ -50,14 +59,13 @@ class Draft:
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
-        self.model = model_pb2_grpc.ModelServiceStub(self.channel)
         self.stub = draft_pb2_grpc.DraftServiceStub(self.channel)
-        self.handle = self.model.OpenSequence(model_pb2.OpenSequenceRequest()).handle
+        self.handle = new_handle()
         self.round = 0
 
     def propose(self, tokens: Sequence[int], **fields: object) -> list[draft_pb2.Branch]:
         self.round += 1
-        item = draft_pb2.ProposeItem(handle=self.handle, round=self.round, tail=tokens, **fields)
+        item = first_propose(handle=self.handle, round=self.round, tail=tokens, **fields)
         branches: list[draft_pb2.Branch] = []
         for response in self.stub.Propose(iter([draft_pb2.ProposeRequest(items=[item])])):
             for result in response.results:
@@ -68,7 +76,7 @@ class Draft:
         raise AssertionError("the stream ended before the last result")
 
     def close(self) -> None:
-        self.model.CloseSequence(model_pb2.CloseSequenceRequest(handle=self.handle))
+        propose_one(self.channel, draft_pb2.ProposeItem(handle=self.handle, close=model_pb2.CloseSequence()))
         self.channel.close()
 
 
@@ -83,20 +91,20 @@ def opened(address: str) -> Iterator[Draft]:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_branch_says_what_the_draft_would_say_once_it_came_true(embedded: LocalServices, temperature: float) -> None:
-    rule = sampling_pb2.SamplingRule(temperature=temperature, seed=4)
+    rule = stated(SamplingRule(temperature=temperature, seed=4))
     prompts = embedded_prompts(4, seed=8)
     outcomes = set()
     with opened(embedded.draft_address) as draft:
         for index, prompt in enumerate(prompts):
-            in_flight = list(draft.propose(prompt, draft_length=5, rule=rule)[0].tokens)
+            in_flight = list(draft.propose(prompt, draft_length=5, **rule)[0].tokens)
             if index % 2:  # what is in flight is not all the draft's own
                 in_flight[1] += 1
-            branches = draft.propose(prompt, in_flight=in_flight, draft_length=5, max_branch_count=6, rule=rule)
+            branches = draft.propose(prompt, in_flight=in_flight, draft_length=5, max_branch_count=6, **rule)
             assert 0 < len(branches) <= 6
             for branch in branches:
                 outcomes.add((branch.accepted_count, branch.next_token))
                 committed = [*prompt, *in_flight[: branch.accepted_count], branch.next_token]
-                plain = draft.propose(committed, draft_length=5, rule=rule)[0]
+                plain = draft.propose(committed, draft_length=5, **rule)[0]
                 assert list(branch.tokens) == list(plain.tokens)
                 assert len(branch.margins) == len(branch.logprobs) == len(branch.tokens)
                 assert list(branch.logprobs) == pytest.approx(list(plain.logprobs), abs=1e-3)
@@ -111,7 +119,7 @@ def test_forks_leave_no_page_behind_whatever_becomes_of_them(spread: LocalServic
         assert draft.propose(prompt, in_flight=[9] * length, draft_length=8, max_branch_count=16)
     # The last one is overtaken in the middle of its work, and its handle closed.
     items = [
-        draft_pb2.ProposeItem(handle=draft.handle, round=100 + n, tail=prompt, in_flight=[9, 9], draft_length=30)
+        first_propose(handle=draft.handle, round=100 + n, tail=prompt, in_flight=[9, 9], draft_length=30)
         for n in range(3)
     ]
     answers = draft.stub.Propose(iter([draft_pb2.ProposeRequest(items=[item]) for item in items]))

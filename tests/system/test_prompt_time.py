@@ -9,14 +9,15 @@ import grpc
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.rpc.wire import seconds
-from slipstream.v1 import model_pb2, model_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
+from tests.system.conftest import first_verify, new_handle
 
 A_PROMPT = 300
 
 
 def item(handle: str, number: int, base_length: int, tail: list[int]) -> verifier_pb2.VerifyRequest:
     return verifier_pb2.VerifyRequest(
-        items=[verifier_pb2.VerifyItem(handle=handle, round=number, base_length=base_length, tail=tail)]
+        items=[first_verify(handle=handle, round=number, base_length=base_length, tail=tail)]
     )
 
 
@@ -36,8 +37,7 @@ def test_a_round_beside_a_prompt_says_what_the_prompt_took() -> None:
                     timings[result.handle] = result.timing
             return timings
 
-        model = model_pb2_grpc.ModelServiceStub(channel)
-        chat, prompt = (model.OpenSequence(model_pb2.OpenSequenceRequest()).handle for _ in range(2))
+        chat, prompt = new_handle(), new_handle()
         requests.put(item(chat, 1, 0, [5, 6, 7]))
         alone = next_timings(1)[chat]
         requests.put(item(prompt, 1, 0, [9] * A_PROMPT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,9 +27,11 @@ class Side:
     def __init__(self) -> None:
         self.sent: list[Position] = []
         self.failures: list[str] = []
+        self.withdrawn: list[DraftRequest] = []
 
-    def send(self, request: DraftRequest, sequence: Any, position: Position, traceparent: str) -> None:
+    def send(self, request: DraftRequest, sequence: Any, position: Position, traceparent: str) -> Callable[[], None]:
         self.sent.append(position)
+        return lambda: self.withdrawn.append(request)
 
     def answered(self, timing: PeerTiming, *, beside: bool) -> None:
         pass
@@ -81,3 +84,10 @@ async def test_a_position_that_is_refused_is_stated_again_and_other_failures_are
     overtaken = request(side, session, [1, 2])
     overtaken.fail(PeerError(Code.ABORTED, "STALE_ROUND", ""))
     assert overtaken.done.is_set() and side.failures == ["STREAM_LOST"] and not session.take_failed()
+
+
+async def test_a_request_that_is_given_up_is_withdrawn_from_the_stream(session: SessionDrafting) -> None:
+    side = Side()
+    asked = request(side, session, [1, 2, 3])
+    asked.give_up()
+    assert asked.done.is_set() and side.withdrawn == [asked] and side.failures == ["DRAFT_LATE"]

@@ -14,7 +14,7 @@ from proving.pairs import PAIRS
 from proving.report import Circumstances, markdown, sentence
 from proving.results import Account, Generated, Reference, ResultStore
 from proving.schedule import DTYPES, LEAST_PROMPTS, TEMPERATURES, Cell, plan
-from slipstream.v1 import verifier_pb2
+from slipstream.wire.v1 import verifier_pb2
 
 TOKEN_COUNT = 16
 

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from slipstream.v1 import draft_pb2 as slipstream_dot_v1_dot_draft__pb2
+from slipstream.wire.v1 import verifier_pb2 as slipstream_dot_wire_dot_v1_dot_verifier__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,15 +18,15 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in slipstream/v1/draft_pb2_grpc.py depends on'
+        + ' but the generated code in slipstream/wire/v1/verifier_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class DraftServiceStub:
-    """Hosts the draft model. It only guesses: no answer of its can change a text.
+class VerifierServiceStub:
+    """Hosts the target model. It decides every token; proposals only let it decide several in one forward.
     """
 
     def __init__(self, channel):
@@ -35,18 +35,18 @@ class DraftServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Propose = channel.stream_stream(
-                '/slipstream.v1.DraftService/Propose',
-                request_serializer=slipstream_dot_v1_dot_draft__pb2.ProposeRequest.SerializeToString,
-                response_deserializer=slipstream_dot_v1_dot_draft__pb2.ProposeResponse.FromString,
+        self.Verify = channel.stream_stream(
+                '/slipstream.wire.v1.VerifierService/Verify',
+                request_serializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyResponse.FromString,
                 _registered_method=True)
 
 
-class DraftServiceServicer:
-    """Hosts the draft model. It only guesses: no answer of its can change a text.
+class VerifierServiceServicer:
+    """Hosts the target model. It decides every token; proposals only let it decide several in one forward.
     """
 
-    def Propose(self, request_iterator, context):
+    def Verify(self, request_iterator, context):
         """One stream carries the rounds of many sequences. Results come as they are ready, in any order.
         An item's error is in its result, never the stream's end; losing the stream loses nothing.
         """
@@ -55,27 +55,27 @@ class DraftServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
 
-def add_DraftServiceServicer_to_server(servicer, server):
+def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Propose': grpc.stream_stream_rpc_method_handler(
-                    servicer.Propose,
-                    request_deserializer=slipstream_dot_v1_dot_draft__pb2.ProposeRequest.FromString,
-                    response_serializer=slipstream_dot_v1_dot_draft__pb2.ProposeResponse.SerializeToString,
+            'Verify': grpc.stream_stream_rpc_method_handler(
+                    servicer.Verify,
+                    request_deserializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyRequest.FromString,
+                    response_serializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'slipstream.v1.DraftService', rpc_method_handlers)
+            'slipstream.wire.v1.VerifierService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('slipstream.v1.DraftService', rpc_method_handlers)
+    server.add_registered_method_handlers('slipstream.wire.v1.VerifierService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
-class DraftService:
-    """Hosts the draft model. It only guesses: no answer of its can change a text.
+class VerifierService:
+    """Hosts the target model. It decides every token; proposals only let it decide several in one forward.
     """
 
     @staticmethod
-    def Propose(request_iterator,
+    def Verify(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -88,9 +88,9 @@ class DraftService:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/slipstream.v1.DraftService/Propose',
-            slipstream_dot_v1_dot_draft__pb2.ProposeRequest.SerializeToString,
-            slipstream_dot_v1_dot_draft__pb2.ProposeResponse.FromString,
+            '/slipstream.wire.v1.VerifierService/Verify',
+            slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyRequest.SerializeToString,
+            slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

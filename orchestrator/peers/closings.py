@@ -1,0 +1,68 @@
+"""Handles on their way back: items like others, which nobody waits for until the stream is to be closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Generic
+
+from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
+from slipstream.rpc.status import PeerError
+
+log = logging.getLogger(__name__)
+
+_FLUSH_SECONDS = 2.0
+
+
+class Closings(Generic[ItemT, ResultT]):
+    """The items on one stream that close handles. One that is lost with its stream is sent once more; then the lease ends."""
+
+    def __init__(self, stream: ItemStream[ItemT, ResultT]) -> None:
+        self._stream = stream
+        self._on_their_way: set[_Closing[ItemT, ResultT]] = set()
+        self._arrived = asyncio.Event()
+
+    def send(self, item: ItemT) -> None:
+        """Send an item that closes its handle."""
+        closing = _Closing(self, item)
+        self._on_their_way.add(closing)
+        self._stream.send(item, closing)
+
+    async def flush(self) -> None:
+        """Wait until all have arrived, but not long for a peer that is away."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                while self._on_their_way:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+
+    def send_again(self, closing: _Closing[ItemT, ResultT]) -> None:
+        """A closing item was lost with its stream, which may be all that was lost."""
+        self._stream.send(closing.item, closing)
+
+    def forget(self, closing: _Closing[ItemT, ResultT]) -> None:
+        """Nothing more is to be done for a closing item."""
+        self._on_their_way.discard(closing)
+        self._arrived.set()
+
+
+class _Closing(Generic[ItemT, ResultT]):
+    """The sink of one closing item."""
+
+    def __init__(self, closings: Closings[ItemT, ResultT], item: ItemT) -> None:
+        self.item = item
+        self._closings = closings
+        self._was_lost = False
+
+    def take(self, _: ResultT) -> bool:
+        self._closings.forget(self)
+        return True
+
+    def lose(self, error: PeerError) -> None:
+        if not self._was_lost:
+            self._was_lost = True
+            self._closings.send_again(self)
+            return
+        log.debug("handle %s could not be given back: %s", self.item.handle, error)
+        self._closings.forget(self)

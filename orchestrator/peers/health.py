@@ -1,0 +1,80 @@
+"""Whether a peer serves, as it says itself: asked about once a second, and at once when there is reason to doubt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+_PERIOD_SECONDS = 1.0
+_PERIOD_WHILE_AWAY_SECONDS = 0.25
+_DEADLINE_SECONDS = 2.0
+"""Longer than a busy service takes; a stopped one is away after it and a period."""
+
+
+class PeerHealth:
+    """A peer's health, asked for from the first `watch` on."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.serving = False
+        """The last answer; False before there was one, and while none comes."""
+        self.on_changed: Callable[[], None] = lambda: None
+        """Told of each change of ``serving``."""
+        self._stub = health_pb2_grpc.HealthStub(channel)
+        self._doubted = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        """Begin to ask, unless that has begun."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+
+    def doubt(self) -> None:
+        """The peer may have gone: ask now."""
+        self._doubted.set()
+
+    async def wait_until_serving(self) -> None:
+        """Wait for the peer to serve."""
+        self.watch()
+        while not self.serving:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """Ask no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+
+    async def _watch(self) -> None:
+        while True:
+            self._doubted.clear()
+            try:
+                self._take(await self._ask())
+            except Exception:
+                log.exception("asking a peer's health failed on our side")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PERIOD_SECONDS if self.serving else _PERIOD_WHILE_AWAY_SECONDS):
+                    await self._doubted.wait()
+
+    async def _ask(self) -> bool:
+        request = health_pb2.HealthCheckRequest()
+        try:
+            response = await self._stub.Check(request, timeout=_DEADLINE_SECONDS)  # type: ignore[attr-defined]
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def _take(self, serving: bool) -> None:
+        if serving == self.serving:
+            return
+        self.serving = serving
+        self._changed.set()
+        self.on_changed()

@@ -1,0 +1,62 @@
+"""What waits to be sent, and how much of it one message may hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+from slipstream.rpc.channel import MAX_MESSAGE_BYTES
+
+BATCH_BYTES = 4 * 2**20
+"""Of items in one message, unless one alone is larger: enough to coalesce, and no peer's memory or limit is strained."""
+
+_ENVELOPE_BYTES = 64
+"""More than what a message adds to a part: a tag and a length."""
+
+
+class Measured(Protocol):
+    """A part of a message."""
+
+    def ByteSize(self) -> int:
+        """On the wire."""
+
+
+T = TypeVar("T", bound=Measured)
+
+
+def fits(byte_count: int) -> bool:
+    """Whether a part of this size can travel at all."""
+    return byte_count + _ENVELOPE_BYTES <= MAX_MESSAGE_BYTES
+
+
+class Outbox(Generic[T]):
+    """Parts in order, handed out in batches: all that has gathered, as far as a message should hold it."""
+
+    def __init__(self) -> None:
+        self._parts: deque[tuple[T, int]] = deque()
+        self._filled = asyncio.Event()
+        self._closed = False
+
+    def put(self, part: T, byte_count: int) -> None:
+        """Add a part; one that `fits`."""
+        self._parts.append((part, byte_count))
+        self._filled.set()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._closed = True
+        self._filled.set()
+
+    async def batch(self) -> list[T]:
+        """Wait for parts and take them, as many as one message should hold; empty once it is closed and nothing is left."""
+        while not self._parts and not self._closed:
+            self._filled.clear()
+            await self._filled.wait()
+        batch: list[T] = []
+        left = BATCH_BYTES
+        while self._parts and (not batch or self._parts[0][1] <= left):
+            part, byte_count = self._parts.popleft()
+            batch.append(part)
+            left -= byte_count
+        return batch

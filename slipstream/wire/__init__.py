@@ -1,0 +1,1 @@
+"""The wire between Slipstream's own services: it may change with them."""
