@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -94,3 +95,10 @@ async def _tasks() -> list[str]:
     """What still runs on the loop, besides who asks."""
     await asyncio.sleep(0.05)  # grpc's own calls take a turn of the loop to end
     return [str(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

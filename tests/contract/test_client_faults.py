@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
-from slipstream.client import AsyncClient, Client, PeerError, Reply
+from slipstream.client import PeerError, Reply
 from slipstream.errors import Code
 from slipstream.v1 import orchestrator_pb2 as pb
-from tests.either_client import KINDS, connected
+from tests.either_client import KINDS, connected, until
 from tests.fake_orchestrator import (
     TEXT,
     TOKENS,
@@ -26,13 +23,6 @@ from tests.fake_orchestrator import (
 )
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def fail_in_mid_loop(reply: Reply) -> None:
@@ -234,35 +224,3 @@ def test_nothing_is_left_of_a_client_that_worked_and_was_closed_in_mid_turn(kind
             next(iter(client.generate("x")))
         gc.collect()
         until(lambda: not [name for name in map(str, threading.enumerate()) if "slipstream" in name or "spin" in name])
-
-
-def test_a_forgotten_reply_ends_its_turn(kind: str) -> None:
-    if kind == "asyncio":
-        pytest.skip("a collector cannot await: the asyncio client ends a forgotten reply when it is closed")
-    fake = FakeOrchestrator(pause_at=10)
-    with serving(fake) as address, Client(address) as client:
-        client.create_session().send("x")
-        until(lambda: fake.cancelled.get(1, threading.Event()).is_set())
-
-
-def test_a_task_that_is_cancelled_in_mid_reply_ends_its_turn(kind: str) -> None:
-    if kind == "blocking":
-        pytest.skip("threads are not cancelled")
-    fake = FakeOrchestrator(pause_at=10)
-
-    async def main(address: str) -> None:
-        async with AsyncClient(address) as client:
-            reply = await client.generate("x")
-            reading = asyncio.create_task(reply.wait())
-            await asyncio.to_thread(until, lambda: len(reply.result.token_ids) == 10)
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-            assert fake.cancelled[1].is_set()
-            async for _ in await client.generate("y"):
-                break
-        assert fake.cancelled[2].is_set()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    with serving(fake) as address:
-        asyncio.run(main(address))

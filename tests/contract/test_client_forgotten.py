@@ -1,0 +1,40 @@
+"""How each client ends turns in its own way: the blocking one by the collector, the asyncio one by a task's cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from slipstream.client import AsyncClient, Client
+from tests.either_client import until
+from tests.fake_orchestrator import FakeOrchestrator, serving
+
+
+def test_a_forgotten_reply_ends_its_turn() -> None:
+    fake = FakeOrchestrator(pause_at=10)
+    with serving(fake) as address, Client(address) as client:
+        client.create_session().send("x")
+        until(lambda: fake.cancelled.get(1, threading.Event()).is_set())
+
+
+def test_a_task_that_is_cancelled_in_mid_reply_ends_its_turn() -> None:
+    fake = FakeOrchestrator(pause_at=10)
+
+    async def main(address: str) -> None:
+        async with AsyncClient(address) as client:
+            reply = await client.generate("x")
+            reading = asyncio.create_task(reply.wait())
+            await asyncio.to_thread(until, lambda: len(reply.result.token_ids) == 10)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert fake.cancelled[1].is_set()
+            async for _ in await client.generate("y"):
+                break
+        assert fake.cancelled[2].is_set()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with serving(fake) as address:
+        asyncio.run(main(address))

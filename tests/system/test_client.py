@@ -1,0 +1,296 @@
+"""Both clients on the real services: what is lost is watched on, what is sent twice happens once, every token comes once."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from slipstream.cli.local import LocalServices
+from slipstream.client import Client, PeerError, Reply, Settings
+from slipstream.errors import Code
+from slipstream.v1 import orchestrator_pb2 as pb
+from tests.dropping_proxy import DroppingProxy
+from tests.either_client import KINDS, connected, until
+from tests.system.conftest import paper_tokens
+
+PROMPT = [10, 20, 30]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def either(kind: str, paper: LocalServices) -> Iterator[Client]:
+    with connected(kind, paper.orchestrator_address) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(paper: LocalServices) -> Iterator[DroppingProxy]:
+    with DroppingProxy(paper.orchestrator_address) as proxy:
+        yield proxy
+
+
+def read_dropping(reply: Reply, proxy: DroppingProxy, every: int) -> list[int]:
+    """All tokens of a reply whose connection is dropped after every so many of them."""
+    tokens: list[int] = []
+    drop_at = every
+    for delta in reply.deltas():
+        assert delta.token_offset == len(tokens)
+        tokens += delta.token_ids
+        if len(tokens) >= drop_at:
+            proxy.drop()
+            drop_at = len(tokens) + every
+    return tokens
+
+
+def test_a_session_is_created_talked_to_listed_asked_for_and_deleted(either: Client) -> None:
+    clock = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    session = either.create_session("be brief", Settings(max_token_count=5), clock)
+    first, second = session.send("one").wait(), session.send("two", Settings(max_token_count=7)).wait()
+    assert (first.turn, first.generated_token_count) == (1, 5)
+    assert (second.turn, second.generated_token_count) == (2, 7)
+    assert first.session_id == session.session_id
+    got = either.get_session(session.session_id)
+    assert [message.role for message in got.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert got.messages[2].content == first.text
+    assert (got.info.turn_count, got.info.running_turn, got.info.template_time) == (2, None, clock)
+    others = [either.create_session() for _ in range(3)]
+    listed = [info.session_id for info in either.list_sessions(page_size=2)]
+    assert listed[:4] == [other.session_id for other in reversed(others)] + [session.session_id]
+    for each in (session, *others):
+        each.delete()
+    for call in (session.delete, lambda: either.get_session(session.session_id), session.send("three").wait):
+        with pytest.raises(PeerError) as caught:
+            call()
+        assert (caught.value.code, caught.value.reason) == (Code.NOT_FOUND, "SESSION_NOT_FOUND")
+
+
+def test_a_session_created_twice_with_one_request_id_is_one(either: Client) -> None:
+    twice = [either.create_session(request_id="the same").session_id for _ in range(2)]
+    assert twice[0] == twice[1] != either.create_session().session_id
+
+
+def test_a_refusal_says_which_field_and_a_full_prompt_how_long_it_may_be(either: Client) -> None:
+    with pytest.raises(PeerError) as caught:
+        either.generate(PROMPT, Settings(temperature=-1.0)).wait()
+    assert [violation.field for violation in caught.value.violations] == ["settings.sampling.temperature"]
+    with pytest.raises(PeerError) as caught:
+        either.generate([5] * 9000).wait()
+    assert caught.value.reason == "PROMPT_TOO_LONG"
+    assert caught.value.metadata["context_length"] == "8192"
+    with pytest.raises(PeerError) as caught:
+        either.answer([("robot", "x")]).wait()
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_turn_that_is_cancelled_keeps_what_it_said_and_the_session_goes_on(either: Client) -> None:
+    with either.chat(settings=Settings(max_token_count=6000)) as chat:
+        reply = chat.send("x")
+        pieces = iter(reply)
+        next(pieces)
+        chat.cancel()
+        said = reply.wait()
+        assert said.finish_reason == "CANCELLED"
+        assert chat.send("y", Settings(max_token_count=5)).wait().prompt_token_count > said.generated_token_count
+        either.cancel(chat.session_id, said.turn)  # has ended: left as it is
+        with pytest.raises(PeerError) as caught:
+            chat.cancel(99)
+        assert caught.value.reason == "TURN_NOT_FOUND"
+
+
+def test_sending_again_while_a_reply_is_unread_ends_that_reply_and_answers_the_new_question(either: Client) -> None:
+    with either.chat(settings=Settings(max_token_count=6000)) as chat, either.chat() as undisturbed:
+        left = chat.send("first")
+        for _ in left:
+            break
+        chat.send("second")
+        answer = chat.send("third", Settings(max_token_count=5)).wait()
+        assert (answer.turn, answer.generated_token_count) == (3, 5)
+        messages = either.get_session(chat.session_id).messages
+        questions = [message.content for message in messages if message.role == "user"]
+        assert questions[0] == "first" and questions[-1] == "third"
+        assert messages[-1].content == answer.text
+        assert undisturbed.send("fourth", Settings(max_token_count=5)).wait().turn == 1
+
+
+def test_settings_of_a_resumed_session_lie_between_its_own_and_a_messages(either: Client) -> None:
+    session = either.create_session(settings=Settings(max_token_count=5, draft_length=0))
+    with either.chat(session_id=session.session_id, settings=Settings(max_token_count=7)) as chat:
+        assert chat.send("a").wait().generated_token_count == 7
+        assert chat.send("b", Settings(max_token_count=3)).wait().generated_token_count == 3
+        assert chat.send("c").wait().draft_token_count == 0
+        assert chat.send("d", Settings(cleared=["max_token_count"])).wait().generated_token_count > 7
+    with pytest.raises(PeerError, match="system must be left out"):
+        either.chat(session_id=session.session_id, system="too late")
+
+
+def test_a_turn_can_be_watched_from_any_position_running_or_ended(either: Client) -> None:
+    reply = either.generate(PROMPT, Settings(max_token_count=600))
+    pieces = iter(reply)
+    next(pieces)
+    session_id, turn = reply.result.session_id, reply.result.turn
+    running = either.watch(session_id, turn, 100)
+    whole = reply.wait()
+    assert whole.token_ids == paper_tokens(PROMPT, 600)
+    assert running.wait().token_ids == whole.token_ids[100:]
+    for position in (0, 1, 333, 599, 600):
+        seen = either.watch(session_id, turn, position).wait()
+        assert seen.token_ids == whole.token_ids[position:]
+        assert whole.text.endswith(seen.text)
+        assert seen.finish_reason == "MAX_TOKENS"
+
+
+def test_a_generation_goes_on_through_lost_connections_and_every_token_comes_once(
+    kind: str, proxy: DroppingProxy
+) -> None:
+    with connected(kind, proxy.address) as client:
+        client.server_info()
+        reply = client.generate(PROMPT, Settings(max_token_count=1500))
+        assert read_dropping(reply, proxy, every=200) == paper_tokens(PROMPT, 1500)
+        assert reply.result.finish_reason == "MAX_TOKENS"
+        assert client.watch(reply.result.session_id, reply.result.turn).wait().text == reply.result.text
+    assert proxy.connection_count > 2
+
+
+def test_choices_go_on_through_lost_connections(kind: str, proxy: DroppingProxy) -> None:
+    settings = Settings(max_token_count=400, temperature=20.0, seed=5)
+    with connected(kind, proxy.address) as client:
+        undisturbed = client.generate_choices(PROMPT, 3, settings)
+        over = threading.Event()
+
+        def keep_dropping() -> None:
+            while not over.wait(0.15):
+                proxy.drop()
+
+        dropping = threading.Thread(target=keep_dropping)
+        dropping.start()
+        try:
+            disturbed = client.generate_choices(PROMPT, 3, settings)
+        finally:
+            over.set()
+            dropping.join()
+    assert [choice.token_ids for choice in disturbed] == [choice.token_ids for choice in undisturbed]
+    assert [choice.text for choice in disturbed] == [choice.text for choice in undisturbed]
+
+
+def test_two_hundred_messages_sent_twice_over_connections_that_drop_are_two_hundred_turns(
+    kind: str, paper: LocalServices, proxy: DroppingProxy
+) -> None:
+    rng = random.Random(7)
+    over = threading.Event()
+
+    def keep_dropping() -> None:
+        while not over.wait(rng.uniform(0.05, 0.4)):
+            proxy.drop()
+
+    def talk(client: Client, number: int) -> None:
+        settings = Settings(max_token_count=40 + number, draft_length=number % 5)
+        with Client(paper.orchestrator_address) as calm, calm.chat() as twin, client.chat() as chat:
+            for turn in range(1, 26):
+                expected = twin.send(f"message {turn}", settings).wait()
+                name = f"{number} {turn}"
+                for _ in range(2):
+                    got = chat.send(f"message {turn}", settings, request_id=name).wait()
+                    assert (got.turn, got.token_ids, got.text) == (turn, expected.token_ids, expected.text)
+            assert calm.get_session(chat.session_id).info.turn_count == 25
+
+    with connected(kind, proxy.address) as client, ThreadPoolExecutor(8) as pool:
+        client.server_info()
+        dropping = threading.Thread(target=keep_dropping)
+        dropping.start()
+        try:
+            list(pool.map(lambda number: talk(client, number), range(8)))
+        finally:
+            over.set()
+            dropping.join()
+    assert proxy.connection_count > 5
+
+
+def test_a_session_created_over_a_connection_that_drops_is_one(kind: str, proxy: DroppingProxy) -> None:
+    with connected(kind, proxy.address) as client:
+        client.server_info()
+        before = len(list(client.list_sessions()))
+        for number in range(20):
+            cutting = threading.Timer(0.001 * number, proxy.drop)
+            cutting.start()
+            client.create_session()
+            cutting.join()
+        assert len(list(client.list_sessions())) == before + 20
+
+
+def test_a_lost_server_is_told_and_given_up_in_time(kind: str, proxy: DroppingProxy) -> None:
+    lost: list[PeerError] = []
+    with connected(kind, proxy.address, reconnect=3.0, on_lost=lost.append) as client:
+        reply = client.generate(PROMPT, Settings(max_token_count=6000))
+        pieces = iter(reply)
+        next(pieces)
+        proxy.refusing = True
+        proxy.drop()
+        with pytest.raises(PeerError) as caught:
+            reply.wait()
+        assert caught.value.code is Code.UNAVAILABLE
+        assert len(lost) == 1
+        proxy.refusing = False
+        assert client.generate(PROMPT, Settings(max_token_count=5)).wait().token_ids == paper_tokens(PROMPT, 5)
+
+
+def test_a_turn_ends_with_its_deadline(either: Client) -> None:
+    session = either.create_session(settings=Settings(max_token_count=8000))
+    with pytest.raises(PeerError) as caught:
+        session.send("x", timeout=0.3).wait()
+    assert caught.value.code is Code.DEADLINE_EXCEEDED
+    until(lambda: either.get_session(session.session_id).info.running_turn is None)
+
+
+def test_metadata_goes_with_every_call(kind: str) -> None:
+    seen: list[set[tuple[str, str]]] = []
+
+    class Listening(grpc.ServerInterceptor):
+        def intercept_service(self, continuation: Any, details: Any) -> Any:
+            seen.append({(key, value) for key, value in details.invocation_metadata if key == "who"})
+            return None
+
+    server = grpc.server(ThreadPoolExecutor(2), interceptors=(Listening(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with connected(kind, f"127.0.0.1:{port}", metadata=[("who", "me")]) as client:
+            for call in (client.server_info, client.generate("x").wait):
+                with pytest.raises(PeerError):
+                    call()
+    finally:
+        server.stop(None).wait()
+    assert seen == [{("who", "me")}] * 2
+
+
+def test_the_chat_stream_is_at_the_stub(client: Client) -> None:
+    def commands() -> Iterator[pb.ChatRequest]:
+        yield pb.ChatRequest(start={"settings": {"max_token_count": 4}})
+        yield pb.ChatRequest(request_id="mine", message={"content": "x"})
+
+    events = [event.turn for event in client.stub.Chat(commands()) if event.WhichOneof("event") == "turn"]
+    assert events[0].started.request_id == "mine"
+    assert sum(len(event.delta.token_ids) for event in events) == 4
+
+
+@pytest.mark.parametrize("name", ["chat.py", "async_chat.py"])
+def test_an_example_runs(paper: LocalServices, name: str) -> None:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), paper.orchestrator_address]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    assert ended.stdout.count("MAX_TOKENS") == 2
