@@ -197,8 +197,16 @@ class ModelPeer(Generic[ItemT, ResultT]):
 
     def _state(self, sequence: PeerSequence, rule: SamplingRule) -> tuple[StatedRule, rule_pb2.SamplingRule | None]:
         """A rule as the sequence's next item names it, and its message if the item has to state it."""
-        stated = sequence.state(rule, lambda rule: rule_hash(self._rule_message(rule)))
-        return stated, None if stated.is_told else self._rule_message(rule)
+        made: list[rule_pb2.SamplingRule] = []  # a rule may be large: one that is new is made a message once
+
+        def hash_of(rule: SamplingRule) -> int:
+            made.append(self._rule_message(rule))
+            return rule_hash(made[0])
+
+        stated = sequence.state(rule, hash_of)
+        if stated.is_told:
+            return stated, None
+        return stated, made[0] if made else self._rule_message(rule)
 
     def close_sequence(self, sequence: PeerSequence) -> None:
         """Give a handle back without waiting, if it was ever used; if the peer is away its lease ends on its own."""
