@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# editable_mode=compat: a plain path to this checkout. Type checkers cannot read the import hook of the other modes.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt \
+	--config-settings editable_mode=compat
 
 .DEFAULT_GOAL := help
 PROMPTS ?= 40
@@ -54,7 +56,7 @@ $(VENV)/bin/python:
 
 $(VENV)/runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Slipstream and what it needs into $(VENV): a few minutes"
-	$(PIP) --editable .
+	$(PIP) --editable '.[models,orchestrator]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt

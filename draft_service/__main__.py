@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from slipstream.extras import require
+
+require("draft", "models")  # before anything imports what it brings
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -11,7 +15,7 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.plan import TIGHT
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
-from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.settings import ModelServiceSettings, read_settings
 from slipstream.rpc.server import Server
 from slipstream.wire.v1 import draft_pb2_grpc
 
@@ -35,7 +39,7 @@ def _add(
 
 if __name__ == "__main__":
     run_model_service(
-        DraftSettings(),
+        read_settings(DraftSettings, "draft"),
         service_name="draft",
         rpc_service="slipstream.wire.v1.DraftService",
         role="draft",

@@ -32,7 +32,7 @@ class Outcome:
 
 def odds_of(candidates: Candidates) -> list[tuple[int, float]]:
     """The odds that the target chooses each candidate: softmax of what is known, with some doubt."""
-    if not candidates:
+    if not candidates or candidates[0][1] == -math.inf:  # then none can be chosen
         return []
     top = candidates[0][1]
     weights = [math.exp(value - top) if value > -math.inf else 0.0 for _, value in candidates]

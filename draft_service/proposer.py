@@ -9,12 +9,13 @@ of the sequence, all forks in one batch::
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
 from draft_service.outcomes import Outcome, likeliest_outcomes
-from slipstream.engine.job import Job, Statement
-from slipstream.engine.sequence import Sequence, SequenceCache
+from slipstream.engine.job import Fork, Job, Statement
+from slipstream.engine.sequence import Sequence
 from slipstream.sampling.row import VOID, Choice
 from slipstream.sampling.rule import SamplingRule
 
@@ -54,7 +55,9 @@ class _Drafting(Job):
 
     def advance(self, choices: list[Choice]) -> bool:
         choice = choices[-1]
-        if choice.token == VOID:  # what came before breaks the structure: nothing can be said after it
+        if choice.token == VOID:  # nothing can be said here: what is drafted so far stands
+            if choice.fault is not None and not self.drawn:
+                raise choice.fault
             return True
         self.drawn.append(choice)
         self.pending = [choice.token]
@@ -67,18 +70,17 @@ class _Drafting(Job):
 class BranchJob(_Drafting):
     """Continues one outcome on a fork of the sequence that holds all that is in flight."""
 
-    def __init__(self, parent: ProposeJob, outcome: Outcome, cache: SequenceCache) -> None:
-        length = parent.statement.committed_length + outcome.accepted_count
-        fork = cache.fork(parent.sequence, f"{parent.sequence.handle}/{outcome.accepted_count}/{outcome.next_token}")
-        cache.truncate(fork, length)
+    def __init__(self, parent: ProposeJob, outcome: Outcome, fork: Fork) -> None:
+        length = parent.committed_length + outcome.accepted_count
         super().__init__(
-            fork,
+            fork(f"{outcome.accepted_count}/{outcome.next_token}", length),
             Statement(length, [outcome.next_token]),
             [],
             parent.rule,
             parent.draft_length,
             length_limit=length + parent.draft_length,
         )
+        self.committed_length = parent.committed_length  # what is in flight, and the outcome, are guesses
         self.outcome = outcome
 
     @property
@@ -122,7 +124,9 @@ class ProposeJob(_Drafting):
     def advance(self, choices: list[Choice]) -> bool:
         if not self.in_flight:
             return super().advance(choices)
-        fitting = [choice for choice in choices if choice.token != VOID]
+        if choices[0].fault is not None:
+            raise choices[0].fault
+        fitting = list(itertools.takewhile(lambda choice: choice.token != VOID, choices))
         candidates = [choice.candidates or ((choice.token, 0.0),) for choice in fitting]
         ends = self.rule.end_token_ids
         if self.in_flight[-1] in ends:
@@ -132,8 +136,8 @@ class ProposeJob(_Drafting):
         self._outcomes = [outcome for outcome in outcomes if outcome.next_token not in ends][: self.branch_count]
         return True
 
-    def split(self, cache: SequenceCache) -> list[Job]:
-        self.parts = [BranchJob(self, outcome, cache) for outcome in self._outcomes]
+    def split(self, fork: Fork) -> list[Job]:
+        self.parts = [BranchJob(self, outcome, fork) for outcome in self._outcomes]
         return [*self.parts]
 
     @property

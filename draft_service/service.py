@@ -99,6 +99,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
             item.round,
             lambda sequence: ProposeJob(sequence, statement, in_flight, item.draft_length, branch_count, rule),
             on_parts,
+            content=(statement, in_flight, item.draft_length, branch_count, rule),
         )
 
     def _record(self, item: draft_pb2.ProposeItem, job: ProposeJob) -> None:

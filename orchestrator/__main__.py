@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from slipstream.extras import require
+
+require("orchestrator", "orchestrator")  # before anything imports what it brings
+
 from orchestrator.processes.process import run_process
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.processes.supervisor import supervise

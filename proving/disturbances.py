@@ -454,6 +454,33 @@ class _Twice(Fault):
             self._wave.complain(f"round {first.round} was answered twice and not alike: {first} and {second}")
 
 
+class RulesForgotten(Disturbance):
+    """Items name a rule that the service was never told, as if it had forgotten the turn's; it has to be stated again."""
+
+    name = "rules forgotten"
+    unit = "items"
+    scope = Scope.WAVE
+    proxied = True
+    share = 0.1
+
+    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
+        return self._fault(wave, strike)
+
+    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
+        return self._fault(wave, strike)
+
+    def _fault(self, wave: Wave, strike: Strike) -> Fault:
+        class Rename(Fault):
+            def items(self, items: list[Any]) -> list[Any]:
+                for item in items:
+                    if not item.HasField("rule") and wave.rng.random() < RulesForgotten.share:
+                        item.rule_hash = 1
+                        strike(1)
+                return items
+
+        return Rename()
+
+
 class StreamsDropped(Disturbance):
     """The stream to a service ends between or under its rounds and has to be opened anew."""
 
@@ -696,6 +723,7 @@ ALL: tuple[Disturbance, ...] = (
     ColdCache(),
     TooFewPages(),
     RoundsTwice(),
+    RulesForgotten(),
     StreamsDropped("verifier"),
     StreamsDropped("draft"),
     DraftAway(),

@@ -8,8 +8,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from proving.pairs import perturbed, save
+from slipstream.hosting.tokenizer_files import embedded_directory
 
-__all__ = ["FAMILIES", "VOCABULARY_SIZE", "WINDOW", "build", "perturbed", "save"]
+__all__ = ["EMBEDDED_TOKENIZER", "FAMILIES", "VOCABULARY_SIZE", "WINDOW", "build", "perturbed", "save"]
+
+EMBEDDED_TOKENIZER = embedded_directory("target") / "tokenizer.json"
+"""The one that `save` gives a model."""
 
 VOCABULARY_SIZE = 4096
 _SHAPE = {

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from slipstream.extras import require
+
+require("verifier", "models")  # before anything imports what it brings
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -9,7 +13,7 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.plan import BATCH_INVARIANT
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
-from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.settings import ModelServiceSettings, read_settings
 from slipstream.rpc.server import Server
 from slipstream.wire.v1 import verifier_pb2_grpc
 from verifier_service.service import VerifierService
@@ -35,7 +39,7 @@ def _add(
 
 if __name__ == "__main__":
     run_model_service(
-        VerifierSettings(),
+        read_settings(VerifierSettings, "verifier"),
         service_name="verifier",
         rpc_service="slipstream.wire.v1.VerifierService",
         role="target",

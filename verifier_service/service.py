@@ -83,6 +83,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             item.handle,
             item.round,
             lambda sequence: VerifyJob(sequence, statement, proposal, rule, distributions, logprobs),
+            content=(statement, proposal, rule, distributions, logprobs),
         )
 
     def _distributions(self, item: verifier_pb2.VerifyItem, rule: SamplingRule) -> list[TokenDistribution]:

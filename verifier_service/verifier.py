@@ -45,8 +45,11 @@ class VerifyJob(Job):
         self.logprobs: list[TokenLogprobs] = []
 
     def advance(self, choices: list[Choice]) -> bool:
+        if choices[0].fault is not None:
+            raise choices[0].fault
         self.accepted_count = accepted_count(self.proposal, [choice.token for choice in choices])
-        if choices[self.accepted_count].token == VOID:  # the token before it ends the round, whoever said it first
+        if choices[self.accepted_count].token == VOID:  # the token before it ends the round, whoever said it first;
+            # a fault that plain decoding would meet after it, the next round meets
             self.accepted_count -= 1
         committed = choices[: self.accepted_count + 1]
         self.next_token = committed[-1].token

@@ -81,16 +81,23 @@ def _prompt(request: orchestrator_pb2.GenerateRequest) -> Prompt:
 
 def _messages(conversation: orchestrator_pb2.MessageList) -> tuple[Message, ...]:
     messages: list[Message] = []
+    violations: list[FieldViolation] = []
     for index, message in enumerate(conversation.messages):
         where = f"conversation.messages[{index}]"
-        role = meaning(message.role, ROLES, session_pb2.Role, f"{where}.role", required=True)
+        try:
+            role = meaning(message.role, ROLES, session_pb2.Role, f"{where}.role", required=True)
+            messages.append(Message(role or "", message.content))
+        except InvalidFieldsError as error:
+            violations += error.violations
         if not message.content:
-            raise InvalidFieldsError([FieldViolation(f"{where}.content", "must not be empty")])
-        messages.append(Message(role or "", message.content))
-    if messages[-1].role != "user":
-        where = f"conversation.messages[{len(messages) - 1}].role"
-        what = f"must be ROLE_USER in the last message, but is ROLE_{messages[-1].role.upper()}"
-        raise InvalidFieldsError([FieldViolation(where, what)])
+            violations.append(FieldViolation(f"{where}.content", "must not be empty"))
+    last = conversation.messages[-1].role
+    if last in ROLES and ROLES[last] != "user":
+        where = f"conversation.messages[{len(conversation.messages) - 1}].role"
+        what = f"must be ROLE_USER in the last message, but is {session_pb2.Role.Name(last)}"
+        violations.append(FieldViolation(where, what))
+    if violations:
+        raise InvalidFieldsError(violations)
     return tuple(messages)
 
 

@@ -16,7 +16,7 @@ from orchestrator.sessions.text import Codec
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory
 from slipstream.errors import SlipstreamError
-from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.structure_compiler import StructureCompiler
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ class Peers:
         self.verifiers = Verifiers([VerifierPeer(address) for address in settings.verifier_addresses])
         self.draft = DraftPeer(settings.draft) if settings.draft else None
         self._settings = settings
+        self._knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
 
     def __str__(self) -> str:
         return str(self.verifiers)
@@ -61,8 +62,7 @@ class Peers:
 
     def _pair(self, target: ModelInfo, codec: Codec) -> Pair:
         settings = self._settings
-        knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
-        knowledge.verify.alone.profile(target.step_times)
+        knowledge = self._knowledge
         verifying = VerifierSide(
             self.verifiers,
             target,
@@ -93,18 +93,23 @@ class Peers:
         done, _ = await asyncio.wait(reached, return_when=asyncio.FIRST_COMPLETED)
         first = done.pop()
         target, codec = first.result()
-        self.verifiers.admit(reached[first])
+        self._admit(reached[first])
         for task, peer in reached.items():
             if task is not first:
                 tasks.create_task(self._compare(task, peer, target))
         return target, codec
+
+    def _admit(self, peer: VerifierPeer) -> None:
+        assert peer.info is not None
+        self.verifiers.admit(peer)
+        self._knowledge.verifiers[peer.address].costs.alone.profile(peer.info.step_times)
 
     async def _compare(
         self, reached: asyncio.Task[tuple[ModelInfo, Codec]], peer: VerifierPeer, target: ModelInfo
     ) -> None:
         await reached
         if self.verifiers.fits(peer, target):
-            self.verifiers.admit(peer)
+            self._admit(peer)
         else:
             log.error("the verifier at %s hosts something else than %s and is not used", peer.address, target.name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +28,6 @@ class Place:
             return int(session_id, 16) % self.count
         except ValueError:
             return self.number
-
-    def owner_of_request(self, request_id: str) -> int:
-        """The number of the process that answers what creates something under this name; this one's if it has none."""
-        if not request_id:
-            return self.number
-        return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest()) % self.count
 
     def address(self, number: int) -> str:
         """Where a process listens for the others."""

@@ -16,6 +16,7 @@ from grpc_status import rpc_status
 from orchestrator.contract.commands import page_size_of, page_token
 from orchestrator.contract.service import Context, OrchestratorService
 from orchestrator.errors import NotReadyError
+from orchestrator.processes.claims import Claims
 from orchestrator.processes.place import Place
 from orchestrator.sessions.sessions import Sessions
 from slipstream.rpc.channel import open_channel
@@ -33,6 +34,7 @@ class Siblings:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self._claims = Claims(place.directory, place.number)
         numbers = [number for number in range(place.count) if number != place.number]
         self._channels = {number: open_channel(place.address(number)) for number in numbers}
         self.stubs = {
@@ -44,8 +46,8 @@ class Siblings:
         return self.stubs.get(self.place.owner(session_id))
 
     def keeper_of_request(self, request_id: str) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub | None:
-        """The process to ask for what is created under a name; None: this one."""
-        return self.stubs.get(self.place.owner_of_request(request_id))
+        """The process that was first asked for what is created under a name; None: this one."""
+        return self.stubs.get(self._claims.claim(request_id))
 
     def keeper_of_chat(
         self, first: orchestrator_pb2.ChatRequest

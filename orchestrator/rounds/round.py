@@ -15,17 +15,16 @@ from dataclasses import dataclass
 
 from opentelemetry.trace import Span
 
-from orchestrator.peers.services import ModelInfo, PeerTiming, Verification
-from orchestrator.rounds.drafting import DraftRequest, DraftSide
+from orchestrator.peers.services import PeerTiming, Verification
+from orchestrator.rounds.draft_request import DraftRequest
+from orchestrator.rounds.prompt_time import without_prompts
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.session import SessionRounds
+from orchestrator.rounds.start import Parties, start_round
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.beginnings import waits_for_proposal
-from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
-from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
+from orchestrator.speculation.plan import Overlap, RoundPlan
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
 from orchestrator.speculation.session import Candidate
 
@@ -33,17 +32,6 @@ log = logging.getLogger(__name__)
 
 _ROUND_TAIL = 8
 """Tail tokens that a round may have: a prompt has more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parties:
-    """Who takes part in all sessions' rounds, and what they know and share."""
-
-    verifying: VerifierSide
-    drafting: DraftSide
-    target: ModelInfo
-    pair: PairKnowledge
-    budget: VerifyBudget
 
 
 @dataclass(slots=True)
@@ -55,6 +43,8 @@ class _Choice:
     waited: float = 0.0
     awaited: PeerTiming | None = None
     hit: bool | None = None
+    prepared: DraftRequest | None = None
+    """The request whose branches one may have come true of."""
     rank: int | None = None
     """Of the branch that came true."""
 
@@ -80,46 +70,28 @@ class Round:
         self._tokens = tokens
         self._terms = terms
         self._room = room
-        self._longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
         self._span = span
-        self._plan = PLAIN
+        self._start = start_round(parties, session, terms, room)
+        self._plan = self._start.plan
         self._choice = _Choice()
 
     async def run(self) -> RoundResult:
         """Propose and verify. VerifierLostError, or a PeerError no retry mends; may be cancelled."""
-        started = time.monotonic()
-        self._parties.budget.join(self._session)
-        self._pair.begin_round(self._parties.budget.session_count)
-        plan = self._plan = self._planned()
-        self._pair.now = self._pair.regime(plan.way)
-        if plan.switches_off:
-            log.info(
-                "speculation does not pay for session %s: plain decoding, and a probe now and then", self._session.id
-            )
         try:
             await self._choose()
             proposal = self._checked(self._choice.proposal)
-            ahead = None
-            if plan.overlap is not Overlap.NONE and plan.draft_length:
-                ahead = self._ask_ahead(proposal)
+            if self._plan.overlap is not Overlap.NONE and self._plan.draft_length:
+                self._ask_ahead(proposal)
+            request = self._drafting.request
+            draft_rested = request is None or request.done.is_set()
             answer = await self._parties.verifying.verify(
                 self._session.verifier, self._tokens, proposal, self._terms.rule, self._terms.logprobs, self._span
             )
         except BaseException:
             self._drafting.leave_request()
             raise
-        self._learn(proposal, answer, time.monotonic() - started, draft_rested=ahead is None)
+        self._learn(proposal, answer, draft_rested=draft_rested)
         return self._result(proposal, answer)
-
-    def _planned(self) -> RoundPlan:
-        asked, planner = self._terms.speculation, self._speculation.planner
-        if self._longest <= 0 or not asked.uses_draft or not self._parties.drafting.available:
-            return PLAIN
-        longest = min(self._longest, self._parties.drafting.max_draft_length)
-        if asked.draft_length is not None:
-            return planner.fixed(min(asked.draft_length, longest), asked.overlap or Overlap.NONE)
-        # Under the ratio test a proposal that comes or does not come by what it says would bias the text.
-        return planner.plan(longest, Overlap.NONE if self._terms.rule.draws_ratios else asked.overlap)
 
     async def _choose(self) -> None:
         """Find a proposal, wait for one if need be, and decide how much of it to verify."""
@@ -130,10 +102,11 @@ class Round:
             choice.candidate = self._speculation.from_draft(self._tokens)
         previous = self._drafting.request
         if plan.overlap is not Overlap.NONE and previous is not None and previous.ask.branch_count:
+            choice.prepared = previous
             choice.hit, choice.rank = choice.candidate is not None, self._speculation.continuations.rank
         ngram = None
         if self._terms.speculation.takes_ngrams and not ratios:
-            ngram = self._speculation.from_ngrams(self._tokens, self._longest)
+            ngram = self._speculation.from_ngrams(self._tokens, self._start.longest)
         if choice.candidate is None and self._worth_waiting(ngram):
             await self._wait()
         if ngram is not None and (choice.candidate is None or ngram.expected > choice.candidate.expected):
@@ -142,17 +115,17 @@ class Round:
 
     def _length(self, choice: _Choice) -> int:
         """How many of the chosen proposal's tokens to verify."""
-        budget, asked = self._parties.budget, self._terms.speculation
+        budget, asked = self._start.home.budget, self._terms.speculation
         if choice.candidate is None:
             return budget.allowed(self._session, ())
-        length = min(len(choice.candidate.proposal), self._longest)
+        length = min(len(choice.candidate.proposal), self._start.longest)
         if asked.draft_length is not None:
             return min(length, asked.draft_length)
         if self._terms.rule.draws_ratios:
             return length
-        survivals, way = choice.candidate.survivals[: self._longest], self._plan.way
+        survivals, way = choice.candidate.survivals[: self._start.longest], self._plan.way
         survivals = survivals[: self._speculation.best_length(survivals, way, choice.waited)]
-        return budget.allowed(self._session, survivals, choice.waited, self._pair.regime(way))
+        return budget.allowed(self._session, survivals, choice.waited, self._start.home_regime)
 
     def _worth_waiting(self, ngram: Candidate | None) -> bool:
         """Whether to wait for the draft now that nothing of its is there."""
@@ -162,11 +135,11 @@ class Round:
         if plan.overlap is Overlap.ENUMERATE and self._drafting.request is None:
             survivals = speculation.planner.acceptance.survivals(plan.draft_length)
             prompt_length = len(self._tokens) - self._session.verifier.known_length
-            return waits_for_proposal(pair, plan, survivals, prompt_length)
+            return waits_for_proposal(pair, self._start.home, plan, survivals, prompt_length)
         if ngram is None:
             return True
         expected = sum(speculation.planner.acceptance.survivals(plan.draft_length))
-        waited = pair.drafting.at(plan.draft_length, pair.session_count, pair.regime(plan.way))
+        waited = pair.drafting.at(plan.draft_length, pair.session_count, self._start.regime)
         at_once = speculation.rate(ngram.expected, len(ngram.proposal), 0.0)
         return speculation.rate(expected, plan.draft_length, waited) > at_once
 
@@ -186,23 +159,25 @@ class Round:
         self._choice.awaited = request.timing
         self._choice.candidate = self._speculation.from_draft(self._tokens)
 
-    def _ask_ahead(self, proposal: Proposal) -> DraftRequest | None:
+    def _ask_ahead(self, proposal: Proposal) -> None:
         """Have the draft prepare for what verification will answer."""
         plan, most = self._plan, self._parties.drafting.max_draft_length
         # With nothing in flight the draft's first token stands for the target's.
         length = min(plan.draft_length + (not proposal.tokens), self._room - len(proposal), most)
         if length < 1 or len(proposal) > most:
-            return None
+            return
         last = self._drafting.request
         if plan.overlap is Overlap.RUN_AHEAD and last is not None and not last.done.is_set():
             step = self._pair.drafting.beside.at(last.ask.branch_count * self._pair.session_count)
             busy = step * (last.ask.draft_length + 1)
             if time.monotonic() - last.sent < busy:  # a newer request would take its place before it is answered
-                return None
-        return self._ask(RoundPlan(length, plan.overlap, plan.branch_count), proposal)
+                return
+        self._ask(RoundPlan(length, plan.overlap, plan.branch_count), proposal)
 
     def _ask(self, plan: RoundPlan, in_flight: Proposal) -> DraftRequest | None:
-        return self._parties.drafting.ask(self._drafting, self._tokens, self._terms.rule, plan, in_flight, self._span)
+        return self._parties.drafting.ask(
+            self._drafting, self._tokens, self._terms.rule, plan, in_flight, self._start.regime, self._span
+        )
 
     def _checked(self, proposal: Proposal) -> Proposal:
         """The part of a proposal that the target can check."""
@@ -214,32 +189,43 @@ class Round:
             return NOTHING_PROPOSED
         return usable
 
-    def _learn(self, proposal: Proposal, answer: Verification, elapsed: float, *, draft_rested: bool) -> None:
-        """What the round shows, which took ``elapsed`` seconds."""
-        pair, choice, plan = self._pair, self._choice, self._plan
+    def _learn(self, proposal: Proposal, answer: Verification, *, draft_rested: bool) -> None:
+        """What the round shows. Others' rounds have begun and ended meanwhile: it is booked as what it was at its start."""
+        pair, choice, rule = self._pair, self._choice, self._terms.rule
         if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
-            pair.verify.observe(
-                1 + len(proposal),
-                answer.timing.step_token_count,
-                answer.timing.forward,
-                answer.timing.round_trip,
-                pair.regime(plan.way),
-                draft_rested=draft_rested,
-                share=1 / pair.session_count,
-            )
-        if choice.hit is not None:
-            request = self._drafting.request
-            pair.hits.observe(0 if request is None else request.ask.branch_count, choice.rank)
+            self._learn_costs(1 + len(proposal), answer.timing, draft_rested)
+        self._learn_hit()
         if choice.candidate is not None and proposal.tokens:
             self._speculation.observe(choice.candidate, len(proposal), answer.accepted_count)
-            if proposal.source is Source.DRAFT:
-                pair.sharpening.observe(
-                    self._terms.rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count
-                )
+            if proposal.source is Source.DRAFT and not rule.draws_ratios:
+                pair.sharpening.observe(rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count)
         if proposal.source is Source.DRAFT:  # the plan's, or nothing
-            waited = min(choice.waited, choice.awaited.prefill if choice.awaited else 0.0)
-            seconds = max(0.0, elapsed - answer.timing.prefill - waited)
-            self._speculation.planner.observe(plan, answer.accepted_count + 1, seconds)
+            on_prompts = min(choice.waited, choice.awaited.prefill if choice.awaited else 0.0)
+            seconds = time.monotonic() - self._start.time - answer.timing.prefill - on_prompts
+            self._speculation.planner.observe(answer.accepted_count + 1, max(0.0, seconds))
+
+    def _learn_costs(self, own: int, timing: PeerTiming, draft_rested: bool) -> None:
+        address = self._session.verifier.address
+        assert address is not None, "a verifier has answered"
+        home = self._pair.verifiers[address]  # another one than at the start, if that one went away
+        home.costs.observe(
+            own,
+            timing.step_token_count,
+            timing.forward,
+            timing.forward + without_prompts(timing)[1],
+            self._start.home_regime,
+            draft_rested=draft_rested,
+            share=1 / max(1, home.budget.session_count),
+            prompt_beside=timing.prefill > 0,
+        )
+
+    def _learn_hit(self) -> None:
+        """Whether one of the branches came true that the draft had prepared; one that is late or failed has not been wrong."""
+        prepared, rank = self._choice.prepared, self._choice.rank
+        if self._plan.overlap is not Overlap.ENUMERATE or prepared is None:
+            return
+        if rank is not None or prepared.timing is not None:
+            self._pair.hits.observe(prepared.ask.branch_count, rank)
 
     def _result(self, proposal: Proposal, answer: Verification) -> RoundResult:
         choice, plan = self._choice, self._plan

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from opentelemetry.trace import Span
 
 from orchestrator.peers.services import ModelInfo
-from orchestrator.rounds.drafting import DraftSide, SessionDrafting
+from orchestrator.rounds.draft_request import SessionDrafting
+from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.result import RoundResult
-from orchestrator.rounds.round import Parties, Round
+from orchestrator.rounds.round import Round
 from orchestrator.rounds.session import SessionRounds
+from orchestrator.rounds.start import Parties
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.rounds.verification import VerifierSide
-from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.session import SessionSpeculation
 
@@ -28,7 +29,7 @@ class Rounds:
 
     def __init__(self, verifying: VerifierSide, drafting: DraftSide, target: ModelInfo, pair: PairKnowledge) -> None:
         self.pair = pair
-        self._parties = Parties(verifying, drafting, target, pair, VerifyBudget(pair.verify))
+        self._parties = Parties(verifying, drafting, target, pair)
 
     def open(self, session_id: str) -> SessionRounds:
         """A new session's side. It takes up nothing on the peers before its first round."""
@@ -53,10 +54,11 @@ class Rounds:
         is undone. The session has no claim on the verifiers' time any more."""
         if generated_count == 0:
             session.undo_turn()
-        self._parties.budget.leave(session)
+        session.leave_home()
         session.drafting.speculation.end_turn(tokens, generated_count)
 
     def release(self, session: SessionRounds) -> None:
         """Give a session's pages back on both peers."""
+        session.leave_home()
         self._parties.verifying.release(session.verifier)
         self._parties.drafting.release(session.drafting)

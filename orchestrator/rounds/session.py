@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.rounds.drafting import SessionDrafting
+from orchestrator.rounds.draft_request import SessionDrafting
+from orchestrator.speculation.knowledge import VerifierKnowledge
 
 
 @dataclass(eq=False, slots=True)
@@ -15,6 +16,8 @@ class SessionRounds:
     id: str
     drafting: SessionDrafting
     verifier: PeerSequence = field(default_factory=PeerSequence)
+    home: VerifierKnowledge | None = None
+    """What is known of the verifier that the running turn's rounds go to."""
     shared_length: int = 0
     """How many of the running turn's tokens were the session's before it: what is left of them if the turn is undone."""
 
@@ -23,6 +26,20 @@ class SessionRounds:
         self.shared_length = shared_length
         self.verifier.limit(0 if recompute else shared_length)
         self.drafting.begin_turn(shared_length)
+
+    def live_on(self, home: VerifierKnowledge) -> None:
+        """The next round goes to this verifier, whose others count the session from here on."""
+        if home is not self.home:
+            self.leave_home()
+            self.home = home
+            self.drafting.speculation.live_on(home)
+        home.budget.join(self)
+
+    def leave_home(self) -> None:
+        """The session has no claim on a verifier's time any more."""
+        if self.home is not None:
+            self.home.budget.leave(self)
+            self.home = None
 
     def undo_turn(self) -> None:
         """The turn's tokens are the session's no more, and so is what the peers learnt from them."""

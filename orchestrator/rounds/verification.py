@@ -83,6 +83,10 @@ class VerifierSide:
         finally:
             span.end()
 
+    def home(self, sequence: PeerSequence) -> str:
+        """The address of the verifier that a session lives on; one that has none yet is given one."""
+        return self.verifiers.home(sequence).address
+
     def release(self, sequence: PeerSequence) -> None:
         """Give a session's pages back."""
         self.verifiers.release(sequence)

@@ -12,8 +12,8 @@ from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, resolve
 from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.text import Codec, Message
 from slipstream.errors import FieldViolation, InvalidFieldsError, TokenizerMismatchError
-from slipstream.sampling.matcher import StructureCompiler
 from slipstream.sampling.rule import Acceptance
+from slipstream.sampling.structure_compiler import StructureCompiler
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,15 @@ long prompt, or that is far away.
 
 from __future__ import annotations
 
-from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.plan import Overlap, RoundPlan
 
 
-def waits_for_proposal(pair: PairKnowledge, plan: RoundPlan, survivals: list[float], prompt_length: int) -> bool:
-    """Whether to wait, by a plan that enumerates; ``survivals`` for its draft length or more, ``prompt_length`` tokens not
-    read yet."""
+def waits_for_proposal(
+    pair: PairKnowledge, home: VerifierKnowledge, plan: RoundPlan, survivals: list[float], prompt_length: int
+) -> bool:
+    """Whether a session that lives on ``home`` waits, by a plan that enumerates; ``survivals`` for its draft length or more,
+    ``prompt_length`` tokens not read yet."""
     if plan.rate is None:
         return False
     regime, sessions = pair.regime(Overlap.ENUMERATE), pair.session_count
@@ -29,7 +31,7 @@ def waits_for_proposal(pair: PairKnowledge, plan: RoundPlan, survivals: list[flo
     around, read = pair.drafting.around.at(regime), alone.at(prompt_length)
     proposal = around + recovery * alone.at(sessions)
     branches = around + read + (1 + length) * beside.at(sessions * plan.branch_count)
-    verify, prompt = pair.verify.rounds(regime), pair.verify.beside_a_round(prompt_length)
+    verify, prompt = home.costs.rounds(home.regime(Overlap.ENUMERATE)), home.costs.beside_a_round(prompt_length)
     missed = 1 - pair.hits.at(plan.branch_count)
     sums = sum(survivals[:length]), sum(survivals[:recovery])
     at_once = 2 + (1 - missed) * sums[0] + missed * sums[1]

@@ -144,12 +144,15 @@ class VerifyCosts:
         *,
         draft_rested: bool = False,
         share: float = 1.0,
+        prompt_beside: bool = False,
     ) -> None:
         """A verification of ``own`` tokens in a step of ``in_step``. ``draft_rested`` if for once the draft had nothing to
-        do beside it. ``share``: one by the sessions that observe."""
+        do beside it. ``share``: one by the sessions that observe. ``prompt_beside`` if not all tokens were of rounds."""
         curve = self.beside if regime.overlaps and not draft_rested else self.alone
         curve.observe(max(own, in_step), forward, share)
         self.around.observe(max(0.0, round_trip - forward), regime, share)
+        if prompt_beside:
+            return
         self._own.observe(own, regime, share)
         self._in_step.observe(max(own, in_step), regime, share)
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.speculation.costs import LONGEST_WEIGHED
-from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.plan import Overlap, RoundPlan
 
 Floats = NDArray[np.float64]
@@ -40,11 +40,13 @@ _BRANCH_ROWS = np.array([*_BRANCH_COUNTS, FIXED_BRANCHES])
 
 
 class Forecasts:
-    """Of one session's next round. Of equal rates the shorter draft and the fewer branches win."""
+    """Of the next round of one session, which lives on one verifier. Of equal rates the shorter draft and the fewer branches
+    win."""
 
-    def __init__(self, pair: PairKnowledge, survivals: list[float]) -> None:
+    def __init__(self, pair: PairKnowledge, home: VerifierKnowledge, survivals: list[float]) -> None:
         """``survivals``: the odds that the first 1, 2 .. tokens survive, as many as a draft may have."""
         self._pair = pair
+        self._home = home
         self._survivals = np.array(survivals)
         self._sums = np.concatenate(([1.0], 1.0 + np.cumsum(self._survivals)))
         """Of expected tokens of a round, by the draft's length."""
@@ -65,7 +67,7 @@ class Forecasts:
 
     def _verify(self, way: Overlap) -> Floats:
         """Seconds of a verification of 0, 1, 2 .. tokens, with what surrounds it."""
-        return self._pair.verify.rounds(self._pair.regime(way))
+        return self._home.costs.rounds(self._home.regime(way))
 
     def _around(self, way: Overlap) -> float:
         """Seconds that surround a draft's steps."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from orchestrator.speculation.acceptance import AcceptanceEstimate
 from orchestrator.speculation.forecasts import FIXED_BRANCHES, Forecasts
-from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
+from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
+from orchestrator.speculation.plan import PLAIN, Overlap, Regime, RoundPlan
 from orchestrator.speculation.switch import TRY_ROUNDS, Switch
 
 _GUESSED_LENGTH = 6
@@ -34,6 +34,7 @@ class Planner:
     def __init__(self, pair: PairKnowledge) -> None:
         self.acceptance = AcceptanceEstimate(pair.acceptance)
         self._pair = pair
+        self._home = VerifierKnowledge()
         self._switch = Switch()
         self._rests = False
         self._insists: Overlap | None = None
@@ -45,6 +46,14 @@ class Planner:
         self._lessons = 0
         self._previous: RoundPlan | None = None
         """Of this turn."""
+        self._round: tuple[RoundPlan, Regime, bool] | None = None
+        """That runs now: its plan, in what regime it began, and whether it may show what that brings."""
+
+    def live_on(self, home: VerifierKnowledge) -> None:
+        """The next rounds are this verifier's."""
+        if home is not self._home:
+            self._home = home
+            self._kept_for = 0
 
     def begin_turn(self) -> None:
         """The next round will be a turn's first."""
@@ -64,16 +73,24 @@ class Planner:
         self._insists = overlap
         return self._weigh(longest, overlap)
 
-    def observe(self, plan: RoundPlan, tokens: int, seconds: float) -> None:
-        """A planned round brought ``tokens`` and took ``seconds``."""
+    def begin(self, plan: RoundPlan) -> None:
+        """A planned round begins. While it runs, sessions come and go and others may change their way: what it will show is
+        of now."""
+        # What a round of another way than the others' brings says little of either.
+        shows = bool(plan.rate) and (self._insists is not None or plan.way is self._pair.common.way)
+        self._round = plan, self._pair.regime(plan.way), shows
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """The round that began brought ``tokens`` and took ``seconds``."""
+        assert self._round is not None, "no round has begun"
+        plan, regime, shows = self._round
         previous, self._previous = self._previous, plan
         if previous is not None and previous.way is not plan.way:
             return  # the first round of a way finds nothing that the one before has prepared
         pair = self._pair
-        # What a round of another way than the others' brings says little of either.
-        if plan.rate and (self._insists or plan.way is pair.common.way):
+        if shows and plan.rate:
             weight = 1.0 if pair.is_settled else _UNSETTLED
-            pair.corrections.observe(pair.regime(plan.way), pair.session_count, plan.rate * seconds, tokens, weight)
+            pair.corrections.observe(regime, pair.session_count, plan.rate * seconds, tokens, weight)
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""
@@ -81,13 +98,13 @@ class Planner:
         return RoundPlan(draft_length, overlap, branches) if draft_length > 0 else PLAIN
 
     def _weigh(self, longest: int, overlap: Overlap | None) -> RoundPlan:
-        pair = self._pair
-        weighed = Forecasts(pair, self.acceptance.survivals(longest))
+        pair, home = self._pair, self._home
+        weighed = Forecasts(pair, home, self.acceptance.survivals(longest))
         plans: dict[Overlap | None, RoundPlan] = {
             way: weighed.best(way) for way in ([overlap] if overlap else list(Overlap))
         }
         if pair.acceptance.count >= _LESSONS:  # before that a guess would decide
-            plans[None] = RoundPlan(0, rate=1 / float(pair.verify.rounds(pair.regime(None))[1]))
+            plans[None] = RoundPlan(0, rate=1 / float(home.costs.rounds(home.regime(None))[1]))
         rates = {way: (plan.rate or 0.0) * pair.corrections.factor(pair.regime(way)) for way, plan in plans.items()}
         way, trying = self._way(rates, overlap)
         plan = plans[way]

@@ -12,7 +12,7 @@ import numpy as np
 from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import LONGEST_WEIGHED
-from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.ngrams import NgramIndex
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.planner import Planner
@@ -75,9 +75,15 @@ class SessionSpeculation:
         self.planner = Planner(pair)
         self.continuations = Continuations()
         self._pair = pair
+        self._home = VerifierKnowledge()
         self._ngrams = NgramIndex()
         self._turn_start = 0
         self._ngram_acceptance = [AcceptanceEstimate(prior) for prior in pair.ngram_acceptance]
+
+    def live_on(self, home: VerifierKnowledge) -> None:
+        """The next rounds are this verifier's."""
+        self._home = home
+        self.planner.live_on(home)
 
     def begin_turn(self, shared_length: int) -> None:
         """A new prompt, of which the first ``shared_length`` tokens are the session's as they were."""
@@ -119,12 +125,12 @@ class SessionSpeculation:
         second."""
         weighed = survivals[:LONGEST_WEIGHED]
         expected = np.concatenate(([1.0], 1.0 + np.cumsum(weighed)))
-        rates = expected / (waited + self._pair.verify.rounds(self._pair.regime(way))[1 : len(expected) + 1])
+        rates = expected / (waited + self._home.costs.rounds(self._home.regime(way))[1 : len(expected) + 1])
         return len(weighed) - int(rates[::-1].argmax())  # of equal rates the longest: its tokens cost nothing
 
     def rate(self, expected: float, length: int, waited: float) -> float:
         """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them accepted, after a wait."""
-        verified = self._pair.verify.at(1 + length, self._pair.regime(Overlap.NONE))
+        verified = self._home.costs.at(1 + length, self._home.regime(Overlap.NONE))
         return (1 + expected) / max(1e-6, waited + verified)
 
     def observe(self, candidate: Candidate, verified: int, accepted: int) -> None:

@@ -37,8 +37,8 @@ class Sharpening:
         return FACTORS[draws.index(max(draws))]
 
     def observe(self, temperature: float, factor: float, drafted: int, accepted: int) -> None:
-        """What came of a proposal drafted with ``factor``."""
-        if temperature == 0:
+        """What came of a proposal drafted with ``factor``. One that is set, and not among FACTORS, leaves nothing to learn."""
+        if temperature == 0 or factor not in FACTORS:
             return
         arms, index = self._arms[_bucket(temperature)], FACTORS.index(factor)
         keep = 1 - 1 / _WINDOW

@@ -21,6 +21,7 @@ from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, PeerError, Settings
 from slipstream.errors import SlipstreamError
+from slipstream.extras import require
 from slipstream.version import VERSION
 
 app = typer.Typer(
@@ -66,7 +67,7 @@ def up(
         while all(service.process.poll() is None for service in local.services.values()):
             signal.sigtimedwait([signal.SIGCHLD], 1.0)
         ended = next(s for s in local.services.values() if s.process.poll() is not None)
-        _fail(f"the {ended.name} service ended:\n{ended.log_tail()}")
+        _fail(ended.last_words())
 
 
 @app.command()
@@ -157,6 +158,7 @@ def version() -> None:
 @contextmanager
 def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices]:
     """LocalServices with progress on standard error, and a readable end if they cannot start."""
+    require("slipstream", "models", "orchestrator")
     status = progress.status("starting the services")
 
     def say(text: str) -> None:
@@ -191,7 +193,7 @@ def _converse(address: str, options: dict[str, Any]) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    progress.print(f"slipstream: {message}", style="red", markup=False, highlight=False)
+    progress.print(f"slipstream: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     sys.exit(1)
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -86,25 +87,20 @@ class Service:
             )
 
     def wait_until_healthy(self, timeout: float) -> None:
-        """Poll the health service. ServiceFailedError with the log's end if the process ends or time runs out."""
-        deadline = time.monotonic() + timeout
-        with grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            while time.monotonic() < deadline:
-                if self.process.poll() is not None:
-                    raise ServiceFailedError(f"the {self.name} service ended:\n{self.log_tail()}")
-                try:
-                    status = stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0).status  # type: ignore[attr-defined]
-                    if status == health_pb2.HealthCheckResponse.SERVING:
-                        return
-                except grpc.RpcError:
-                    pass
-                time.sleep(_POLL_SECONDS)
-        raise ServiceFailedError(f"the {self.name} service is not healthy after {timeout:g} s:\n{self.log_tail()}")
+        """Poll the health service. ServiceFailedError with the service's last words if it ends or time runs out."""
+        wait_until_healthy([self], timeout)
+
+    def last_words(self) -> str:
+        """Why the service ended: the line it gave as its reason, or the end of its log where it gave none."""
+        reasons = [line for line in self._lines() if line.startswith(f"{self.name}: ")]
+        return reasons[-1] if reasons else f"the {self.name} service ended:\n{self.log_tail()}"
 
     def log_tail(self, line_count: int = 12) -> str:
         """The last lines the service wrote."""
-        return "\n".join(f"  {line}" for line in self.log.read_text(errors="replace").splitlines()[-line_count:])
+        return "\n".join(f"  {line}" for line in self._lines()[-line_count:])
+
+    def _lines(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines()
 
     def stop(self, patience: float = 40.0) -> None:
         """SIGTERM, then SIGKILL if it takes too long; returns when the process is gone."""
@@ -116,6 +112,39 @@ class Service:
             self.process.kill()
             self.process.wait()
         self.log.unlink(missing_ok=True)
+
+
+def wait_until_healthy(services: Sequence[Service], timeout: float) -> None:
+    """Poll several services until each is healthy. ServiceFailedError as soon as one ends, or when time runs out."""
+    deadline = time.monotonic() + timeout
+    with ExitStack() as stack:
+        waiting = {service: _health_of(service, stack) for service in services}
+        while True:
+            for service in services:
+                if service.process.poll() is not None:
+                    raise ServiceFailedError(service.last_words())
+            waiting = {service: stub for service, stub in waiting.items() if not _is_serving(stub)}
+            if not waiting:
+                return
+            if time.monotonic() >= deadline:
+                late = next(iter(waiting))
+                raise ServiceFailedError(
+                    f"the {late.name} service is not healthy after {timeout:g} s:\n{late.log_tail()}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+def _health_of(service: Service, stack: ExitStack) -> health_pb2_grpc.HealthStub:
+    channel = stack.enter_context(grpc.insecure_channel(service.address, options=CHANNEL_OPTIONS))
+    return health_pb2_grpc.HealthStub(channel)
+
+
+def _is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
+    try:
+        status = stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0).status  # type: ignore[attr-defined]
+    except grpc.RpcError:
+        return False
+    return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
 
 class LocalServices:
@@ -146,9 +175,9 @@ class LocalServices:
             if self.draft_address:
                 self.start_draft()
             self.start_orchestrator()
-            for name, service in self.services.items():
-                self._report(f"waiting for the {name} service at {service.address}")
-                service.wait_until_healthy(self._timeout)
+            places = [f"{name} at {service.address}" for name, service in self.services.items()]
+            self._report(f"waiting for {', '.join(places)}")
+            wait_until_healthy(list(self.services.values()), self._timeout)
         except BaseException:
             self.stop()
             raise

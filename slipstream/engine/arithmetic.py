@@ -95,6 +95,9 @@ class ArithmeticModel:
         for copy in copies:
             self._slots[copy.destination] = self._slots[copy.source]
 
+    def erase_pages(self, pages: list[int]) -> None:
+        self._slots[pages] = 0
+
     def forward(self, plan: StepPlan) -> torch.Tensor:
         started = time.perf_counter()
         self._slots.reshape(-1)[plan.slots.numpy()] = plan.input_ids.numpy()[0]

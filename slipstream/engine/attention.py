@@ -136,7 +136,7 @@ def _attend_spans(
     window: int | None,
     repeats: int,
 ) -> torch.Tensor:
-    """Attention to both spans by themselves, joined by the sums of their weights (Milakov and Gimelshein 2018).
+    """Attention to both spans by themselves and a log-sum-exp merge of the two (Milakov and Gimelshein 2018).
 
     A span that a query does not see changes none of its bits: its share is exactly 0. The shares are a softmax over two
     numbers, which the library computes row by row; an exponential over all rows at once would round those at a batch's

@@ -12,16 +12,16 @@ import torch
 
 from slipstream.engine.errors import OutOfPagesError, UnsupportedModelError
 from slipstream.engine.model import Model
-from slipstream.engine.pages import PagePool
+from slipstream.engine.pages import PADDING_PAGE, PagePool
 from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, Padding, Segment, build_plan
 from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
-from slipstream.errors import SlipstreamError
 from slipstream.sampling.choose import choose
+from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.logprobs import logprobs_of
 from slipstream.sampling.outcome import TokenLogprobs
-from slipstream.sampling.row import Choice, Mask, Proposed, Row
+from slipstream.sampling.row import VOID, Choice, Mask, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
 
 MIB = 2**20
@@ -57,17 +57,22 @@ class Append:
     top_logprob_count: int | None = None
     scored: TokenSequence[int] = ()
 
+    @property
+    def row_count(self) -> int:
+        """Rows of logits: those asked for, or one to see that what was computed are numbers."""
+        return max(1, self.wanted + len(self.scored))
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:
     """What a step answers to one append: ``wanted`` choices, and the log-probabilities of ``scored``.
 
-    Or the error of this one append: its tokens are cached, but nothing can be chosen after them.
+    Or the error of this one append: nothing can be chosen after its tokens.
     """
 
     choices: list[Choice]
     scores: list[TokenLogprobs]
-    error: SlipstreamError | None = None
+    error: Exception | None = None
 
 
 class Engine:
@@ -121,14 +126,40 @@ class Engine:
         self.step_times = points
         return points
 
+    def give_back(self, sequence: Sequence) -> None:
+        """A sequence is gone: its pages are others', its structure's matcher too."""
+        self.cache.release(sequence)
+        self.structures.forget(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Throw away what was written for a sequence and cannot be trusted: it forgets all its tokens, and the pages that
+        nobody shares are erased, with the padding page. Raises what the device raises if it cannot compute any more."""
+        self.model.erase_pages([PADDING_PAGE, *(page for page in sequence.pages if self.pool.writable(page))])
+        self.cache.release(sequence)
+
+    def steps(
+        self, appends: TokenSequence[Append], count: int, interrupted: Callable[[], bool] = lambda: False
+    ) -> list[list[Appended]]:
+        """For each append what a step answers, or with a ``count`` above 1 what so many steps answer (`run_on`), one after
+        another: fewer where a run ends early or finds no pages."""
+        if count > 1:
+            try:
+                return self.run_on(appends, count, interrupted)
+            except OutOfPagesError:
+                pass
+        return [[answer] for answer in self.step(appends)]
+
     def step(self, appends: TokenSequence[Append]) -> list[Appended]:
-        """One forward; for each append its chosen tokens, ``wanted`` of them, and what else it asks for."""
+        """One forward; for each append its chosen tokens, ``wanted`` of them, and what else it asks for.
+
+        An append whose logits are not finite numbers gets an error, and its sequence is discarded.
+        """
         segments = [
             Segment(
                 tokens=append.sequence.tokens[len(append.sequence) - append.token_count :],
                 start=len(append.sequence) - append.token_count,
                 pages=append.sequence.pages,
-                wanted=append.wanted + len(append.scored),
+                wanted=append.row_count,
             )
             for append in appends
         ]
@@ -136,7 +167,12 @@ class Engine:
         plan = build_plan(segments, self.page_size, self.model.device, self._padding, self._slot_count)
         logits = self.model.forward(plan)
         self.step_count += 1
-        return self._answer(appends, logits)
+        finite = logits.amax(dim=-1).isfinite().tolist()  # one that is NaN makes the largest NaN
+        answers = self._answer(appends, logits, finite)
+        for append, answer in zip(appends, answers, strict=True):
+            if isinstance(answer.error, LogitsNotFiniteError):
+                self.discard(append.sequence)
+        return answers
 
     @property
     def runs_on(self) -> bool:
@@ -145,9 +181,10 @@ class Engine:
 
     def run_on(
         self, appends: TokenSequence[Append], count: int, interrupted: Callable[[], bool] = lambda: False
-    ) -> list[list[Choice]]:
-        """What ``count`` steps would choose after the appended tokens, each token appended for the next: for each append its
-        choices, fewer if one is among the rule's end tokens or the run was ``interrupted``, which is asked after each step.
+    ) -> list[list[Appended]]:
+        """What ``count`` steps would answer after the appended tokens, each choice appended for the next: for each append
+        one choice a step, fewer if one is among the rule's end tokens or the run was ``interrupted``, which is asked after
+        each step. Or the one error of a sequence that was discarded, as in `step`.
 
         All have one rule and as many appended tokens, which take a step each. All steps are planned once. The last token is
         not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has changed.
@@ -164,9 +201,18 @@ class Engine:
         run = Run(sequences, starts, appends[0].rule, given, count, interrupted)
         self.model.run_on(plan, run.next_tokens)
         self.step_count += run.step_count
-        for sequence, start, length in zip(sequences, starts, run.lengths, strict=True):
-            self.cache.truncate(sequence, start + length - 1)
-        return run.choices()
+        return [
+            self._run_answers(sequence, start, choices)
+            for sequence, start, choices in zip(sequences, starts, run.choices(), strict=True)
+        ]
+
+    def _run_answers(self, sequence: Sequence, start: int, choices: list[Choice]) -> list[Appended]:
+        error = next((c.fault for c in choices if isinstance(c.fault, LogitsNotFiniteError)), None)
+        if error is not None:
+            self.discard(sequence)
+            return [Appended([], [], error)]
+        self.cache.truncate(sequence, start + len(choices) - 1)
+        return [Appended([choice], []) for choice in choices]
 
     def _make_room(self, sequences: list[Sequence], count: int) -> None:
         """Extend all by ``count`` tokens yet unknown, or none."""
@@ -179,23 +225,24 @@ class Engine:
                 self.cache.truncate(sequence, min(length, len(sequence)))
             raise
 
-    def _answer(self, appends: TokenSequence[Append], logits: torch.Tensor) -> list[Appended]:
+    def _answer(self, appends: TokenSequence[Append], logits: torch.Tensor, finite: list[bool]) -> list[Appended]:
         """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""
         rows: list[Row] = []
         chosen_rows: list[int] = []
         answers: list[Appended] = []
-        at = 0
+        end = 0
         for append in appends:
-            at += len(append.scored)
-            try:
+            start, end = end, end + append.row_count
+            try:  # what fails for one sequence the others must not feel
+                if not all(finite[start:end]):
+                    raise LogitsNotFiniteError
                 rows.extend(self._rows(append))
-                chosen_rows.extend(range(at, at + append.wanted))
+                chosen_rows.extend(range(end - append.wanted, end))
                 answers.append(Appended([], []))
-            except SlipstreamError as error:  # one sequence's structure failed; the others must not feel it
+            except Exception as error:
                 answers.append(Appended([], [], error))
-            at += append.wanted
         if rows:
-            choices = iter(choose(logits if len(rows) == at else logits[chosen_rows], rows))
+            choices = iter(_choose_apart(logits if len(rows) == end else logits[chosen_rows], rows))
             for append, answer in zip(appends, answers, strict=True):
                 if answer.error is None:
                     answer.choices.extend(next(choices) for _ in range(append.wanted))
@@ -226,11 +273,11 @@ class Engine:
         counts: list[int] = []
         at = 0
         for append, answer in zip(appends, answers, strict=True):
-            end = at + len(append.scored) + append.wanted
+            end = at + append.row_count
             if append.top_logprob_count is not None and answer.error is None:
-                rows.extend(range(at, end))
+                rows.extend(range(end - append.wanted - len(append.scored), end))
                 tokens.extend([*append.scored, *(max(0, choice.token) for choice in answer.choices)])
-                counts.extend([append.top_logprob_count] * (end - at))
+                counts.extend([append.top_logprob_count] * (append.wanted + len(append.scored)))
             at = end
         if not rows:
             return
@@ -240,3 +287,21 @@ class Engine:
                 answer.scores.extend(next(scores) for _ in append.scored)
                 for choice in answer.choices:
                     choice.logprobs = next(scores)
+
+
+def _choose_apart(logits: torch.Tensor, rows: TokenSequence[Row]) -> list[Choice]:
+    """`choose`; where it fails, each row by itself, so that only those fail that make it. Raises if all do."""
+    try:
+        return choose(logits, rows)
+    except Exception:
+        choices = [_choose_alone(logits[index : index + 1], row) for index, row in enumerate(rows)]
+        if all(choice.fault is not None for choice in choices):
+            raise
+        return choices
+
+
+def _choose_alone(logits: torch.Tensor, row: Row) -> Choice:
+    try:
+        return choose(logits, [row])[0]
+    except Exception as error:
+        return Choice(VOID, math.inf, fault=error)

@@ -8,7 +8,9 @@ SlipstreamError
 ├── UnknownHandleError     the handle was never given, was closed, or its lease ended
 ├── SequenceTooShortError  base_length is past what the handle's cache holds
 ├── StaleRoundError        a round older than the last, or overtaken by a newer one
+├── RoundConflictError     a round's number again, but other content
 ├── InvalidItemError       an item's field is wrong
+├── ModelThreadFailedError the model cannot compute any more; the service ends
 └── UnsupportedModelError  the model cannot be served; said at start
 """
 
@@ -69,11 +71,25 @@ class StaleRoundError(SlipstreamError):
     reason = "STALE_ROUND"
 
 
+class RoundConflictError(SlipstreamError):
+    """A round number that was asked before, with other content: a new round needs a new number."""
+
+    code = Code.ABORTED
+    reason = "ROUND_CONFLICT"
+
+
 class InvalidItemError(SlipstreamError):
     """A field of an item is wrong."""
 
     code = Code.INVALID_ARGUMENT
     reason = "INVALID_ITEM"
+
+
+class ModelThreadFailedError(SlipstreamError):
+    """The model cannot compute any more: its service is about to end and may come back."""
+
+    code = Code.UNAVAILABLE
+    reason = "MODEL_THREAD_FAILED"
 
 
 class UnsupportedModelError(SlipstreamError):

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from slipstream.engine.engine import Engine
-from slipstream.engine.errors import SequenceLimitError, StaleRoundError
+from slipstream.engine.errors import RoundConflictError, SequenceLimitError, StaleRoundError, UnknownHandleError
 from slipstream.engine.job import Job
 from slipstream.engine.leases import Leases
-from slipstream.engine.model_thread import BatchLimits, Load, ModelThread
+from slipstream.engine.load import Load
+from slipstream.engine.model_thread import ModelThread
+from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.rule import SamplingRule
 
 log = logging.getLogger(__name__)
+
+_CLOSED_COUNT = 10_000
+"""Handles remembered as closed: one may be closed before the item comes that would have opened it."""
+
+_LONGEST_HANDLE = 64
+"""No longer one can be opened, and so none needs to be remembered."""
 
 JobT = TypeVar("JobT", bound=Job)
 
@@ -36,6 +44,7 @@ class HostLimits:
 @dataclass(slots=True)
 class _Round(Generic[JobT]):
     number: int
+    content: object
     job: JobT
     answer: asyncio.Future[JobT]
 
@@ -48,6 +57,7 @@ class EngineHost(Generic[JobT]):
         self._leases = Leases()
         self._sequences: dict[str, Sequence] = {}
         self._rounds: dict[str, _Round[JobT]] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
         self._answers: dict[Job, asyncio.Future[JobT]] = {}
         self._on_parts: dict[Job, Callable[[list[Job]], None]] = {}
         self._loop = asyncio.get_running_loop()
@@ -78,10 +88,15 @@ class EngineHost(Generic[JobT]):
         return handle, self._open(handle, lease_seconds)
 
     def open_as(self, handle: str, lease_seconds: float | None) -> None:
-        """A handle under a name that the caller has chosen, unless it is open already. SequenceLimitError."""
+        """A handle under a name that the caller has chosen, unless it is open already.
+
+        SequenceLimitError, or UnknownHandleError if it was closed: nobody would ever close it again.
+        """
         if self._leases.holds(handle):
             return
-        self.close(handle)  # its lease ended just now
+        if handle in self._closed:
+            raise UnknownHandleError(f"handle {handle!r} was closed")
+        self._end(handle)  # its lease ended just now
         self._open(handle, lease_seconds)
 
     def _open(self, handle: str, lease_seconds: float | None) -> float:
@@ -99,7 +114,14 @@ class EngineHost(Generic[JobT]):
         self._leases.renew(handle)
 
     def close(self, handle: str) -> None:
-        """Give a handle's pages back; nothing happens if it is not open."""
+        """Give a handle's pages back, and never open it again, even if it was not open yet."""
+        if len(handle) <= _LONGEST_HANDLE:
+            self._closed[handle] = None
+        if len(self._closed) > _CLOSED_COUNT:
+            self._closed.popitem(last=False)
+        self._end(handle)
+
+    def _end(self, handle: str) -> None:
         self.on_closed(handle)
         self._leases.end(handle)
         self._rounds.pop(handle, None)
@@ -122,17 +144,24 @@ class EngineHost(Generic[JobT]):
         number: int,
         make_job: Callable[[Sequence], JobT],
         on_parts: Callable[[list[Job]], None] | None = None,
+        *,
+        content: object,
     ) -> JobT:
         """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished older one is dropped.
 
-        ``on_parts`` is told of parts of a job that has split, as they end, if the job ends later than they.
-        UnknownHandleError, StaleRoundError, QueueFullError, or what the job itself fails with.
+        ``content`` is all that was asked: a repeated round's must equal it. ``on_parts`` is told of parts of a job that has
+        split, as they end, if the job ends later than they.
+        UnknownHandleError, StaleRoundError, RoundConflictError, QueueFullError, or what the job itself fails with.
         """
         self._leases.renew(handle)
         last = self._rounds.get(handle)
         if last is not None and number < last.number:
             raise StaleRoundError(f"round {number} comes after round {last.number}", last_round=last.number)
         if last is not None and number == last.number:
+            if content != last.content:
+                raise RoundConflictError(
+                    f"round {number} was asked before with other content; a new round takes a new number"
+                )
             return await asyncio.shield(last.answer)
         job = make_job(self._sequences[handle])
         answer: asyncio.Future[JobT] = self._loop.create_future()
@@ -142,14 +171,17 @@ class EngineHost(Generic[JobT]):
         self._answers[job] = answer
         if on_parts is not None:
             self._on_parts[job] = on_parts
-        self._rounds[handle] = _Round(number, job, answer)
+        self._rounds[handle] = _Round(number, content, job, answer)
         return await asyncio.shield(answer)
 
     async def close_all(self) -> None:
-        """Stop sweeping and computing."""
+        """Stop sweeping and computing. ModelThreadFailedError if computing had ended by itself: who hears nothing else, like
+        the process's exit status, must not say that all is well."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         await asyncio.to_thread(self._thread.stop)
+        if self._thread.failure is not None:
+            raise self._thread.failure
 
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop
@@ -186,4 +218,4 @@ class EngineHost(Generic[JobT]):
                     self._leases.extend(handle)  # a long prefill is not idleness
                     continue
                 log.info("lease of %s ended; its pages come back", handle)
-                self.close(handle)
+                self._end(handle)

@@ -33,6 +33,12 @@ class JobTiming:
     """By how much prompts made the forwards longer that this job waited for or took part in; set when it ends."""
     finished: float = 0.0
 
+    def follow(self, part: JobTiming) -> None:
+        """A part has ended: its forwards are this job's too, if it took as many as any."""
+        if part.forward_count >= self.forward_count:
+            self.forward, self.forward_count = part.forward, part.forward_count
+            self.step_token_count = part.step_token_count
+
     @property
     def queue(self) -> float:
         """Seconds from arrival to the first forward."""
@@ -55,6 +61,10 @@ class Statement:
     def committed_length(self) -> int:
         """Length of the committed tokens after this statement."""
         return self.base_length + len(self.tail)
+
+
+Fork = Callable[[str, int], Sequence]
+"""Gives a fork of a job's sequence under a name, cut to a length. It is given back when the job over it ends."""
 
 
 class Job:
@@ -89,6 +99,8 @@ class Job:
         first choices test under the ratio test; a ``logprobs.prompt`` is the tail here."""
         self.sequence = sequence
         self.statement = statement
+        self.committed_length = statement.committed_length
+        """Tokens of the sequence from here on are guesses, and are never shared."""
         self.rule = rule
         self.pending = [*statement.tail, *uncommitted]
         self.wanted = wanted
@@ -97,6 +109,8 @@ class Job:
         self.timing = JobTiming()
         self.prefilled_count = 0
         self.candidate_count = 0
+        self.is_prompt = False
+        """Whether a prompt's tokens are pending, or what follows it to its first choices."""
         self._prompt_left = 0
         self._overtaken = False
         self._length_limit = length_limit
@@ -116,12 +130,14 @@ class Job:
         self._overtaken = True
 
     def advance(self, choices: list[Choice]) -> bool:
-        """Take the ``wanted`` choices. True if the job is done; else ``pending`` and ``wanted`` are set anew."""
+        """Take the ``wanted`` choices. True if the job is done; else ``pending`` and ``wanted`` are set anew.
+
+        Raises the fault of a choice that the job cannot do without.
+        """
         raise NotImplementedError
 
-    def split(self, cache: SequenceCache) -> list[Job]:
-        """After `advance` returned True: jobs over forks to go on with, this job their ``parent``. Their forks are given
-        back when they end."""
+    def split(self, fork: Fork) -> list[Job]:
+        """After `advance` returned True: jobs over forks to go on with, this job their ``parent``."""
         return []
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
@@ -138,6 +154,7 @@ class Job:
         self._prompt_left = (
             self.prefilled_count - 1 if self.prefilled_count > ROUND_TAIL else 0
         )  # a round's is the last
+        self.is_prompt = self._prompt_left > 0
         del self.pending[:present]
 
     def _check(self, context_length: int, vocabulary_size: int) -> None:
@@ -169,7 +186,7 @@ class Job:
             count,
             wanted=max(0, self.wanted - len(self.choices) - len(self.pending)),
             rule=self.rule,
-            committed_length=self.statement.committed_length,
+            committed_length=self.committed_length,
             prompt_count=prompt_count,
             drafting=self.drafting,
             candidate_count=self.candidate_count,
@@ -184,9 +201,13 @@ class Job:
         self.tail_logprobs.extend(answer.scores)
         if self.pending:
             return False
+        self.is_prompt = False
         choices, self.choices = self.choices, []
         return self.advance(choices)
 
 
-Finished = Callable[[list[tuple["Job", Exception | None]]], None]
-"""Told after each step which jobs ended, and with what error if they failed. Called on the model thread."""
+Ended = tuple[Job, Exception | None]
+"""A job that has ended, and with what error if it failed."""
+
+Finished = Callable[[list[Ended]], None]
+"""Told after each step which jobs ended. Called on the model thread."""

@@ -41,6 +41,12 @@ class KvMemory:
         self.values = [reserve(shape, shape.value_size) for shape in layers]
         self.byte_count = sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
 
+    def erase(self, pages: list[int]) -> None:
+        """Overwrite pages with zeros, and wait until that is done."""
+        for memory in (*self.keys, *self.values):
+            memory[pages] = 0
+            memory[pages[-1], 0, 0, 0].item()  # a device that is lost says so only when something is read back
+
     def copy(self, copies: list[PageCopy]) -> None:
         """Copy whole pages, in order."""
         for copy in copies:

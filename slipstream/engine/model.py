@@ -40,6 +40,10 @@ class Model(Protocol):
     def copy_pages(self, copies: list[PageCopy]) -> None:
         """Copy whole pages, in order."""
 
+    def erase_pages(self, pages: list[int]) -> None:
+        """Overwrite pages with zeros: what they hold cannot be trusted, and a masked key must still be a finite number. Raises
+        what the device raises, at once, if it cannot compute any more."""
+
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the model's dtype."""
 

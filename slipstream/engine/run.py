@@ -9,8 +9,7 @@ import torch
 
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.choose import choose, is_plain_argmax
-from slipstream.sampling.coupled import choose_likeliest
-from slipstream.sampling.row import Choice, Row
+from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
 
 
@@ -38,7 +37,7 @@ class Run:
         self._interrupted = interrupted
         first = sequences[0]
         self._plain = is_plain_argmax(Row(rule, starts[0], first.tokens, drafting=True))
-        self._rows: list[torch.Tensor] = []
+        self._logits: list[torch.Tensor] = []
         self._choices: list[list[Choice]] = []
 
     def next_tokens(self, logits: torch.Tensor) -> list[int] | None:
@@ -49,11 +48,12 @@ class Run:
             return [s.tokens[start + index] for s, start in zip(self._sequences, self._starts, strict=True)]
         tokens = self._choose(logits, index)
         for at, token in enumerate(tokens):
-            if token in self._rule.end_token_ids:
+            if token in self._rule.end_token_ids or token == VOID:
                 self.lengths[at] = min(self.lengths[at], index + 1)
         if index + 1 == max(self.lengths) or self._interrupted():
             self.lengths = [min(length, index + 1) for length in self.lengths]
             return None
+        tokens = [max(0, token) for token in tokens]  # after what ends a sequence's run any token will do
         for sequence, start, token in zip(self._sequences, self._starts, tokens, strict=True):
             sequence.tokens[start + index] = token
         return tokens
@@ -61,19 +61,22 @@ class Run:
     def choices(self) -> list[list[Choice]]:
         """Each sequence's choices."""
         if self._plain:
-            flat = choose_likeliest(torch.cat(self._rows).float(), candidate_count=0)
             width = len(self._sequences)
+            rows = [row for index in range(len(self._logits)) for row in self._rows_at(index)]
+            flat = choose(torch.cat(self._logits), rows)
             self._choices = [flat[start : start + width] for start in range(0, len(flat), width)]
         return [[step[at] for step in self._choices[:length]] for at, length in enumerate(self.lengths)]
 
     def _choose(self, logits: torch.Tensor, index: int) -> list[int]:
         if self._plain:
-            self._rows.append(logits.clone())  # described together at the end
+            self._logits.append(logits.clone())  # described together at the end
             tokens: list[int] = logits.argmax(dim=-1).tolist()
             return tokens
-        rows = [
+        self._choices.append(choose(logits, self._rows_at(index)))
+        return [choice.token for choice in self._choices[-1]]
+
+    def _rows_at(self, index: int) -> list[Row]:
+        return [
             Row(self._rule, start + index, sequence.tokens, drafting=True)
             for sequence, start in zip(self._sequences, self._starts, strict=True)
         ]
-        self._choices.append(choose(logits, rows))
-        return [choice.token for choice in self._choices[-1]]

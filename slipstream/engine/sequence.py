@@ -22,6 +22,8 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     """Chain keys of the first full, committed pages."""
+    is_fork: bool = False
+    """Whether it will soon be gone: it lives as long as one part of a job."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -121,10 +123,10 @@ class SequenceCache:
             self.pool.publish(sequence.pages[index], sequence.keys[index])
 
     def fork(self, sequence: Sequence, handle: str) -> Sequence:
-        """A second sequence over the same pages; whichever writes first gets a copy of the last page."""
+        """A second sequence over the same pages, copy-on-write: whichever writes first gets a copy of the last page."""
         for page in sequence.pages:
             self.pool.acquire(page)
-        return Sequence(handle, list(sequence.tokens), list(sequence.pages), list(sequence.keys))
+        return Sequence(handle, list(sequence.tokens), list(sequence.pages), list(sequence.keys), is_fork=True)
 
     def release(self, sequence: Sequence) -> None:
         """Give all pages back and forget the tokens."""

@@ -6,13 +6,21 @@ from collections import OrderedDict
 
 from slipstream.engine.errors import InvalidItemError
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.matcher import Matcher, StructureCompiler, StructureFailedError
+from slipstream.sampling.matcher import Matcher
 from slipstream.sampling.row import Mask
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure
+from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.sampling.structure_errors import StructureFailedError
 
 _MAX_MATCHERS = 64
 """A matcher and what it has found on its way may take megabytes."""
+
+_MAX_FORK_MATCHERS = 512
+"""Of forks: eight of eight sessions each would leave no room for the sessions' own, and all would be made anew at each step.
+They share what they find with one another (`slipstream.sampling.matcher`) and are gone with their job."""
+
+_Matchers = OrderedDict[Sequence, tuple[Structure, Matcher]]
 
 
 class Structures:
@@ -24,7 +32,8 @@ class Structures:
     def __init__(self) -> None:
         self.compiler: StructureCompiler | None = None
         """Set once, before the first step; without it no rule may have a structure."""
-        self._matchers: OrderedDict[Sequence, tuple[Structure, Matcher]] = OrderedDict()  # least recently used first
+        self._matchers: _Matchers = OrderedDict()  # least recently used first
+        self._forks: _Matchers = OrderedDict()
 
     def masks(self, sequence: Sequence, rule: SamplingRule, wanted: int, committed_length: int) -> list[Mask | None]:
         """What may be chosen after each of the last ``wanted`` tokens; None after a guess that breaks the structure.
@@ -49,15 +58,20 @@ class Structures:
 
     def forget(self, sequence: Sequence) -> None:
         """A sequence is gone."""
-        self._matchers.pop(sequence, None)
+        self._of(sequence)[0].pop(sequence, None)
+
+    def _of(self, sequence: Sequence) -> tuple[_Matchers, int]:
+        """Where a sequence's matcher is kept, and with how many at most."""
+        return (self._forks, _MAX_FORK_MATCHERS) if sequence.is_fork else (self._matchers, _MAX_MATCHERS)
 
     def _matcher(self, sequence: Sequence, structure: Structure) -> Matcher:
-        known = self._matchers.pop(sequence, None)
+        matchers, most = self._of(sequence)
+        known = matchers.pop(sequence, None)
         if known is None or known[0] != structure:
             if self.compiler is None:
                 raise InvalidItemError("this service was started without structured output", field="rule.structure")
             known = (structure, self.compiler.matcher(structure))
-        self._matchers[sequence] = known
-        if len(self._matchers) > _MAX_MATCHERS:
-            self._matchers.popitem(last=False)
+        matchers[sequence] = known
+        if len(matchers) > most:
+            matchers.popitem(last=False)
         return known[1]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
-from slipstream.engine import activations, attention, capture, packing
+from slipstream.engine import activations, attention, capture, packing, rotary
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
+from slipstream.engine.loading import DTYPES, load_pretrained
 from slipstream.engine.model import Choose, run_by_forwards
 from slipstream.engine.onnx_steps import build_onnx_steps
 from slipstream.engine.plan import StepPlan
@@ -22,8 +22,6 @@ from slipstream.sampling.rule import SamplingDefaults
 
 _PROBE_ROWS = 8
 _FINGERPRINT_VALUES = 64
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class TransformersModel:
@@ -38,7 +36,8 @@ class TransformersModel:
         config = model.config.get_text_config()
         self.architecture = type(model).__name__
         self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
-        self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**20)
+        declared = int(getattr(config, "max_position_embeddings", 0) or 2**20)
+        self.context_length = rotary.steady_context_length(config, declared)
         self.end_token_ids = _end_token_ids(generation, config)
         self.sampling_defaults = _sampling_defaults(generation)
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
@@ -62,28 +61,8 @@ class TransformersModel:
     @classmethod
     def load(cls, name: str, *, device: str, dtype: str, single_rows: bool = False) -> TransformersModel:
         """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be served."""
-        source = Path(name).expanduser()
-        if source.exists() and not (source / "config.json").exists():
-            raise UnsupportedModelError(f"{name} has no config.json: it is not a transformers model directory")
-        if not source.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-            raise UnsupportedModelError(f"there is no model directory {name}")
-        try:
-            config = AutoConfig.from_pretrained(name)
-            _refuse_foreign(config)
-            torch_device = torch.device(device)
-            model = AutoModelForCausalLM.from_pretrained(
-                name, config=config, dtype=DTYPES[dtype], attn_implementation=attention.NAME
-            )
-            model = model.to(torch_device).eval().requires_grad_(False)
-            generation = model.generation_config or GenerationConfig()
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            if error.args == (attention.NAME,):  # Falcon, GPT-J and GPT-Neo look their class up by this name
-                raise UnsupportedModelError(
-                    f"{_architecture(config)} has attention classes of its own; only attention through transformers' "
-                    "attention interface can be served"
-                ) from error
-            raise UnsupportedModelError(f"cannot load {name} on {device} as {dtype}: {error}") from error
-        return cls(model, generation, single_rows=single_rows)
+        model = load_pretrained(name, device=device, dtype=dtype)
+        return cls(model, model.generation_config or GenerationConfig(), single_rows=single_rows)
 
     def reserve(self, page_count: int, page_size: int) -> int:
         self._memory = KvMemory(self._layers, page_count, page_size, self._model.dtype, self.device)
@@ -92,6 +71,10 @@ class TransformersModel:
     def copy_pages(self, copies: list[PageCopy]) -> None:
         assert self._memory is not None, "reserve() comes first"
         self._memory.copy(copies)
+
+    def erase_pages(self, pages: list[int]) -> None:
+        assert self._memory is not None, "reserve() comes first"
+        self._memory.erase(pages)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
@@ -120,22 +103,6 @@ class TransformersModel:
 
 def _is_plain(model: Any) -> bool:
     return bool(model.device.type == "cpu" and model.dtype == torch.float32)
-
-
-def _architecture(config: Any) -> str:
-    return str((getattr(config, "architectures", None) or [type(config).__name__])[0])
-
-
-def _refuse_foreign(config: Any) -> None:
-    name = _architecture(config)
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(f"{name} is an encoder-decoder; only decoder-only models can be served")
-    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
-    foreign = kinds - {"full_attention", "sliding_attention"}
-    if foreign:
-        raise UnsupportedModelError(
-            f"{name} has layers of {', '.join(sorted(foreign))}; only full and sliding-window attention can be served"
-        )
 
 
 def _probe_packed(model: Any, least_weights: int) -> list[LayerShape]:

@@ -20,9 +20,14 @@ from slipstream.engine.plan import Padding
 from slipstream.errors import SlipstreamError
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
-from slipstream.hosting.tokenizer_files import TOKENIZER_FILE, embedded_directory, load_tokenizer_files
+from slipstream.hosting.tokenizer_files import (
+    TOKENIZER_FILE,
+    embedded_directory,
+    load_tokenizer_files,
+    refuse_tokens_without_rows,
+)
 from slipstream.rpc.server import Server
-from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.structure_compiler import StructureCompiler
 from slipstream.telemetry.tracing import configure_tracing
 from slipstream.wire.v1 import model_pb2_grpc
 
@@ -74,15 +79,16 @@ async def _serve(
     )
     name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
     step_times: list[tuple[int, float]] = []
+    tokenizer = await asyncio.to_thread(load_tokenizer_files, name)  # first, for it may be refused in no time
 
     def load() -> Engine:  # on the model thread, as everything that computes
         engine = _load(settings, name, padding)
+        refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
         step_times.extend(engine.profile(profile_seconds))
         return engine
 
     host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits())
     engine = await host.start()
-    tokenizer = await asyncio.to_thread(load_tokenizer_files, name)
     engine.structures.compiler = StructureCompiler(
         tokenizer.files[TOKENIZER_FILE], engine.model.vocabulary_size, engine.model.end_token_ids
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import sys
+from typing import Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from slipstream.engine.host import HostLimits
-from slipstream.engine.model_thread import BatchLimits
+from slipstream.engine.schedule import BatchLimits
 
 
 class ModelServiceSettings(BaseSettings):
@@ -51,3 +53,21 @@ class ModelServiceSettings(BaseSettings):
     def host_limits(self) -> HostLimits:
         """The host's part."""
         return HostLimits(self.max_sequence_count, self.default_lease_seconds, self.max_lease_seconds)
+
+
+SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+
+
+def read_settings(kind: type[SettingsT], service_name: str) -> SettingsT:
+    """The settings that flags and environment variables make. Exits with one readable line if any is wrong."""
+    try:
+        return kind()
+    except ValidationError as error:
+        sys.exit(f"{service_name}: {'; '.join(map(_sentence, error.errors()))}")
+
+
+def _sentence(fault: ErrorDetails) -> str:
+    flag = "--" + ".".join(map(str, fault["loc"])).replace("_", "-")
+    if fault["type"] == "missing":
+        return f"{flag} is needed; --help explains it"
+    return f"{flag} {fault['msg'].removeprefix('Input ')}, but is {fault['input']!r}"

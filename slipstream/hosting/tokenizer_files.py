@@ -11,11 +11,22 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
+from slipstream.engine.checkpoint import directory_of, one_line
 from slipstream.engine.errors import UnsupportedModelError
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
+
+_VOCABULARIES = (
+    (TOKENIZER_FILE,),
+    ("vocab.json", "merges.txt"),
+    ("tokenizer.model",),
+    ("spiece.model",),
+    ("vocab.txt",),
+    ("tekken.json",),
+)
+"""Files that transformers makes a tokenizer of, any of these together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,8 @@ class TokenizerFiles:
 
     files: dict[str, bytes]
     fingerprint: str
+    token_count: int
+    """One more than the largest id that a text can have; placeholders for images and the like do not count."""
 
 
 def load_tokenizer_files(model: str) -> TokenizerFiles:
@@ -32,11 +45,19 @@ def load_tokenizer_files(model: str) -> TokenizerFiles:
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
     from transformers import AutoTokenizer  # seconds that the paper model can do without
 
+    from slipstream.engine.loading import heard, read_config
+
+    directory = directory_of(model, weights=False)
+    read_config(directory, model)
+    _refuse_absent(directory, model)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        with heard(model):
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
         backend = tokenizer.backend_tokenizer
-    except (OSError, ValueError, AttributeError) as error:
-        raise UnsupportedModelError(f"{model} has no tokenizer that tokenizers can load: {error}") from error
+    except Exception as error:  # any of transformers' and of tokenizers'
+        raise UnsupportedModelError(
+            f"the tokenizer of {model} cannot be loaded: {one_line(error)}; it needs a whole {TOKENIZER_FILE}"
+        ) from error
     backend.no_padding()
     backend.no_truncation()
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
@@ -44,14 +65,42 @@ def load_tokenizer_files(model: str) -> TokenizerFiles:
     return _bundle(backend, special, template if isinstance(template, str) else None)
 
 
+def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model: str) -> None:
+    """UnsupportedModelError if a text can have a token that a model of so many rows has no embedding for."""
+    if tokenizer.token_count > row_count:
+        raise UnsupportedModelError(
+            f"the tokenizer of {model} knows {tokenizer.token_count} tokens, but its embedding and logits have {row_count} "
+            "rows: give it the tokenizer that it was trained with, or resize its embeddings"
+        )
+
+
+def _refuse_absent(directory: Path, model: str) -> None:
+    """Without any file transformers makes an empty tokenizer for some families."""
+    if not any(all((directory / name).exists() for name in names) for names in _VOCABULARIES):
+        raise UnsupportedModelError(
+            f"{model} has no tokenizer: it needs {TOKENIZER_FILE}, which a fast tokenizer's save_pretrained writes"
+        )
+
+
 def _bundle(tokenizer: Tokenizer, special_tokens: dict[str, str], template: str | None) -> TokenizerFiles:
     digest = hashlib.sha256()
     for token, index in sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda pair: pair[1]):
         digest.update(f"{index}\t{token}\n".encode())
+    count = _token_count(tokenizer, special_tokens, template or "")
     files = {TOKENIZER_FILE: tokenizer.to_str().encode(), CONFIG_FILE: json.dumps(special_tokens).encode()}
     if template is not None:
         files[TEMPLATE_FILE] = template.encode()
-    return TokenizerFiles(files, digest.hexdigest())
+    return TokenizerFiles(files, digest.hexdigest(), count)
+
+
+def _token_count(tokenizer: Tokenizer, special_tokens: dict[str, str], template: str) -> int:
+    ends = {special_tokens.get(name) for name in ("bos_token", "eos_token")}
+    placeholders = {
+        index
+        for index, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special and token.content not in template and token.content not in ends
+    }
+    return 1 + max(set(tokenizer.get_vocab(with_added_tokens=True).values()) - placeholders, default=-1)
 
 
 _PAPER_TEMPLATE = (

@@ -105,13 +105,14 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._waiting: dict[Key, Sink[ResultT]] = {}
         self._outbox: Outbox[ItemT] = Outbox()
         self._run: asyncio.Task[None] | None = None
+        self._closed = False
 
     def send(self, item: ItemT, sink: Sink[ResultT]) -> None:
         """Send an item without waiting. ``sink`` gets its results until it says that one was the last, is told that no other
         follows, or is withdrawn."""
         byte_count = item.ByteSize()
-        if not fits(byte_count):
-            sink.lose(ItemTooLargeError(byte_count))
+        if self._closed or not fits(byte_count):
+            sink.lose(_closed() if self._closed else ItemTooLargeError(byte_count))
             return
         if self._run is None:
             self._run = asyncio.create_task(self._converse())
@@ -135,14 +136,18 @@ class ItemStream(Generic[ItemT, ResultT]):
             self.withdraw(item, sink)
 
     async def close(self) -> None:
-        """End the stream."""
-        if self._run is not None:
-            self._run.cancel()
-            await asyncio.wait([self._run])
+        """End the stream, and fail what waits and whatever is still sent."""
+        self._closed = True
+        run = self._run
+        if run is not None:
+            run.cancel()
+            await asyncio.wait([run])
+        if self._run is not None:  # it was cancelled before it began
+            self._end(_closed())
 
     async def _converse(self) -> None:
         """One stream from its opening to its end, whatever ends it."""
-        error: PeerError = StreamLostError("the stream was closed on our side")
+        error: PeerError = _closed()
         try:
             error = await self._carry()
         except Exception as failure:
@@ -185,7 +190,7 @@ class ItemStream(Generic[ItemT, ResultT]):
         except Exception as failure:
             log.exception("a result cannot be understood")
             self._waiting.pop(key, None)
-            sink.lose(BadResultError(failure))
+            _tell(sink, BadResultError(failure))
             return
         if last:
             self._waiting.pop(key, None)
@@ -203,4 +208,16 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._outbox = Outbox()
         self._run = None
         for sink in waiting.values():
-            sink.lose(error)
+            _tell(sink, error)
+
+
+def _closed() -> StreamLostError:
+    return StreamLostError("the stream was closed on our side")
+
+
+def _tell(sink: Sink[Any], error: PeerError) -> None:
+    """What one sink makes of it is no reason not to tell the others."""
+    try:
+        sink.lose(error)
+    except Exception:
+        log.exception("whoever waited failed on hearing %s", error)

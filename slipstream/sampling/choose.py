@@ -10,6 +10,7 @@ import torch
 
 from slipstream.sampling import ratio
 from slipstream.sampling.coupled import choose_coupled, choose_likeliest
+from slipstream.sampling.faults import fault_of
 from slipstream.sampling.filters import apply_filters, is_processed
 from slipstream.sampling.row import VOID, Choice, Row
 
@@ -25,14 +26,19 @@ class _Kind(Enum):
 
 
 def choose(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice]:
-    """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype. A row depends on no other."""
+    """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype, or its fault. A row depends on no
+    other."""
     filtered = apply_filters(logits, rows)
-    by_kind: defaultdict[_Kind, list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        by_kind[_kind(row)].append(index)
-    if len(by_kind) == 1:
-        return _choose(next(iter(by_kind)), filtered, rows)
     choices: dict[int, Choice] = {}
+    by_kind: defaultdict[_Kind, list[int]] = defaultdict(list)
+    for index, (row, largest) in enumerate(zip(rows, filtered.amax(dim=-1).tolist(), strict=True)):
+        fault = None if row.is_void else fault_of(largest, row.position)
+        if fault is None:
+            by_kind[_kind(row)].append(index)
+        else:
+            choices[index] = Choice(VOID, float("inf"), fault=fault)
+    if len(by_kind) == 1 and not choices:
+        return _choose(next(iter(by_kind)), filtered, rows)
     for kind, indices in by_kind.items():
         chosen = _choose(kind, filtered[indices], [rows[index] for index in indices])
         choices.update(zip(indices, chosen, strict=True))

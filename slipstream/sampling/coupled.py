@@ -46,7 +46,8 @@ def choose_likeliest(logits: torch.Tensor, candidate_count: int | None = None) -
 def choose_coupled(
     logits: torch.Tensor, seeds: Sequence[int], positions: Sequence[int], candidate_count: int | None = None
 ) -> list[Choice]:
-    """``argmax_v(logits[v] + gumbel(seed, position, v))`` for each row of filtered ``logits`` ``[rows, vocabulary]``.
+    """``argmax_v(logits[v] + gumbel(seed, position, v))`` for each row of filtered ``logits`` ``[rows, vocabulary]``,
+    whose largest is finite.
 
     ``candidate_count`` as in `choose_likeliest`; candidates go by their perturbed logits.
     """
@@ -62,9 +63,6 @@ def choose_coupled(
     bounds = np.searchsorted(row_index, np.arange(len(seeds) + 1))
     choices = []
     for start, end in itertools.pairwise(bounds):
-        if start == end:  # a row of NaN: nothing can be chosen in it, and nothing beside it may suffer
-            choices.append(Choice(0, 0.0))
-            continue
         row = perturbed[start:end]
         best = int(row.argmax())
         lead = float(row[best] - np.partition(row, -2)[-2]) if len(row) > 1 else float("inf")

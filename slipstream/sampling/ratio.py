@@ -41,8 +41,6 @@ def draw(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequenc
 
 def _drawn(tokens: Tokens, sent: NDArray[np.float32], pick: int) -> Choice:
     likely = sent > 0
-    if not likely[pick]:  # a row of NaN, or without any allowed token: any guess will do, it will be rejected
-        return Choice(int(tokens[pick]), float("inf"), distribution=TokenDistribution((int(tokens[pick]),), (1.0,)))
     distribution = TokenDistribution(tuple(tokens[likely].tolist()), tuple(sent[likely].tolist()))
     return Choice(int(tokens[pick]), float("inf"), distribution=distribution)
 

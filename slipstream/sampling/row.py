@@ -51,7 +51,7 @@ class Row:
 class Choice:
     """A chosen token and its lead over the next best in perturbed logits; infinite if no other could win.
 
-    The choice of a void row is `VOID`: it must not be used.
+    The choice of a void row is `VOID`: it must not be used. So is that of a row with a ``fault``, which says why there is none.
     ``distribution`` is what it was drawn from, where a draft draws for the ratio test; ``logprobs`` come if asked for.
     A draft's own choice has its ``logprob`` among what the filters left, and ``candidates``, where asked for: the likeliest
     tokens to be chosen here and their perturbed logits, best first, the choice itself among them.
@@ -63,3 +63,4 @@ class Choice:
     candidates: tuple[tuple[int, float], ...] = ()
     distribution: TokenDistribution | None = None
     logprobs: TokenLogprobs | None = None
+    fault: Exception | None = None

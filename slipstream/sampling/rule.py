@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -11,9 +12,12 @@ from slipstream.errors import FieldViolation
 from slipstream.sampling.structure import Structure
 
 MAX_SEED = 2**63 - 1
-MIN_TEMPERATURE = 1e-6  # below, dividing by it overflows
+MIN_TEMPERATURE = 1e-6
+"""Below, dividing by it may overflow."""
 MAX_TEMPERATURE = 100.0
 MAX_PENALTY = 2.0
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0
+"""Logits are multiplied or divided by it, and then divided by the temperature: all of that must stay finite."""
 MAX_LOGIT_BIAS = 100.0
 DEFAULT_PROPOSAL_TOP_K = 64
 MAX_PROPOSAL_TOP_K = 1024
@@ -83,17 +87,27 @@ class SamplingRule:
         )
 
 
+def _at_least(value: float, bound: float) -> bool:
+    """Whether ``value`` is a ``bound`` or more, or as much once it has travelled: the wire has float32."""
+    nearest: float = struct.unpack("f", struct.pack("f", bound))[0]
+    return value >= min(bound, nearest)
+
+
 _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         "temperature",
-        lambda value: value == 0 or MIN_TEMPERATURE <= value <= MAX_TEMPERATURE,
+        lambda value: value == 0 or (_at_least(value, MIN_TEMPERATURE) and value <= MAX_TEMPERATURE),
         f"must be 0 (greedy) or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
     ),
     ("top_k", lambda value: value >= 0, "must be 0 (off) or more"),
     ("top_p", lambda value: 0 < value <= 1, "must be above 0 and at most 1"),
     ("min_p", lambda value: 0 <= value <= 1, "must be from 0 to 1"),
     ("typical_p", lambda value: 0 < value <= 1, "must be above 0 and at most 1"),
-    ("repetition_penalty", lambda value: 0 < value < float("inf"), "must be above 0"),
+    (
+        "repetition_penalty",
+        lambda value: _at_least(value, MIN_REPETITION_PENALTY) and value <= MAX_REPETITION_PENALTY,
+        f"must be from {MIN_REPETITION_PENALTY:g} to {MAX_REPETITION_PENALTY:g}",
+    ),
     ("presence_penalty", lambda value: -MAX_PENALTY <= value <= MAX_PENALTY, "must be from -2 to 2"),
     ("frequency_penalty", lambda value: -MAX_PENALTY <= value <= MAX_PENALTY, "must be from -2 to 2"),
     ("seed", lambda value: 0 <= value <= MAX_SEED, "must be from 0 to 2^63 - 1"),

@@ -1,6 +1,6 @@
 """What a turn's text must be: a JSON schema, a regex, one of some choices, a grammar. Pure data, checked elsewhere.
 
-slipstream.sampling.matcher gives it its meaning; this module is safe to import everywhere.
+slipstream.sampling.structure_compiler gives it its meaning; this module is safe to import everywhere.
 """
 
 from __future__ import annotations

@@ -355,6 +355,32 @@ async def test_whoever_hears_of_a_loss_may_ask_again_at_once(rig: Any) -> None:
         await again.over.wait()
 
 
+async def test_everybody_hears_of_a_loss_even_if_one_cannot_bear_it(rig: Any) -> None:
+    rig_, stream = rig
+
+    class Fragile(Sink):
+        def lose(self, error: PeerError) -> None:
+            raise ZeroDivisionError
+
+    robust = Sink()
+    stream.send(item("fragile", wait_ms=60_000), Fragile())
+    stream.send(item("robust", wait_ms=60_000), robust)
+    await stream.ask(item("other"))
+    await rig_.server.stop(0)
+    async with asyncio.timeout(5):
+        await robust.over.wait()
+
+
+async def test_closing_a_stream_fails_what_waits_even_if_it_has_not_begun(rig: Any) -> None:
+    _, stream = rig
+    before, after = Sink(), Sink()
+    stream.send(item("h"), before)
+    await stream.close()
+    stream.send(item("h", 2), after)
+    for sink in (before, after):
+        assert sink.lost is not None and sink.lost.reason == "STREAM_LOST"
+
+
 async def test_half_closing_answers_everything_first(rig: Any) -> None:
     rig_, _ = rig
     async with open_channel(f"127.0.0.1:{rig_.port}") as channel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from slipstream.cli.local import LocalServices, PairSettings, ServiceFailedError
 from slipstream.client import Client, PeerError, Settings
 from slipstream.errors import Code
 from slipstream.sampling.rule import SamplingRule
+from slipstream.v1 import generation_pb2, session_pb2
 from slipstream.v1 import orchestrator_pb2 as pb
 from slipstream.wire.v1 import draft_pb2, model_pb2, rule_pb2, verifier_pb2
 from tests.system.conftest import (
@@ -55,19 +57,25 @@ def generate(client: Client, **fields: object) -> list[pb.GenerateResponse]:
 
 
 SETTINGS = [
-    (pb.GenerationSettings(sampling={"temperature": -1}), "settings.sampling.temperature"),
-    (pb.GenerationSettings(acceptance=7), "settings.acceptance"),
-    (pb.GenerationSettings(sampling={"seed": -5}), "settings.sampling.seed"),
-    (pb.GenerationSettings(sampling={"top_p": 0}), "settings.sampling.top_p"),
-    (pb.GenerationSettings(max_token_count=0), "settings.max_token_count"),
-    (pb.GenerationSettings(stop_strings=[""]), "settings.stop_strings"),
-    (pb.GenerationSettings(speculation={"mode": 2, "draft_length": 65}), "settings.speculation.draft_length"),
-    (pb.GenerationSettings(speculation={"mode": 2, "draft_length": 0}), "settings.speculation.draft_length"),
+    (generation_pb2.GenerationSettings(sampling={"temperature": -1}), "settings.sampling.temperature"),
+    (generation_pb2.GenerationSettings(acceptance=7), "settings.acceptance"),
+    (generation_pb2.GenerationSettings(speculation={"overlap": 9}), "settings.speculation.overlap"),
+    (generation_pb2.GenerationSettings(speculation={"proposer": -1}), "settings.speculation.proposer"),
+    (generation_pb2.GenerationSettings(cleared={"paths": ["no_such_field"]}), "settings.cleared"),
+    (generation_pb2.GenerationSettings(max_token_count=1, cleared={"paths": ["max_token_count"]}), "settings.cleared"),
+    (generation_pb2.GenerationSettings(sampling={"seed": -5}), "settings.sampling.seed"),
+    (generation_pb2.GenerationSettings(sampling={"top_p": 0}), "settings.sampling.top_p"),
+    (generation_pb2.GenerationSettings(max_token_count=0), "settings.max_token_count"),
+    (generation_pb2.GenerationSettings(stop_strings=[""]), "settings.stop_strings"),
+    (generation_pb2.GenerationSettings(speculation={"fixed": {"length": 65}}), "settings.speculation.fixed.length"),
+    (generation_pb2.GenerationSettings(speculation={"fixed": {}}), "settings.speculation.fixed.length"),
 ]
 
 
-@pytest.mark.parametrize(("settings", "field"), SETTINGS, ids=[field for _, field in SETTINGS])
-def test_a_bad_setting_is_named(client: Client, settings: pb.GenerationSettings, field: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "field"), SETTINGS, ids=[f"{index} {field}" for index, (_, field) in enumerate(SETTINGS)]
+)
+def test_a_bad_setting_is_named(client: Client, settings: generation_pb2.GenerationSettings, field: str) -> None:
     assert refusal(lambda: generate(client, settings=settings)) == ("INVALID_ARGUMENT", "INVALID_FIELDS", [field])
 
 
@@ -78,7 +86,7 @@ def test_an_empty_prompt_is_named(client: Client) -> None:
 
 
 def test_bad_messages_are_named(client: Client) -> None:
-    messages = [pb.Message(role="robot", content="x"), pb.Message(role="assistant", content="")]
+    messages = [session_pb2.Message(role=7, content="x"), session_pb2.Message(role="ROLE_ASSISTANT", content="")]
     assert refusal(lambda: generate(client, conversation=pb.MessageList(messages=messages)))[2] == [
         "conversation.messages[0].role",
         "conversation.messages[1].content",
@@ -112,34 +120,42 @@ def test_bad_pages_of_a_list_are_named(client: Client) -> None:
     assert refusal(lambda: client.stub.ListSessions(pb.ListSessionsRequest(page_token="x")))[2] == ["page_token"]
 
 
-def test_a_chat_survives_its_bad_commands(client: Client) -> None:
+def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) -> None:
+    cold = {"sampling": {"temperature": -1}}
+
     def commands() -> Iterator[pb.ChatRequest]:
-        yield pb.ChatRequest(message={"content": "too early"})
-        yield pb.ChatRequest(start={})
-        yield pb.ChatRequest(start={})
-        yield pb.ChatRequest()
-        yield pb.ChatRequest(cancel={})
-        yield pb.ChatRequest(message={"content": ""})
-        yield pb.ChatRequest(message={"content": "x", "settings": {"sampling": {"temperature": -1}}})
-        yield pb.ChatRequest(message={"content": "y" * 9000})
-        yield pb.ChatRequest(message={"content": "x", "settings": {"max_token_count": 3}})
+        yield pb.ChatRequest(request_id="early", message={"content": "too early"})
+        yield pb.ChatRequest(request_id="start", start={})
+        yield pb.ChatRequest(request_id="again", start={})
+        yield pb.ChatRequest(request_id="nothing")
+        yield pb.ChatRequest(request_id="nameless", cancel={})
+        yield pb.ChatRequest(request_id="nobody", cancel={"request_id": "never sent"})
+        yield pb.ChatRequest(request_id="none", cancel={"turn": 7})
+        yield pb.ChatRequest(request_id="empty", message={"content": ""})
+        yield pb.ChatRequest(request_id="cold", message={"content": "x", "settings": cold})
+        yield pb.ChatRequest(request_id="long", message={"content": "y" * 9000})
+        yield pb.ChatRequest(request_id="good", message={"content": "x", "settings": {"max_token_count": 3}})
 
     events = list(client.stub.Chat(commands()))
-    reasons = []
+    reasons = {}
     for event in events:
         if event.WhichOneof("event") == "failed":
             info = error_details_pb2.ErrorInfo()
             event.failed.error.details[0].Unpack(info)
-            reasons.append(info.reason)
-    assert reasons == [
-        "CHAT_PROTOCOL",
-        "CHAT_PROTOCOL",
-        "INVALID_FIELDS",
-        "INVALID_FIELDS",
-        "INVALID_FIELDS",
-        "PROMPT_TOO_LONG",
-    ]
-    assert events[-1].finished.usage.generated_token_count == 3
+            reasons[event.failed.request_id] = info.reason
+    assert reasons == {
+        "early": "CHAT_PROTOCOL",
+        "again": "CHAT_PROTOCOL",
+        "nothing": "INVALID_FIELDS",
+        "nameless": "INVALID_FIELDS",
+        "nobody": "TURN_NOT_FOUND",
+        "none": "TURN_NOT_FOUND",
+        "empty": "INVALID_FIELDS",
+        "cold": "INVALID_FIELDS",
+        "long": "PROMPT_TOO_LONG",
+    }
+    assert events[-1].turn.finished.usage.generated_token_count == 3
+    assert {event.turn.turn for event in events if event.HasField("turn")} == {1}
 
 
 def test_a_session_runs_one_turn_at_a_time(client: Client) -> None:
@@ -335,7 +351,10 @@ def test_a_pair_whose_tokenizers_differ_is_refused_naming_both() -> None:
 
 
 def run_service(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", module, *flags], capture_output=True, text=True, timeout=60)
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", module, *flags], capture_output=True, text=True, timeout=60, env=offline
+    )
 
 
 def test_a_port_in_use_is_told_in_one_line(paper: LocalServices) -> None:
@@ -348,7 +367,14 @@ def test_a_port_in_use_is_told_in_one_line(paper: LocalServices) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--model", "/no/such/model"], "there is no model directory /no/such/model"),
+        (["--model", "/no/such/model"], "verifier: no model directory at /no/such/model: "),
+        (["--model", "no-such/model"], "verifier: no model directory at no-such/model, and no such model in the hub's"),
+        (
+            ["--model", "arithmetic:", "--dtype", "float16"],
+            "verifier: --dtype should be 'float32' or 'bfloat16', but is",
+        ),
+        (["--model", "arithmetic:vocabulary=100"], "knows 259 tokens, but its embedding and logits have 100 rows"),
+        ([], "verifier: --model is needed"),
         (["--model", "arithmetic:speed=9"], "has no key 'speed'; it has vocabulary, context"),
         (["--model", "arithmetic:", "--page-size", "24"], "page_size must divide 128, but is 24"),
         (["--model", "arithmetic:", "--kv-memory-mib", "0.00001"], "holds no page"),
@@ -382,11 +408,20 @@ def test_the_orchestrator_waits_for_the_verifier_and_says_so() -> None:
         services.stop()
 
 
-def test_a_service_that_ends_early_is_reported_with_its_last_words() -> None:
-    with pytest.raises(ServiceFailedError) as caught, LocalServices(PairSettings(target="/no/such/model", draft="")):
+@pytest.mark.parametrize("role", ["verifier", "draft"])
+def test_a_service_that_ends_early_is_reported_in_its_own_words(role: str) -> None:
+    models = {"target": "arithmetic:", "draft": "arithmetic:"} | {role.replace("verifier", "target"): "/no/such/model"}
+    with pytest.raises(ServiceFailedError) as caught, LocalServices(PairSettings(**models)):
         pass
-    assert str(caught.value).startswith("the verifier service ended:")
-    assert str(caught.value).endswith("there is no model directory /no/such/model")
+    assert str(caught.value).startswith(f"{role}: no model directory at /no/such/model: ")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_service_that_gives_no_reason_is_reported_with_the_end_of_its_log() -> None:
+    with pytest.raises(ServiceFailedError) as caught, LocalServices(PairSettings(draft_flags=["--no-such-flag"])):
+        pass
+    assert str(caught.value).startswith("the draft service ended:\n")
+    assert "unrecognized arguments: --no-such-flag" in str(caught.value)
 
 
 def test_an_address_nobody_listens_on_is_unavailable() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, PeerError, Settings
-from slipstream.v1 import orchestrator_pb2
+from slipstream.v1 import orchestrator_pb2, session_pb2
 from tests.system.conftest import paper_tokens, settled_load_of
 
 PROMPT = [10, 20, 30, 40, 50]
@@ -72,10 +72,11 @@ def test_a_session_is_resumed_by_its_id_and_remembers(client: Client) -> None:
         second = chat.send("two", Settings(max_token_count=8)).wait()
     assert second.prompt_token_count > first.prompt_token_count + first.generated_token_count
     got = client.stub.GetSession(orchestrator_pb2.GetSessionRequest(session_id=session_id))
-    assert [m.role for m in got.messages] == ["system", "user", "assistant", "user", "assistant"]
+    roles = [session_pb2.Role.Name(message.role).removeprefix("ROLE_") for message in got.messages]
+    assert roles == ["SYSTEM", "USER", "ASSISTANT", "USER", "ASSISTANT"]
     assert got.messages[2].content == first.text
     assert got.session.turn_count == 2
-    assert not got.session.running
+    assert not got.session.HasField("running_turn")
     assert got.session.token_count == second.prompt_token_count + second.generated_token_count
 
 
@@ -88,7 +89,7 @@ def test_what_a_session_says_does_not_depend_on_caches(client: Client, paper: Lo
     assert warm == again
 
 
-def test_sessions_are_listed_most_recent_first_in_pages_and_deleted(client: Client) -> None:
+def test_sessions_are_listed_last_created_first_in_pages_and_deleted(client: Client) -> None:
     ids = []
     for _ in range(3):
         with client.chat() as chat:
@@ -161,11 +162,11 @@ def test_an_abandoned_turn_keeps_what_it_said(client: Client) -> None:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         got = client.stub.GetSession(orchestrator_pb2.GetSessionRequest(session_id=chat.session_id))
-        if not got.session.running:
+        if not got.session.HasField("running_turn"):
             break
         time.sleep(0.02)
-    assert not got.session.running
-    assert got.messages[-1].role == "assistant"
+    assert not got.session.HasField("running_turn")
+    assert got.messages[-1].role == session_pb2.ROLE_ASSISTANT
     assert 0 < got.session.token_count < 5000
 
 

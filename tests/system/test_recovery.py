@@ -75,6 +75,28 @@ def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(slow: 
     assert result.token_ids == paper_tokens(PROMPT, LENGTH)
 
 
+def test_a_verifier_is_unreachable_while_it_is_gone_or_hangs_and_reachable_again_after() -> None:
+    """Nobody asks anything of it meanwhile."""
+
+    def until(client: Client, reachable: bool) -> None:
+        while client.server_info().verifier_reachable != reachable:
+            time.sleep(0.1)
+
+    with LocalServices(PAPER_PAIR) as local, Client(local.orchestrator_address) as client:
+        until(client, True)
+        verifier = local.services["verifier"].process
+        verifier.send_signal(signal.SIGSTOP)
+        until(client, False)
+        verifier.send_signal(signal.SIGCONT)
+        until(client, True)
+        verifier.kill()
+        verifier.wait()
+        until(client, False)
+        local.start_verifier()
+        until(client, True)
+        assert client.server_info().draft_reachable
+
+
 def test_a_verifier_that_stays_away_ends_the_turn_with_a_status_and_keeps_the_session() -> None:
     """Patience is longer here than a channel's pause between two attempts to connect, as it should be everywhere."""
     pair = PairSettings(target=PAPER_PAIR.target, draft="", orchestrator_flags=["--verifier-patience-seconds", "3"])

@@ -17,7 +17,7 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
-from slipstream.engine.model_thread import BatchLimits
+from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
@@ -99,7 +99,12 @@ async def verify(
 ) -> VerifyJob:
     """One round of the verify path: the only place here that knows the job's signature."""
     statement = Statement(base_length, tail)
-    return await host.run(handle, number, lambda sequence: VerifyJob(sequence, statement, proposal, SamplingRule()))
+    return await host.run(
+        handle,
+        number,
+        lambda sequence: VerifyJob(sequence, statement, proposal, SamplingRule()),
+        content=(statement, proposal),
+    )
 
 
 @dataclass(slots=True)
@@ -222,7 +227,7 @@ def refused(directory: Path) -> str:
 
 
 def test_a_missing_directory_is_named() -> None:
-    assert refused(Path("/no/such/model")) == "there is no model directory /no/such/model"
+    assert refused(Path("/no/such/model")).startswith("no model directory at /no/such/model: ")
 
 
 def test_a_directory_that_is_no_model_is_named(tmp_path: Path) -> None:

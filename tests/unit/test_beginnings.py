@@ -11,6 +11,7 @@ from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Overlap, Regime, RoundPlan
 
 PLAN = RoundPlan(6, Overlap.ENUMERATE, 4, rate=120.0, recovery_length=6)
+HERE = "here"
 SURVIVALS = [0.8**n for n in range(1, 7)]
 
 
@@ -19,7 +20,7 @@ def knowledge(*, verify: float, step: float, row: float = 0.0, around: float = 0
     pair = PairKnowledge()
     regime = Regime(Overlap.ENUMERATE)
     for _ in range(50):
-        pair.verify.observe(7, 7, verify, verify, regime)
+        pair.verifiers[HERE].costs.observe(7, 7, verify, verify, regime)
         pair.hits.observe(16, 0 if hits else None)
         for rows in (1, 64):
             seconds = 6 * (step + row * (rows - 1))
@@ -28,8 +29,12 @@ def knowledge(*, verify: float, step: float, row: float = 0.0, around: float = 0
     return pair
 
 
+def waits(pair: PairKnowledge, plan: RoundPlan, survivals: list[float], prompt_length: int) -> bool:
+    return waits_for_proposal(pair, pair.verifiers[HERE], plan, survivals, prompt_length)
+
+
 def test_a_quick_draft_is_waited_for_and_saves_a_verification() -> None:
-    assert waits_for_proposal(knowledge(verify=0.025, step=0.001), PLAN, SURVIVALS, 30)
+    assert waits(knowledge(verify=0.025, step=0.001), PLAN, SURVIVALS, 30)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +46,14 @@ def test_a_quick_draft_is_waited_for_and_saves_a_verification() -> None:
     ],
 )
 def test_a_draft_that_takes_its_time_prepares_while_the_prompt_is_read(pair: PairKnowledge, prompt_length: int) -> None:
-    assert not waits_for_proposal(pair, PLAN, SURVIVALS, prompt_length)
+    assert not waits(pair, PLAN, SURVIVALS, prompt_length)
 
 
 def test_where_branches_cost_much_and_seldom_come_true_a_proposal_is_waited_for() -> None:
     slow = {"verify": 0.025, "step": 0.003}
-    assert not waits_for_proposal(knowledge(**slow), PLAN, SURVIVALS, 30)
-    assert waits_for_proposal(knowledge(**slow, row=0.002, hits=False), replace(PLAN, branch_count=16), SURVIVALS, 30)
+    assert not waits(knowledge(**slow), PLAN, SURVIVALS, 30)
+    assert waits(knowledge(**slow, row=0.002, hits=False), replace(PLAN, branch_count=16), SURVIVALS, 30)
 
 
 def test_a_plan_that_leaves_nothing_open_never_waits() -> None:
-    assert not waits_for_proposal(knowledge(verify=0.025, step=0.001), replace(PLAN, rate=None), SURVIVALS, 30)
+    assert not waits(knowledge(verify=0.025, step=0.001), replace(PLAN, rate=None), SURVIVALS, 30)

@@ -77,10 +77,11 @@ def test_a_data_dependent_branch_is_never_recorded() -> None:
     assert counting.count >= 12
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2_moe"])
 @pytest.mark.parametrize("padding", [TIGHT, BATCH_INVARIANT])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_models_captured_logits_have_its_own_bits(padding: Padding, dtype: str, tmp_path: Path) -> None:
-    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+def test_a_models_captured_logits_have_its_own_bits(family: str, padding: Padding, dtype: str, tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build(family), tmp_path)
     model = TransformersModel.load(str(directory), device="cpu", dtype=dtype)
     engine = Engine(model, kv_memory_mib=4, padding=padding)
     sequence = Sequence("a")
@@ -95,3 +96,23 @@ def test_a_models_captured_logits_have_its_own_bits(padding: Padding, dtype: str
             assert torch.equal(logits, model._run_modules(step)[:1])
     assert isinstance(model._run, CapturedForward)
     assert model._run._captures
+
+
+@torch.inference_mode()
+def test_a_recording_that_does_not_run_gives_way_to_the_forward(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(*_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("a recording that cannot run")
+
+    forward = Counting(lambda step: step.input_ids[0].float())
+    captured = CapturedForward(forward)
+    for token in range(9):
+        captured(plan(token))
+    (capture,) = captured._captures.values()
+    capture.replays[:] = [fails, capture.replays[-1]]
+    before = forward.count
+    assert captured(plan(7)).tolist() == [7.0]
+    assert forward.count == before, "another form of it runs"
+    capture.replays[:] = [fails, fails]
+    assert captured(plan(8)).tolist() == [8.0]
+    assert captured(plan(9)).tolist() == [9.0]
+    assert forward.count == before + 2

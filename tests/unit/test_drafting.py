@@ -10,8 +10,9 @@ from opentelemetry.trace import INVALID_SPAN
 
 from orchestrator.peers.sequence import Position
 from orchestrator.peers.services import PeerTiming
-from orchestrator.rounds.drafting import Ask, DraftRequest, SessionDrafting
+from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting
 from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.plan import Overlap, Regime
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SessionSpeculation
 from slipstream.errors import Code
@@ -33,7 +34,7 @@ class Side:
         self.sent.append(position)
         return lambda: self.withdrawn.append(request)
 
-    def answered(self, timing: PeerTiming, *, beside: bool) -> None:
+    def answered(self, ask: Ask, timing: PeerTiming) -> None:
         pass
 
     def failed(self, reason: str) -> None:
@@ -41,7 +42,7 @@ class Side:
 
 
 def request(side: Side, session: SessionDrafting, tokens: list[int]) -> DraftRequest:
-    return DraftRequest(side, session, tokens, Ask(SamplingRule(), (), 4, 0, 1.0), INVALID_SPAN)
+    return DraftRequest(side, session, tokens, Ask(SamplingRule(), (), 4, 0, 1.0, Regime(Overlap.NONE)), INVALID_SPAN)
 
 
 @pytest.fixture

@@ -71,6 +71,12 @@ def test_plain_decodings_own_measured_round_is_hardly_corrected() -> None:
     assert corrections.factor(Regime(None, 2)) == pytest.approx(0.9)
 
 
+def show(planner: Planner, plan: RoundPlan) -> None:
+    """A round of four tokens in a tenth of a second."""
+    planner.begin(plan)
+    planner.observe(4, 0.1)
+
+
 def observing(*, previous: Overlap | None, rounds_before: int = 200) -> tuple[PairKnowledge, float]:
     """What is believed of synchronous rounds after twenty that brought half of their forecast, one to a turn, each after
     a round of another way if ``previous`` says so."""
@@ -82,8 +88,8 @@ def observing(*, previous: Overlap | None, rounds_before: int = 200) -> tuple[Pa
     for _ in range(20):
         planner.begin_turn()
         if previous is not None:
-            planner.observe(RoundPlan(4, previous), 4, 0.1)
-        planner.observe(RoundPlan(4, NONE, rate=80.0), 4, 0.1)
+            show(planner, RoundPlan(4, previous))
+        show(planner, RoundPlan(4, NONE, rate=80.0))
     return pair, pair.corrections.factor(pair.regime(NONE))
 
 
@@ -105,7 +111,7 @@ def test_neither_a_round_of_another_way_than_the_others_nor_one_without_a_foreca
     planner = Planner(pair)
     for plan in (RoundPlan(4, ENUMERATE, 4, rate=80.0), RoundPlan(4, NONE, rate=0.0), RoundPlan(4, NONE)):
         planner.begin_turn()
-        planner.observe(plan, 4, 0.1)
+        show(planner, plan)
         assert pair.corrections.factor(pair.regime(plan.way)) == 1.0
 
 

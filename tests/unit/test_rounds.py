@@ -9,64 +9,16 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import INVALID_SPAN
 
-from orchestrator.peers.sequence import PeerSequence, Position
-from orchestrator.peers.services import ModelInfo, PeerTiming, ProposeSink, Verification
-from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds import drafting, verification
-from orchestrator.rounds.drafting import DraftSide
-from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.rounds.verification import VerifierSide
-from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SpeculationSettings
-from slipstream.sampling.rule import SamplingDefaults, SamplingRule
+from slipstream.sampling.rule import SamplingRule
+from tests.scripted_peers import TIMING, Draft, Verifier, rounds_over
 
-MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w")
-TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
 SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.NONE))
 OVERLAPPED = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.ENUMERATE))
-
-
-class Draft:
-    """A draft that has been asked, and is answered for by the test."""
-
-    info = MODEL
-
-    def __init__(self) -> None:
-        self.sinks: list[ProposeSink] = []
-        self.asked = asyncio.Event()
-
-    def propose(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> None:
-        self.sinks.append(rest[-1])
-        self.asked.set()
-
-    def close_sequence(self, sequence: PeerSequence) -> None:
-        pass
-
-
-class Verifier:
-    """A verifier that accepts everything once it may."""
-
-    info = MODEL
-
-    def __init__(self, address: str = "here") -> None:
-        self.address = address
-        self.asked = asyncio.Event()
-        self.may_answer = asyncio.Event()
-        self.positions: list[Position] = []
-
-    async def verify(
-        self, sequence: PeerSequence, terms: Any, position: Position, proposal: Proposal, *rest: Any
-    ) -> Verification:
-        self.positions.append(position)
-        self.asked.set()
-        await self.may_answer.wait()
-        return Verification(len(proposal), 7, 1, TIMING, (), ())
-
-    def close_sequence(self, sequence: PeerSequence) -> None:
-        pass
 
 
 class OpenSpans(SpanProcessor):
@@ -89,16 +41,6 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> OpenSpans:
     for module in (drafting, verification):
         monkeypatch.setattr(module, "tracer", provider.get_tracer("test"))
     return spans
-
-
-def rounds_over(draft: Draft, *verifiers: Verifier) -> Rounds:
-    home = Verifiers(verifiers)
-    for verifier in verifiers:
-        home.admit(verifier)
-    pair = PairKnowledge()
-    verifying = VerifierSide(home, MODEL, lease_seconds=60, patience_seconds=1)
-    side = DraftSide(draft, MODEL, pair, lease_seconds=60, deadline_seconds=30, sharpening=1)
-    return Rounds(verifying, side, MODEL, pair)
 
 
 @pytest.mark.parametrize("terms", [SYNCHRONOUS, OVERLAPPED], ids=["waiting for the draft", "waiting for the verifier"])

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.engine.engine import Append, Engine
+from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError
 from slipstream.engine.onnx_steps import build_onnx_steps
 from slipstream.engine.plan import TIGHT
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.transformers_model import TransformersModel
+from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 
@@ -21,6 +22,12 @@ def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
     saved = tiny_models.save(tiny_models.build(family), directory)
     model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=True)
     return Engine(model, kv_memory_mib=mib, padding=TIGHT)
+
+
+def chosen(answers: list[list[Appended]]) -> list[list[Choice]]:
+    """The choices of a run, which has one for each step."""
+    assert all(answer.error is None and len(answer.choices) == 1 for steps in answers for answer in steps)
+    return [[answer.choices[0] for answer in steps] for steps in answers]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])  # a program of its own, and torch
@@ -53,7 +60,7 @@ def test_running_on_chooses_what_as_many_steps_choose(
     if given > 1:  # its last tokens are not there yet
         engine.cache.truncate(fast, len(prompt) + 1 - given)
         engine.cache.extend(fast, [*prompt, 77][-given:])
-    got = engine.run_on([Append(fast, given, 1, rule, drafting=True)], count)[0]
+    got = chosen(engine.run_on([Append(fast, given, 1, rule, drafting=True)], count))[0]
     assert [choice.token for choice in got] == [choice.token for choice in expected]
     assert [choice.logprob for choice in got] == pytest.approx([choice.logprob for choice in expected], abs=1e-3)
     assert [choice.margin for choice in got] == pytest.approx([choice.margin for choice in expected], abs=1e-3)
@@ -84,7 +91,7 @@ def test_running_on_together_chooses_what_each_alone_chooses(
         return made
 
     alone, together = forks("alone"), forks("together")
-    expected = [engine.run_on([Append(fork, 1, 1, rule, drafting=True)], count)[0] for fork in alone]
+    expected = [chosen(engine.run_on([Append(fork, 1, 1, rule, drafting=True)], count))[0] for fork in alone]
     if end:
         ending = expected[1][2].token
         rule = SamplingRule(temperature=temperature, seed=3, end_token_ids=(ending,))
@@ -93,7 +100,7 @@ def test_running_on_together_chooses_what_each_alone_chooses(
         expected = [choices[:length] for choices, length in zip(expected, lengths, strict=True)]
         for fork, length, start in zip(alone, lengths, (120, 117, 114, 111, 108), strict=True):
             engine.cache.truncate(fork, start + length)
-    got = engine.run_on([Append(fork, 1, 1, rule, drafting=True) for fork in together], count)
+    got = chosen(engine.run_on([Append(fork, 1, 1, rule, drafting=True) for fork in together], count))
     for ours, theirs in zip(got, expected, strict=True):
         assert [choice.token for choice in ours] == [choice.token for choice in theirs]
         assert [choice.logprob for choice in ours] == pytest.approx([choice.logprob for choice in theirs], abs=1e-3)
@@ -130,7 +137,7 @@ def test_what_a_run_has_written_is_there_for_later_steps(family: str, tmp_path: 
         engine.cache.extend(sequence, list(range(5, 40)))
         engine.step([Append(sequence, 35, 1, rule, drafting=True)])
         engine.cache.extend(sequence, [50])
-    choices = engine.run_on([Append(sequences[0], 1, 1, rule, drafting=True)], 20)[0]
+    choices = chosen(engine.run_on([Append(sequences[0], 1, 1, rule, drafting=True)], 20))[0]
     tokens = [choice.token for choice in choices]
     engine.cache.extend(sequences[1], tokens[:-1])
     engine.step([Append(sequences[1], 20, 1, rule, drafting=True)])
@@ -173,11 +180,11 @@ def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) ->
         return sequence
 
     whole, parts = started("whole"), started("parts")
-    expected = [choice.token for choice in engine.run_on([Append(whole, 1, 1, rule, drafting=True)], 9)[0]]
+    expected = [choice.token for choice in chosen(engine.run_on([Append(whole, 1, 1, rule, drafting=True)], 9))[0]]
     got: list[int] = []
     while len(got) < 9:
         asked = iter([False, False, True])
-        choices = engine.run_on([Append(parts, 1, 1, rule, drafting=True)], 9 - len(got), asked.__next__)[0]
+        choices = chosen(engine.run_on([Append(parts, 1, 1, rule, drafting=True)], 9 - len(got), asked.__next__))[0]
         assert len(choices) == 3
         got += [choice.token for choice in choices]
         engine.cache.extend(parts, [got[-1]])

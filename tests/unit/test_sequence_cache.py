@@ -141,6 +141,28 @@ def test_a_second_session_shares_whole_committed_pages_and_never_its_last_token(
     assert cache.adopt_prefix(third, [*range(8), 99]) == 8
 
 
+def test_a_page_is_found_after_the_same_tokens_only_and_never_by_its_content_alone() -> None:
+    """Its keys and values depend on everything before it."""
+    same = list(range(4, 8))
+    cache, first = cache_with([*range(4), *same])
+    other = Sequence("b")
+    cache.extend(other, [50, 51, 52, 53])
+    cache.publish(other, 4)
+    for tokens, adopted in (
+        ([*range(4), *same, 9], 8),
+        ([50, 51, 52, 53, *same, 9], 4),  # another first page
+        ([*same, 9], 0),  # at another place
+        ([*same, *range(4), 9], 0),  # the other way round
+        ([*range(4), *range(4), *same, 9], 4),  # a page more before it
+        ([0, 1, 2, 4, *same, 9], 0),  # the last token before it
+    ):
+        assert cache.adopt_prefix(Sequence("c"), tokens) == adopted, tokens
+    # And so where a sequence already has the page before.
+    cache.publish(other, 4)
+    assert cache.adopt_prefix(other, [*same, 9]) == 0
+    assert cache.adopt_prefix(Sequence("d", first.tokens[:4], first.pages[:1]), [*same, 9]) == 4
+
+
 def test_uncommitted_tokens_are_never_shared() -> None:
     cache, _ = cache_with(list(range(8)), published=False)
     assert cache.adopt_prefix(Sequence("b"), list(range(9))) == 0

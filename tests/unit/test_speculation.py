@@ -16,7 +16,7 @@ from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
-from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.ngrams import NgramIndex, SharedHistory
 from orchestrator.speculation.plan import Overlap, Regime, RoundPlan
 from orchestrator.speculation.planner import Planner
@@ -25,6 +25,8 @@ from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.speculation.sharpening import FACTORS, Sharpening
 
 VERIFY, STEP = 0.025, 0.003
+HERE = "here"
+"""The address of the only verifier."""
 
 
 def knowledge(
@@ -34,7 +36,7 @@ def knowledge(
     pair = PairKnowledge()
     for _ in range(50):
         for way in Overlap:
-            pair.verify.observe(8, 8, verify, verify, Regime(way))
+            pair.verifiers[HERE].costs.observe(8, 8, verify, verify, Regime(way))
         for rows in (1, 8):
             pair.drafting.observe(rows, 6, 6 * step, 6 * step + round_trip, Regime(Overlap.NONE))
     rng = random.Random(1)
@@ -42,6 +44,13 @@ def knowledge(
         accepted = next((i for i in range(8) if rng.random() > acceptance), 8)
         pair.acceptance.observe(8, accepted)
     return pair
+
+
+def planner_of(pair: PairKnowledge) -> Planner:
+    """Of a session that lives on the only verifier."""
+    planner = Planner(pair)
+    planner.live_on(pair.verifiers[HERE])
+    return planner
 
 
 # --- continuations
@@ -219,8 +228,8 @@ def test_many_sessions_ask_a_loaded_draft_for_fewer_branches() -> None:
                 pair.drafting.observe(rows, 6, seconds, seconds, Regime(Overlap.NONE))
         for rank in [0, 0, 0, 1, 1, 2, 3, 5, 9, 14] * 50:
             pair.hits.observe(16, rank)
-        pair.session_count = session_count
-        plan = Planner(pair).plan(32)
+        pair.begin_round(session_count)
+        plan = planner_of(pair).plan(32)
         return plan.branch_count if plan.overlap is Overlap.ENUMERATE else 0
 
     assert branches(1) == 16
@@ -247,21 +256,21 @@ def expected(acceptance: float, length: int) -> float:
 
 @pytest.mark.parametrize("acceptance", [0.6, 0.8, 0.9])
 def test_a_synchronous_plan_maximises_tokens_a_second(acceptance: float) -> None:
-    planner = Planner(knowledge(acceptance=acceptance))
+    planner = planner_of(knowledge(acceptance=acceptance))
     plan = planner.plan(32, Overlap.NONE)
     rates = {k: expected(acceptance, k) / (VERIFY + k * STEP) for k in range(1, 33)}
     assert rates[plan.draft_length] > 0.98 * max(rates.values())
 
 
 def test_a_draft_near_by_prepares_and_one_far_away_runs_ahead_or_rests() -> None:
-    assert Planner(knowledge(acceptance=0.8)).plan(32).overlap is Overlap.ENUMERATE
-    far = Planner(knowledge(acceptance=0.97, round_trip=0.08)).plan(32)
+    assert planner_of(knowledge(acceptance=0.8)).plan(32).overlap is Overlap.ENUMERATE
+    far = planner_of(knowledge(acceptance=0.97, round_trip=0.08)).plan(32)
     assert (far.way, far.draft_length > 8) == (Overlap.RUN_AHEAD, True)
-    assert Planner(knowledge(acceptance=0.3, round_trip=0.08)).plan(32).way is None
+    assert planner_of(knowledge(acceptance=0.3, round_trip=0.08)).plan(32).way is None
 
 
 def test_a_draft_that_is_never_right_is_switched_off_and_probed_ever_more_seldom() -> None:
-    planner = Planner(knowledge(acceptance=0.0))
+    planner = planner_of(knowledge(acceptance=0.0))
     plans = [planner.plan(32) for _ in range(3000)]
     tries = [index for index, plan in enumerate(plans) if plan.draft_length]
     assert [plan.switches_off for plan in plans].index(True) == 0
@@ -273,7 +282,7 @@ def test_a_draft_that_is_never_right_is_switched_off_and_probed_ever_more_seldom
 
 def test_a_draft_that_recovers_is_switched_on_again() -> None:
     pair = knowledge(acceptance=0.0)
-    planner = Planner(pair)
+    planner = planner_of(pair)
     for _ in range(400):
         plan = planner.plan(32)
         if plan.draft_length:
@@ -283,7 +292,7 @@ def test_a_draft_that_recovers_is_switched_on_again() -> None:
 
 def test_a_draft_that_fails_again_is_probed_as_early_as_the_first_time() -> None:
     pair = knowledge(acceptance=0.0)
-    planner = Planner(pair)
+    planner = planner_of(pair)
     for _ in range(1500):
         planner.plan(32)
     for _ in range(60):
@@ -297,25 +306,27 @@ def test_a_draft_that_fails_again_is_probed_as_early_as_the_first_time() -> None
 
 
 def test_forecasts_that_do_not_come_true_are_corrected() -> None:
-    planner = Planner(knowledge(acceptance=0.8))
+    planner = planner_of(knowledge(acceptance=0.8))
     assert planner.plan(32).way is Overlap.ENUMERATE
     for _ in range(200):
         plan = planner.plan(32)
         seconds = 0.2 if plan.way is Overlap.ENUMERATE else 0.03
-        planner.observe(plan, 3, seconds)
+        planner.begin(plan)
+        planner.observe(3, seconds)
     assert planner.plan(32).way is not Overlap.ENUMERATE
 
 
 def test_a_way_that_was_worse_than_forecast_gets_another_try_now_and_then() -> None:
     pair = knowledge(acceptance=0.8)
-    planner = Planner(pair)
+    planner = planner_of(pair)
     ways = []
     for _ in range(2000):
         plan = planner.plan(32)
         ways.append(plan.way)
         assert plan.rate is not None
         seconds = 0.2 if plan.way is Overlap.ENUMERATE else 3 / plan.rate
-        planner.observe(plan, 3, seconds)
+        planner.begin(plan)
+        planner.observe(3, seconds)
     assert ways[0] is Overlap.ENUMERATE
     assert 0 < ways[100:].count(Overlap.ENUMERATE) < 100
 
@@ -365,14 +376,16 @@ def test_a_session_alone_is_not_rationed_and_one_that_left_does_not_count() -> N
 
 
 def test_a_token_that_has_been_waited_for_is_dearer_to_leave_out() -> None:
-    pair = PairKnowledge()
-    pair.verify.alone.profile([(1, 0.02), (101, 0.52)])
+    home = VerifierKnowledge()
+    home.costs.alone.profile([(1, 0.02), (101, 0.52)])
     odds = [0.8, 0.6, 0.4, 0.2, 0.1]
-    lengths = [SessionSpeculation(pair).best_length(odds, Overlap.NONE, waited) for waited in (0.0, 0.03, 0.1)]
+    speculation = SessionSpeculation(PairKnowledge())
+    speculation.live_on(home)
+    lengths = [speculation.best_length(odds, Overlap.NONE, waited) for waited in (0.0, 0.03, 0.1)]
     assert lengths == sorted(lengths) and lengths[0] < lengths[1] < lengths[2]
     kept = []
     for waited in (0.0, 0.03, 0.1):
-        budget = VerifyBudget(pair.verify, clock=itertools.count().__next__)
+        budget = VerifyBudget(home.costs, clock=itertools.count().__next__)
         budget.join("other")
         kept.append(budget.allowed("this", odds, waited))
     assert kept == sorted(kept) and kept[0] < kept[2]

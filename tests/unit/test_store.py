@@ -14,7 +14,7 @@ from orchestrator.errors import (
     TurnNotFoundError,
     TurnNotKeptError,
 )
-from orchestrator.rounds.drafting import SessionDrafting
+from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.kept_turns import KEPT_TURNS, KeptTurns
 from orchestrator.sessions.requests import Requests

@@ -18,16 +18,12 @@ from tokenizers import Tokenizer
 
 from slipstream.errors import Code
 from slipstream.hosting.tokenizer_files import embedded_directory
-from slipstream.sampling import matcher as matcher_module
-from slipstream.sampling.matcher import (
-    CACHED_STRUCTURES,
-    InvalidStructureError,
-    Matcher,
-    StructureCompiler,
-    StructureFailedError,
-    StructureUnsupportedError,
-)
+from slipstream.sampling import structure_compiler as compiler_module
+from slipstream.sampling.matcher import Matcher
 from slipstream.sampling.structure import MAX_SOURCE_BYTES, Structure, StructureKind
+from slipstream.sampling.structure_compiler import CACHED_STRUCTURES, StructureCompiler
+from slipstream.sampling.structure_errors import InvalidStructureError, StructureFailedError, StructureUnsupportedError
+from slipstream.sampling.structure_source import grammar_of
 
 TOKENIZER_JSON = (embedded_directory("target") / "tokenizer.json").read_bytes()
 TOKENIZER = Tokenizer.from_buffer(TOKENIZER_JSON)
@@ -463,8 +459,8 @@ def test_what_a_matcher_gathers_is_not_a_limit() -> None:
     rng = random.Random(7)
     choices = ["".join(rng.choices("abcdefgh", k=60)) for _ in range(40)]
     structure = Structure.of_choices(choices)
-    original = matcher_module._LIMITS
-    matcher_module._LIMITS = LLParserLimits(max_lexer_states=500, verbose_errors=False)
+    original = compiler_module._LIMITS
+    compiler_module._LIMITS = LLParserLimits(max_lexer_states=500, verbose_errors=False)
     try:  # each choice needs some 60 states, all of them 2,400
         matcher = StructureCompiler(TOKENIZER_JSON, SIZE, [END]).matcher(structure)
         for choice in choices:
@@ -474,18 +470,17 @@ def test_what_a_matcher_gathers_is_not_a_limit() -> None:
                 assert matcher.sync(tokens[:length]) and plain.sync(tokens[:length])
                 assert (matcher.allowed_mask() == plain.allowed_mask()).all()
     finally:
-        matcher_module._LIMITS = original
+        compiler_module._LIMITS = original
 
 
 def test_structures_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
-    original = matcher_module._grammar
 
     def counted(structure: Structure) -> str:
         compiled.append(structure.source)
-        return original(structure)
+        return grammar_of(structure)
 
-    monkeypatch.setattr(matcher_module, "_grammar", counted)
+    monkeypatch.setattr(compiler_module, "grammar_of", counted)
     compiler = StructureCompiler(TOKENIZER_JSON, SIZE, [END])
     structures = [Structure.of_choices([str(n)]) for n in range(CACHED_STRUCTURES + 1)]
     for structure in structures[:2] * 3:
@@ -528,5 +523,8 @@ def test_tokenizers_that_are_not_of_bytes_are_refused() -> None:
 
 
 def test_structures_need_no_torch() -> None:
-    code = "import sys, slipstream.sampling.matcher; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = (
+        "import sys, slipstream.sampling.structure_compiler\n"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -4,12 +4,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from slipstream.engine.errors import InvalidItemError
-from slipstream.engine.sequence import Sequence
+from slipstream.engine.pages import PagePool
+from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
 from slipstream.hosting.tokenizer_files import embedded_directory
-from slipstream.sampling.matcher import StructureCompiler
+from slipstream.sampling.matcher import Matcher
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
+from slipstream.sampling.structure_compiler import StructureCompiler
 
 TOKENIZER_JSON = (embedded_directory("target") / "tokenizer.json").read_bytes()
 TOKENIZER = Tokenizer.from_buffer(TOKENIZER_JSON)
@@ -70,3 +72,32 @@ def test_matchers_give_way_to_others_and_are_made_anew(structures: Structures) -
         for sequence in sequences:
             (mask,) = structures.masks(sequence, RULE, 1, committed_length=4)
             assert mask is not None and mask[TWO] and not mask[LETTER]
+
+
+def test_eight_sessions_with_eight_branches_each_make_each_matcher_once(
+    structures: Structures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matcher made anew walks a turn's whole text: at every step, that would cost more than the step."""
+    made: list[Structure] = []
+    compiler = structures.compiler
+    assert compiler is not None
+    new = compiler.matcher
+
+    def counted(structure: Structure) -> Matcher:
+        made.append(structure)
+        return new(structure)
+
+    monkeypatch.setattr(compiler, "matcher", counted)
+    cache = SequenceCache(PagePool(4), 16)
+    roots = [Sequence(str(index), [*PROMPT, ONE]) for index in range(8)]
+    forks = [cache.fork(root, f"{root.handle}/{index}") for root in roots for index in range(8)]
+    for _ in range(3):
+        for sequence in (*roots, *forks):
+            (mask,) = structures.masks(sequence, RULE, 1, committed_length=4)
+            assert mask is not None and mask[TWO]
+    assert len(made) == len(roots) + len(forks)
+    for fork in forks:
+        structures.forget(fork)
+    assert not structures._forks
+    structures.masks(roots[0], RULE, 1, committed_length=4)
+    assert len(made) == len(roots) + len(forks)

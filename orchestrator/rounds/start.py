@@ -1,0 +1,70 @@
+"""How a round starts: where, beside how many others, and by what plan."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from orchestrator.peers.services import ModelInfo
+from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.session import SessionRounds
+from orchestrator.rounds.terms import RoundTerms
+from orchestrator.rounds.verification import VerifierSide
+from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
+from orchestrator.speculation.plan import PLAIN, Overlap, Regime, RoundPlan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """Who takes part in all sessions' rounds, and what they know and share."""
+
+    verifying: VerifierSide
+    drafting: DraftSide
+    target: ModelInfo
+    pair: PairKnowledge
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStart:
+    """What a round is from its start on. While it runs others begin and end and change their way: what it shows is booked as
+    what it was here."""
+
+    time: float
+    """Of the monotonic clock, in seconds."""
+    longest: int
+    """Tokens that a proposal may have."""
+    home: VerifierKnowledge
+    plan: RoundPlan
+    regime: Regime
+    """Of the pair's rounds."""
+    home_regime: Regime
+    """Of the verifier's."""
+
+
+def start_round(parties: Parties, session: SessionRounds, terms: RoundTerms, room: int) -> RoundStart:
+    """Count a session where it lives, and plan its next round, in which at most ``room`` tokens are committed."""
+    now, pair = time.monotonic(), parties.pair
+    home = pair.verifiers[parties.verifying.home(session.verifier)]
+    session.live_on(home)
+    home.begin_round(home.budget.session_count)
+    pair.begin_round(pair.running_count)
+    longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
+    plan = _plan(parties, session, terms, longest)
+    session.drafting.speculation.planner.begin(plan)
+    if plan.switches_off:
+        log.info("speculation does not pay for session %s: plain decoding, and a probe now and then", session.id)
+    return RoundStart(now, longest, home, plan, pair.regime(plan.way), home.regime(plan.way))
+
+
+def _plan(parties: Parties, session: SessionRounds, terms: RoundTerms, longest: int) -> RoundPlan:
+    asked, planner = terms.speculation, session.drafting.speculation.planner
+    if longest <= 0 or not asked.uses_draft or not parties.drafting.available:
+        return PLAIN
+    longest = min(longest, parties.drafting.max_draft_length)
+    if asked.draft_length is not None:
+        return planner.fixed(min(asked.draft_length, longest), asked.overlap or Overlap.NONE)
+    # Under the ratio test a proposal that comes or does not come by what it says would bias the text.
+    return planner.plan(longest, Overlap.NONE if terms.rule.draws_ratios else asked.overlap)

@@ -1,0 +1,127 @@
+"""What a model directory must hold, looked at before anything is loaded. A fault is one line that says what would be right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError, safe_open
+
+from slipstream.engine.errors import UnsupportedModelError
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
+_WEIGHT_FILES = ("model*.safetensors",)
+_NO_DIRECTORY = "no model directory at {}: --model takes a directory, a hub id such as org/name, or 'embedded'"
+_NAMED = 3
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few of many names."""
+    ordered = sorted(names)
+    rest = len(ordered) - _NAMED
+    return ", ".join(ordered[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def one_line(error: Exception) -> str:
+    """What a library's error says, without its line breaks."""
+    return " ".join(str(error).split())
+
+
+def directory_of(name: str, *, weights: bool) -> Path:
+    """Where a model lies: ``name`` itself, or what the hub's cache has of it once the hub has been asked.
+
+    UnsupportedModelError if there is no such directory and no such model. Without ``weights`` only the small files are there.
+    """
+    directory = Path(name).expanduser()
+    if directory.is_dir():
+        return directory
+    if directory.exists():
+        raise UnsupportedModelError(
+            f"{name} is a file; a model is a directory with {CONFIG}, {WEIGHTS} and tokenizer.json"
+        )
+    if name.startswith(("~", "/", ".")) or name.count("/") > 1:
+        raise UnsupportedModelError(_NO_DIRECTORY.format(name))
+    patterns = [*_SMALL_FILES, *(_WEIGHT_FILES if weights else ())]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns="*/*"))
+    except HFValidationError:
+        raise UnsupportedModelError(_NO_DIRECTORY.format(name)) from None
+    except LocalEntryNotFoundError as error:
+        why = "and no such model in the hub's cache here (the hub cannot be reached, or HF_HUB_OFFLINE is set)"
+        raise UnsupportedModelError(f"no model directory at {name}, {why}") from error
+    except Exception as error:  # the hub's refusals, the network's failures, a full disk
+        raise UnsupportedModelError(
+            f"no model directory at {name}, and none from the hub: {one_line(error)}"
+        ) from error
+
+
+def check_config(directory: Path, name: str) -> None:
+    """UnsupportedModelError unless a directory has a model's config.json."""
+    path = directory / CONFIG
+    if not path.exists():
+        raise UnsupportedModelError(f"{name} has no {CONFIG}: it is not a transformers model directory")
+    config = _json(path, name)
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise UnsupportedModelError(f"{CONFIG} of {name} is not a model's: it names no model_type")
+    if (directory / GENERATION_CONFIG).exists():
+        _json(directory / GENERATION_CONFIG, name)  # transformers would take its own defaults in its place
+
+
+def check_weights(directory: Path, name: str) -> None:
+    """UnsupportedModelError unless a directory's weights are whole safetensors files. Reads only their headers."""
+    if (directory / WEIGHTS).exists():
+        _check_file(directory / WEIGHTS, name)
+    elif (directory / INDEX).exists():
+        _check_shards(directory, name)
+    else:
+        pickled = [path.name for pattern in _PICKLED for path in directory.glob(pattern)]
+        if pickled:
+            raise UnsupportedModelError(
+                f"{name} has its weights in {some(pickled)}, but only safetensors are loaded, since a pickle can run any "
+                "code: load it once in transformers and save it with save_pretrained"
+            )
+        raise UnsupportedModelError(f"{name} has no weights: it needs {WEIGHTS}, or several such files and {INDEX}")
+
+
+def _check_shards(directory: Path, name: str) -> None:
+    index = _json(directory / INDEX, name)
+    where = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(where, dict) or not where:
+        raise UnsupportedModelError(f"{INDEX} of {name} has no weight_map: copy or download it again")
+    files = set(map(str, where.values()))
+    absent = [file for file in files if not (directory / file).exists()]
+    if absent:
+        raise UnsupportedModelError(
+            f"{name} lacks {len(absent)} of the files that its {INDEX} names: {some(absent)}; copy or download it again"
+        )
+    for file in files:
+        _check_file(directory / file, name)
+
+
+def _check_file(path: Path, name: str) -> None:
+    """Opening reads the header and compares the file's size with it."""
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise UnsupportedModelError(
+            f"{path.name} of {name} is truncated or no safetensors file ({one_line(error)}): copy or download it again"
+        ) from error
+
+
+def _json(path: Path, name: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnsupportedModelError(f"{path.name} of {name} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UnsupportedModelError(f"{path.name} of {name} is not JSON: {one_line(error)}") from error

@@ -1,0 +1,199 @@
+"""Loads a checkpoint with transformers' own classes, whole or not at all.
+
+transformers warns where a tensor is missing and serves random numbers in its place. Here that, and whatever else would make
+another model of a checkpoint than it says, is an UnsupportedModelError in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from slipstream.engine import attention
+from slipstream.engine.checkpoint import check_config, check_weights, directory_of, one_line, some
+from slipstream.engine.errors import UnsupportedModelError
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+_CONVERSION = re.compile(r"^(\S+)\s*\| CONVERSION", re.MULTILINE)
+_AGAIN = "copy, download or export it again"
+
+
+def load_pretrained(name: str, *, device: str, dtype: str) -> Any:
+    """A ``PreTrainedModel`` on its device, ready to serve. UnsupportedModelError says what is missing or wrong."""
+    directory = directory_of(name, weights=True)
+    config = read_config(directory, name)
+    check_weights(directory, name)
+    with heard(name) as said:
+        try:
+            place = torch.empty(0, device=device).device  # before gigabytes are read
+            model, report = AutoModelForCausalLM.from_pretrained(
+                directory,
+                config=config,
+                dtype=DTYPES[dtype],
+                attn_implementation=attention.NAME,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # they are in the report, by name
+                output_loading_info=True,
+            )
+            _refuse_partial(report, model, name)
+            model = model.to(place).eval().requires_grad_(False)
+        except UnsupportedModelError:
+            raise
+        except Exception as error:  # any of transformers' hundreds of models, and of its libraries
+            raise UnsupportedModelError(_why(error, said, config, name, f"on {device} as {dtype}")) from error
+    _refuse_no_numbers(model, name)
+    return model
+
+
+def read_config(directory: Path, name: str) -> Any:
+    """The ``PreTrainedConfig`` of a model that can be served, as far as that tells. UnsupportedModelError with the reason."""
+    check_config(directory, name)
+    with heard(name):
+        values: dict[str, Any] = {}
+        try:
+            values, _ = PreTrainedConfig.get_config_dict(directory)
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        except Exception as error:  # any of transformers' hundreds of configurations
+            raise UnsupportedModelError(_why_no_config(error, values, name)) from error
+    _refuse_foreign(config, name)
+    return config
+
+
+def _why_no_config(error: Exception, values: dict[str, Any], name: str) -> str:
+    kind = values.get("model_type")
+    if kind in CONFIG_MAPPING:
+        return f"config.json of {name} does not fit its model type {kind!r}: {one_line(error)}"
+    own = " and which brings code of its own (auto_map), which is not run" if "auto_map" in values else ""
+    return (
+        f"{name} is of model type {kind!r}, which transformers {transformers.__version__} does not know{own}; only its own "
+        "decoder-only language models can be served"
+    )
+
+
+@contextmanager
+def heard(name: str) -> Iterator[list[str]]:
+    """What transformers says meanwhile, in place of its own log and progress bars. Logged at the end, one line each, unless
+    there is an error to tell instead."""
+    said: list[str] = []
+    logger = logging.getLogger("transformers")
+    before = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [_Ear(said)], False
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield said
+        for text in said:
+            if "LOAD REPORT" not in text:  # which is told in our own words
+                log.warning("%s: %s", name, " ".join(text.split()))
+    finally:
+        transformers.utils.logging.enable_progress_bar()
+        logger.handlers, logger.propagate = before
+
+
+class _Ear(logging.Handler):
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record.getMessage())
+
+
+def architecture_of(config: Any) -> str:
+    """The class that a checkpoint was saved from."""
+    return str((getattr(config, "architectures", None) or [type(config).__name__])[0])
+
+
+def _refuse_foreign(config: Any, name: str) -> None:
+    architecture = architecture_of(config)
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{architecture} is an encoder-decoder; only decoder-only models can be served")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or not _generates(config):
+        raise UnsupportedModelError(
+            f"{name} is a {architecture}, which does not generate text; only decoder-only language models can be served"
+        )
+    text = config.get_text_config()
+    for quantisation in (getattr(each, "quantization_config", None) for each in (config, text)):
+        if quantisation:
+            method = quantisation.get("quant_method", "by a method it does not name")
+            raise UnsupportedModelError(
+                f"{name} is quantised ({method}), which is not supported: give the checkpoint it was made from, whose "
+                "weights are bfloat16, float16 or float32"
+            )
+    foreign = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if foreign:
+        raise UnsupportedModelError(
+            f"{architecture} has layers of {', '.join(sorted(foreign))}; only full and sliding-window attention can be "
+            "served"
+        )
+
+
+def _generates(config: Any) -> bool:
+    """By its name: of a checkpoint that was saved from another class, transformers would make up the output matrix."""
+    names = getattr(config, "architectures", None) or ["ForCausalLM"]
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return any(name in known or name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+
+
+def _refuse_partial(report: dict[str, Any], model: Any, name: str) -> None:
+    kind = type(model).__name__
+    missing, unused = report["missing_keys"], report["unexpected_keys"]
+    if missing:
+        raise UnsupportedModelError(
+            f"{name} lacks {len(missing)} of {kind}'s tensors: {some(missing)}; it is incomplete or belongs to another "
+            f"config.json: {_AGAIN}"
+        )
+    other = [f"{key} is {list(held)} instead of {list(wanted)}" for key, held, wanted in report["mismatched_keys"]]
+    if other:
+        raise UnsupportedModelError(
+            f"{name} has tensors of other shapes than its config.json says: {some(other)}; one of the two belongs to "
+            f"another model: {_AGAIN}"
+        )
+    if unused:
+        log.warning(
+            "%s holds %d tensors that its config.json has no place for, and is served without them: %s",
+            name,
+            len(unused),
+            some(unused),
+        )
+
+
+def _refuse_no_numbers(model: Any, name: str) -> None:
+    """One pass over each tensor, at the memory's speed and without a copy."""
+    faulty: dict[int, str] = {}
+    for key, weight in model.state_dict().items():
+        if weight.is_floating_point() and weight.numel():
+            lowest, highest = torch.aminmax(weight)
+            if not (torch.isfinite(lowest) and torch.isfinite(highest)):
+                faulty.setdefault(weight.data_ptr(), key)  # tied weights have two names
+    if faulty:
+        raise UnsupportedModelError(
+            f"{name} has weights that are NaN or infinite, in {some(faulty.values())}; it was damaged where it was "
+            f"trained, converted or copied: {_AGAIN}"
+        )
+
+
+def _why(error: Exception, said: list[str], config: Any, name: str, where: str) -> str:
+    architecture = architecture_of(config)
+    if error.args == (attention.NAME,):  # Falcon, GPT-J and GPT-Neo look their class up by this name
+        return (
+            f"{architecture} has attention classes of its own; only attention through transformers' attention "
+            "interface can be served"
+        )
+    unmade = {key for text in said for key in _CONVERSION.findall(text)}
+    if unmade:  # it puts the tensors of a mixture's experts together
+        return f"{name} lacks tensors that {some(unmade)} of {architecture} would be made of: {_AGAIN}"
+    return f"cannot load {name} {where}: {one_line(error)}"

@@ -1,0 +1,64 @@
+"""What time steps take, and whose it is: the jobs' own timings, what prompts took, and when a step had better wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from slipstream.engine.engine import Append
+from slipstream.engine.gathering import Gathering
+from slipstream.engine.job import Job
+from slipstream.engine.prompts import PromptTime
+
+Batch = Sequence[tuple[Job, Append]]
+"""The jobs of a step, each with its part of it."""
+
+
+class StepClock:
+    """Told of arrivals, steps and ends as they happen."""
+
+    def __init__(self, step_times: Sequence[tuple[int, float]] = ()) -> None:
+        """``step_times`` as `slipstream.engine.engine.Engine.profile` measured them."""
+        self._gathering = Gathering()
+        self._prompt_time = PromptTime(step_times)
+
+    def arrived(self, job: Job) -> None:
+        """A job is there, before anything else is done with it."""
+        job.prompt_time = self._prompt_time.arrived(job.timing.arrived)
+
+    def began(self, job: Job) -> None:
+        """A job will take part in the next steps."""
+        self._gathering.arrived(job.sequence.handle, job.timing.arrived)
+
+    def wait(self, active: Sequence[Job]) -> float:
+        """Seconds to wait for others before the next step; none for a draft's, which take many and join at any of them."""
+        if all(job.drafting for job in active):
+            return 0.0
+        return self._gathering.wait(time.monotonic())
+
+    def stepped(self, batch: Batch, started: float, step_count: int) -> None:
+        """A step, or several in one go, ended just now."""
+        finished = time.monotonic()
+        duration = finished - started
+        token_count = sum(append.token_count for _, append in batch) if step_count == 1 else len(batch)
+        self._gathering.stepped(duration)
+        self._prompt_time.stepped(
+            finished, duration, token_count, min(token_count, sum(append.prompt_count for _, append in batch))
+        )
+        for job, _ in batch:
+            timing = job.timing
+            timing.started = timing.started or started
+            timing.forward += duration
+            timing.forward_count += step_count
+            timing.step_token_count = token_count
+
+    def ended(self, job: Job, *, answered: bool) -> None:
+        """A job's answer leaves, or its error."""
+        job.timing.finished = time.monotonic()
+        job.timing.prefill = self._prompt_time.sum - job.prompt_time
+        if answered and not job.drafting:
+            self._gathering.answered(job.sequence.handle, job.timing.finished)
+
+    def forget(self, handle: str) -> None:
+        """A sequence was closed."""
+        self._gathering.forget(handle)

@@ -1,0 +1,18 @@
+"""The package's extras: which of them a command needs, and what to say where one is not installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+_MARKS = {"models": ("torch", "transformers", "pydantic_settings"), "orchestrator": ("jinja2", "pydantic_settings")}
+"""By extra, packages that are there once it is installed."""
+
+
+def require(program: str, *extras: str) -> None:
+    """Exit with one line that says how to install those of the extras that are not, unless all are."""
+    absent = [extra for extra in extras if not all(map(find_spec, _MARKS[extra]))]
+    if absent:
+        sys.exit(
+            f"{program}: this needs packages that are not installed: pip install 'slipstream-llm[{','.join(absent)}]'"
+        )

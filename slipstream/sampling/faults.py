@@ -1,0 +1,38 @@
+"""Rows of logits in which nothing can be chosen: an error by name, and never a token."""
+
+from __future__ import annotations
+
+import math
+
+from slipstream.errors import Code, SlipstreamError
+
+
+class NoTokenToChooseError(SlipstreamError):
+    """A rule leaves no token at a position (metadata: position)."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "NO_TOKEN_TO_CHOOSE"
+
+
+class LogitsNotFiniteError(SlipstreamError):
+    """The model's logits hold NaN or infinity: nothing it computed there can be trusted."""
+
+    code = Code.INTERNAL
+    reason = "LOGITS_NOT_FINITE"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model computed logits that are not finite numbers; its weights or its device may be damaged"
+        )
+
+
+def fault_of(largest: float, position: int) -> SlipstreamError | None:
+    """What is wrong with a row whose ``largest`` filtered logit is this, NaN if any of them is; None if nothing is."""
+    if math.isfinite(largest):
+        return None
+    if largest == -math.inf:
+        return NoTokenToChooseError(
+            f"no token may be chosen at position {position}: allowed, banned and end tokens together leave none",
+            position=position,
+        )
+    return LogitsNotFiniteError()

@@ -1,0 +1,146 @@
+"""A structure's source, checked and written as the grammars that llguidance takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from llguidance import regex_to_lark
+
+from slipstream.sampling.structure import MAX_GRAMMAR_BYTES, MAX_REGEX_BYTES, MAX_SOURCE_BYTES, Structure, StructureKind
+from slipstream.sampling.structure_errors import InvalidStructureError
+
+# The library's default is any amount of blank space, and a model that does not know how to go on fills its turn with it.
+# This allows what JSON is written like: on one line, or one item a line, indented.
+_JSON_WHITESPACE = r"( |\n[ \t]{0,20})"
+
+# Without this, forced bytes allow only their canonical tokens: masks would depend on the tokenization before.
+_TOP = '%llguidance {"no_forcing": true}\nstart: @structure\n'
+
+_LARK_TOKEN = re.compile(
+    r"""(?P<comment> //[^\n]* | \#[^\n]* )
+      | (?P<literal> "(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\\n])+/ )
+      | (?P<refused> <[^>\s]*>? | %llguidance\b )
+      | (?P<name> [A-Za-z_]\w* ) (?P<defined> [^\S\n]* (?:\[[^\]\n]*\])? [^\S\n]* : (?!:) )?""",
+    re.VERBOSE,
+)
+
+
+def grammar_of(structure: Structure) -> str:
+    """The structure as the library's list of grammars, in JSON. InvalidStructureError if it is not well formed."""
+    source = structure.source
+    try:
+        length = len(source.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidStructureError("must be Unicode text, but has half a surrogate pair") from error
+    most = MAX_GRAMMAR_BYTES if structure.kind is StructureKind.GRAMMAR else MAX_SOURCE_BYTES
+    if length > most:
+        raise InvalidStructureError(f"must have at most {most} bytes, but has {length}")
+    body: dict[str, Any]
+    match structure.kind:
+        case StructureKind.JSON_SCHEMA:
+            body = {"json_schema": _schema(source)}
+        case StructureKind.REGEX:
+            _check_regexes([source])
+            body = {"lark_grammar": f"start: /{regex_to_lark(source)}/"}
+        case StructureKind.CHOICE:
+            body = {"lark_grammar": f"start: /{'|'.join(_escaped(choice) for choice in _choices(source))}/"}
+        case StructureKind.GRAMMAR:
+            _check_lark(source)
+            body = {"lark_grammar": source}
+    try:
+        return json.dumps({"grammars": [{"lark_grammar": _TOP}, {"name": "structure", **body}]})
+    except RecursionError as error:
+        raise InvalidStructureError("must be JSON of fewer levels") from error
+
+
+def _schema(source: str) -> dict[str, Any] | bool:
+    schema = _json(source)
+    if isinstance(schema, bool):
+        if not schema:
+            return schema  # which the library refuses in better words
+        schema = {}
+    if not isinstance(schema, dict):
+        raise InvalidStructureError("must be a JSON schema, an object or a boolean")
+    if "x-guidance" in schema:  # it may switch off what it cannot enforce
+        raise InvalidStructureError("must not have x-guidance, which is no part of JSON Schema")
+    try:
+        _check_regexes(_patterns(schema))
+    except RecursionError as error:
+        raise InvalidStructureError("must be JSON of fewer levels") from error
+    return schema | {"x-guidance": {"whitespace_pattern": _JSON_WHITESPACE}}
+
+
+def _choices(source: str) -> list[str]:
+    choices = _json(source)
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise InvalidStructureError("must be a JSON array of strings, at least one")
+    return choices
+
+
+def _json(source: str) -> Any:
+    try:
+        return json.loads(source)
+    except ValueError as error:
+        raise InvalidStructureError(f"must be JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidStructureError("must be JSON of fewer levels") from error
+
+
+def _escaped(text: str) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidStructureError("must be Unicode text, but has half a surrogate pair")
+    return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
+
+
+def _check_regexes(regexes: Iterable[str]) -> None:
+    """The library's time and memory are quadratic in one regex: 8,000 times ``a?`` take 290 MB, 30,000 take 3.5 GB."""
+    length = sum(len(regex.encode()) for regex in regexes)
+    if length > MAX_REGEX_BYTES:
+        raise InvalidStructureError(f"must have regexes of at most {MAX_REGEX_BYTES} bytes in all, but has {length}")
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _patterns(item)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "pattern" and isinstance(value, str):
+                yield value
+            elif key == "patternProperties" and isinstance(value, dict):
+                yield from value
+            yield from _patterns(value)
+
+
+def _check_lark(source: str) -> None:
+    """Text alone, and no terminal that is too long a regex with all it refers to: 40 lines can double one 40 times."""
+    own: dict[str, int] = {"": 0}
+    refers: dict[str, list[str]] = {"": []}
+    current = ""
+    for found in _LARK_TOKEN.finditer(source):
+        if found["refused"]:
+            line = source.count("\n", 0, found.start()) + 1
+            raise InvalidStructureError(f"must describe text alone, but has {found['refused'][:80]} in line {line}")
+        if found["literal"] == '"x-guidance"':
+            raise InvalidStructureError("must not have x-guidance, which is no part of JSON Schema")
+        if found["defined"]:
+            current = found["name"]
+            own.setdefault(current, 0)
+            refers.setdefault(current, [])
+        elif found["literal"]:
+            own[current] += len(found["literal"].encode())
+        elif found["name"] and found["name"].isupper():
+            refers[current].append(found["name"])
+            own[current] += 1
+    try:
+        order = list(TopologicalSorter(refers).static_order())
+    except CycleError:
+        return  # the library says where
+    for name in order:
+        own[name] = own.get(name, 0) + sum(own[other] for other in refers.get(name, ()))
+        if own[name] > MAX_REGEX_BYTES:
+            raise InvalidStructureError(f"must have at most {MAX_REGEX_BYTES} bytes of literals in {name or 'all'}")

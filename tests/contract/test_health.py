@@ -1,0 +1,74 @@
+"""Whether a peer serves: heard soon, from changes of its health and from its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orchestrator.peers.services import VerifierPeer
+from orchestrator.peers.verifiers import Verifiers
+from slipstream.rpc.server import Server
+
+
+class Peers:
+    """A server that only has health, and the verifiers at its address."""
+
+    def __init__(self) -> None:
+        self.server = Server("127.0.0.1:0", ())
+        self.changes: list[bool] = []
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        port = await self.server.start()
+        self.address = f"127.0.0.1:{port}"
+        self.verifiers = Verifiers([VerifierPeer(self.address)])
+        self.verifiers.on_reachable_changed(self._note)
+
+    def _note(self) -> None:
+        self.changes.append(self.verifiers.reachable)
+        self._changed.set()
+
+    @property
+    def peer(self) -> VerifierPeer:
+        return self.verifiers.peers[0]
+
+    async def until(self, reachable: bool) -> None:
+        async with asyncio.timeout(10):
+            while self.verifiers.reachable != reachable:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[Peers]:
+    peers = Peers()
+    await peers.start()
+    yield peers
+    await peers.verifiers.close()
+    await peers.server.grpc.stop(0)
+
+
+async def test_a_peer_is_reachable_while_it_serves(peers: Peers) -> None:
+    peers.verifiers.admit(peers.peer)
+    peers.peer._health.watch()
+    for serving in (True, False, True):
+        await peers.server.set_serving(serving)
+        await peers.until(serving)
+    await peers.server.grpc.stop(0)
+    await peers.until(False)
+    peers.server = Server(peers.address, ())
+    await peers.server.start()
+    await peers.server.set_serving(True)
+    await peers.until(True)
+    assert peers.changes == [False, True, False, True, False, True]  # the first at admission
+
+
+async def test_a_peer_that_is_not_in_use_makes_nothing_reachable(peers: Peers) -> None:
+    await peers.server.set_serving(True)
+    async with asyncio.timeout(10):
+        await peers.peer._health.wait_until_serving()
+    assert peers.peer.reachable and not peers.verifiers.reachable
+    peers.verifiers.admit(peers.peer)
+    assert peers.verifiers.reachable

@@ -1,0 +1,78 @@
+"""Peers that a test answers for, and rounds over them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.peers.sequence import PeerSequence, Position
+from orchestrator.peers.services import ModelInfo, PeerTiming, ProposeSink, Verification
+from orchestrator.peers.verifiers import Verifiers
+from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.rounds import Rounds
+from orchestrator.rounds.verification import VerifierSide
+from orchestrator.speculation.knowledge import PairKnowledge
+from orchestrator.speculation.proposal import Proposal
+from slipstream.errors import Code
+from slipstream.rpc.status import PeerError
+from slipstream.sampling.rule import SamplingDefaults
+
+MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w")
+TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
+
+
+class Draft:
+    """A draft whose requests the test answers, by their sinks."""
+
+    info = MODEL
+
+    def __init__(self) -> None:
+        self.sinks: list[ProposeSink] = []
+        self.asked = asyncio.Event()
+
+    def propose(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> None:
+        self.sinks.append(rest[-1])
+        self.asked.set()
+
+    def close_sequence(self, sequence: PeerSequence) -> None:
+        pass
+
+
+class Verifier:
+    """A verifier that accepts everything once it may, and says that its steps took what the test says."""
+
+    info = MODEL
+
+    def __init__(self, address: str = "here") -> None:
+        self.address = address
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.is_away = False
+        self.timings: Iterator[PeerTiming] = itertools.repeat(TIMING)
+        self.positions: list[Position] = []
+
+    async def verify(
+        self, sequence: PeerSequence, terms: Any, position: Position, proposal: Proposal, *rest: Any
+    ) -> Verification:
+        self.positions.append(position)
+        self.asked.set()
+        await self.may_answer.wait()
+        if self.is_away:
+            raise PeerError(Code.UNAVAILABLE, "STREAM_LOST", "")
+        return Verification(len(proposal), 7, 1, next(self.timings), (), ())
+
+    def close_sequence(self, sequence: PeerSequence) -> None:
+        pass
+
+
+def rounds_over(draft: Draft, *verifiers: Verifier) -> Rounds:
+    """Rounds over these peers, all of them reached."""
+    home = Verifiers(verifiers)
+    for verifier in verifiers:
+        home.admit(verifier)
+    pair = PairKnowledge()
+    verifying = VerifierSide(home, MODEL, lease_seconds=60, patience_seconds=1)
+    side = DraftSide(draft, MODEL, pair, lease_seconds=60, deadline_seconds=30, sharpening=1)
+    return Rounds(verifying, side, MODEL, pair)

@@ -1,0 +1,395 @@
+"""The model thread with a model whose answers can be worked out: no job can end it, and none harms another."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from draft_service.proposer import ProposeJob
+from slipstream.engine.arithmetic import ArithmeticModel, ArithmeticSettings, next_token
+from slipstream.engine.engine import Append, Appended, Engine
+from slipstream.engine.errors import ModelThreadFailedError, RoundConflictError, UnknownHandleError
+from slipstream.engine.host import EngineHost, HostLimits
+from slipstream.engine.job import Fork, Job, Statement
+from slipstream.engine.plan import BATCH_INVARIANT, TIGHT, Padding, StepPlan
+from slipstream.engine.schedule import BatchLimits
+from slipstream.engine.sequence import SequenceCache
+from slipstream.engine.transformers_model import TransformersModel
+from slipstream.errors import SlipstreamError
+from slipstream.sampling.row import Choice
+from slipstream.sampling.rule import SamplingRule
+from tests import tiny_models
+from verifier_service.verifier import VerifyJob
+
+PAPER = ArithmeticSettings(ends=0)
+GREEDY = SamplingRule()
+EMPTY = SamplingRule(temperature=0.01, seed=1, allowed_token_ids=(5,), banned_token_ids=(5,))
+POISON = 200
+"""A token after which the poisoned model computes NaN."""
+
+
+class PoisonedModel(ArithmeticModel):
+    """Says NaN at each row of a sequence that holds POISON in its memory."""
+
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        logits = super().forward(plan)
+        row = 0
+        for segment in plan.segments:
+            end = segment.start + len(segment.tokens)
+            if POISON in self._slots[list(segment.pages)].reshape(-1)[:end]:
+                logits[row : row + segment.wanted] = torch.nan
+            row += segment.wanted
+        return logits
+
+
+class LostModel(ArithmeticModel):
+    """Its device is lost once it has seen POISON."""
+
+    is_lost = False
+
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        self.is_lost |= POISON in plan.input_ids
+        self._check()
+        return super().forward(plan)
+
+    def erase_pages(self, pages: list[int]) -> None:
+        self._check()
+        super().erase_pages(pages)
+
+    def _check(self) -> None:
+        if self.is_lost:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+@asynccontextmanager
+async def hosting(load: Callable[[], Engine], limits: BatchLimits | None = None) -> AsyncIterator[EngineHost[Job]]:
+    host: EngineHost[Job] = EngineHost(load, limits or BatchLimits(), HostLimits())
+    await host.start()
+    try:
+        yield host
+    finally:
+        await host.close_all()
+    host.engine.pool.check()
+
+
+def paper(model: type[ArithmeticModel] = ArithmeticModel, padding: Padding = BATCH_INVARIANT) -> Engine:
+    return Engine(model(PAPER), kv_memory_mib=0.1, padding=padding)
+
+
+def said(prompt: Sequence[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(sum(tokens), len(tokens), PAPER))
+    return tokens[len(prompt) :]
+
+
+async def verify(
+    host: EngineHost[Job], tail: Sequence[int], rule: SamplingRule = GREEDY, proposal: Sequence[int] = ()
+) -> VerifyJob:
+    """One round on a fresh handle, which is closed again."""
+    handle, _ = host.open(None)
+    try:
+        job = await host.run(
+            handle, 1, lambda sequence: VerifyJob(sequence, Statement(0, tail), proposal, rule), content=None
+        )
+    finally:
+        host.close(handle)
+    assert isinstance(job, VerifyJob)
+    return job
+
+
+async def propose(
+    host: EngineHost[Job],
+    tail: Sequence[int],
+    rule: SamplingRule = GREEDY,
+    in_flight: Sequence[int] = (),
+    length: int = 4,
+) -> ProposeJob:
+    handle, _ = host.open(None)
+    try:
+        job = await host.run(
+            handle,
+            1,
+            lambda sequence: ProposeJob(sequence, Statement(0, tail), in_flight, length, 4, rule),
+            content=None,
+        )
+    finally:
+        host.close(handle)
+    assert isinstance(job, ProposeJob)
+    return job
+
+
+async def settled_held_count(host: EngineHost[Job]) -> int:
+    """Pages held, given the closed sequences some time to give theirs back."""
+    for _ in range(500):
+        if not host.load.held_page_count:
+            break
+        await asyncio.sleep(0.01)
+    return host.load.held_page_count
+
+
+def reason_of(result: object) -> str:
+    assert isinstance(result, SlipstreamError), result
+    return result.reason
+
+
+class FailingJob(VerifyJob):
+    """Raises where it is told to."""
+
+    fails_in = ""
+
+    def _fail_in(self, place: str) -> None:
+        if place == self.fails_in:
+            raise ZeroDivisionError(place)
+
+    def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
+        self._fail_in("begin")
+        super().begin(cache, context_length, vocabulary_size)
+
+    def append(self, count: int) -> Append:
+        self._fail_in("append")
+        return super().append(count)
+
+    def take(self, answer: Appended) -> bool:
+        self._fail_in("take")
+        return super().take(answer)
+
+    def advance(self, choices: list[Choice]) -> bool:
+        self._fail_in("advance")
+        return super().advance(choices)
+
+    def split(self, fork: Fork) -> list[Job]:
+        fork("a part that never begins", 3)
+        self._fail_in("split")
+        return []
+
+
+@pytest.mark.parametrize("place", ["begin", "append", "take", "advance", "split"])
+async def test_whatever_a_job_raises_ends_that_job_alone(place: str) -> None:
+    def failing(sequence: object) -> FailingJob:
+        job = FailingJob(sequence, Statement(0, [9] * 40), [], GREEDY)
+        job.fails_in = place
+        return job
+
+    prompts = [list(range(10, 30)), [50, 60, 70]]
+    async with hosting(paper) as host:
+        handle, _ = host.open(None)
+        bad = host.run(handle, 1, failing, content=None)
+        first, failed, second = await asyncio.gather(
+            verify(host, prompts[0]), bad, verify(host, prompts[1]), return_exceptions=True
+        )
+        assert isinstance(failed, ZeroDivisionError) and str(failed) == place
+        assert isinstance(first, VerifyJob) and isinstance(second, VerifyJob)
+        assert [first.next_token, second.next_token] == [said(prompt, 1)[0] for prompt in prompts]
+        job = await host.run(
+            handle, 1, lambda s: VerifyJob(s, Statement(0, prompts[0]), [], GREEDY), content="asked again"
+        )
+        assert isinstance(job, VerifyJob) and job.next_token == said(prompts[0], 1)[0]
+        host.close(handle)
+        assert await settled_held_count(host) == 0
+
+
+@pytest.mark.parametrize("padding", [BATCH_INVARIANT, TIGHT], ids=["steps", "runs"])
+@pytest.mark.parametrize("in_flight", [(), (5, 5)], ids=["plain", "branches"])
+@pytest.mark.parametrize("temperature", [0.0, 0.01])
+async def test_a_proposal_in_which_nothing_can_be_chosen_fails_alone(
+    temperature: float, in_flight: tuple[int, ...], padding: Padding
+) -> None:
+    rule = SamplingRule(temperature=temperature, seed=1, allowed_token_ids=(5,), banned_token_ids=(5,))
+    prompt = [40, 50, 60]
+    async with hosting(lambda: paper(padding=padding)) as host:
+        for _ in range(2):
+            bad, good = await asyncio.gather(
+                propose(host, [1, 5, 5], rule, in_flight), propose(host, prompt), return_exceptions=True
+            )
+            assert reason_of(bad) == "NO_TOKEN_TO_CHOOSE"
+            assert isinstance(good, ProposeJob)
+            assert [choice.token for choice in good.branches[0].choices] == said(prompt, 4)
+        assert await settled_held_count(host) == 0
+
+
+async def test_a_draft_says_what_it_can_before_nothing_can_be_chosen() -> None:
+    prompt = [40, 50, 60]
+    first = said(prompt, 1)[0]
+    rule = SamplingRule(end_token_ids=(first,), allowed_token_ids=(first,), first_end_position=3)
+    async with hosting(paper) as host:
+        job = await propose(host, prompt, rule)
+        assert [choice.token for choice in job.branches[0].choices] == [first]
+
+
+@pytest.mark.parametrize("proposal", [(), (5, 5, 5)])
+async def test_a_verification_in_which_nothing_can_be_chosen_fails_alone(proposal: tuple[int, ...]) -> None:
+    prompt = [40, 50, 60]
+    async with hosting(paper) as host:
+        bad, good = await asyncio.gather(
+            verify(host, [1, 5, 5], EMPTY, proposal), verify(host, prompt), return_exceptions=True
+        )
+        assert reason_of(bad) == "NO_TOKEN_TO_CHOOSE"
+        assert isinstance(good, VerifyJob) and good.next_token == said(prompt, 1)[0]
+
+
+@pytest.mark.parametrize("padding", [BATCH_INVARIANT, TIGHT], ids=["steps", "runs"])
+@pytest.mark.parametrize("rule", [GREEDY, SamplingRule(temperature=1.0, banned_token_ids=(7,))], ids=["0", "1"])
+async def test_logits_that_are_no_numbers_fail_their_job_alone_and_their_pages_are_never_shared(
+    rule: SamplingRule, padding: Padding
+) -> None:
+    poisoned, prompt = [*range(10, 50), POISON, *range(10, 50)], [*range(60, 110)]
+    async with hosting(
+        lambda: paper(PoisonedModel, padding), BatchLimits(max_step_tokens=64, prefill_chunk=16)
+    ) as host:
+        for _ in range(2):
+            bad, worse, good = await asyncio.gather(
+                verify(host, poisoned, rule, (4, 5)),
+                propose(host, poisoned, rule),
+                verify(host, prompt),
+                return_exceptions=True,
+            )
+            assert reason_of(bad) == reason_of(worse) == "LOGITS_NOT_FINITE"
+            assert isinstance(good, VerifyJob) and good.next_token == said(prompt, 1)[0]
+        model = host.engine.model
+        assert isinstance(model, PoisonedModel) and POISON not in model._slots
+        healthy = await verify(host, [*range(10, 50), *range(70, 90)])
+        assert healthy.prefilled_count == 60 - 32, "whole pages before the chunk that brought NaN are as good as any"
+        assert await settled_held_count(host) == 0
+
+
+async def test_a_draft_that_computes_nan_on_its_way_fails_alone() -> None:
+    """In a run of several steps, and on branches: the second of them meets the poison in its own pages."""
+    prompt = [POISON - 3 - 2, 1, 1]  # its own next token is the poison
+    assert said(prompt, 1) == [POISON]
+    for padding in (BATCH_INVARIANT, TIGHT):
+        async with hosting(lambda: paper(PoisonedModel, padding)) as host:  # noqa: B023
+            result = await asyncio.gather(propose(host, prompt), return_exceptions=True)
+            assert reason_of(result[0]) == "LOGITS_NOT_FINITE"
+            model = host.engine.model
+            assert isinstance(model, PoisonedModel) and POISON not in model._slots
+            assert await settled_held_count(host) == 0
+
+
+async def test_nan_in_a_real_models_pages_reaches_no_other_sequence(tmp_path: Path) -> None:
+    """Masked keys are multiplied too: NaN left in a page, or in the padding page, would spread to whoever has it next."""
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+
+    def load() -> Engine:
+        model = TransformersModel.load(str(directory), device="cpu", dtype="float32")
+        with torch.no_grad():
+            model._model.get_input_embeddings().weight[POISON] = torch.nan
+        return Engine(model, kv_memory_mib=0.5)
+
+    prompts = [[(7 * i + shift) % 190 for i in range(60)] for shift in range(3)]
+    async with hosting(load) as host:
+        alone = [await verify(host, prompt, proposal=(3, 4)) for prompt in prompts]
+    async with hosting(load) as host:
+        for _ in range(5):  # through all pages
+            results = await asyncio.gather(
+                *(verify(host, prompt, proposal=(3, 4)) for prompt in prompts),
+                verify(host, [*prompts[0], POISON, 5]),
+                return_exceptions=True,
+            )
+            assert reason_of(results[-1]) == "LOGITS_NOT_FINITE"
+            for expected, got in zip(alone, results, strict=False):
+                assert isinstance(got, VerifyJob)
+                assert (got.next_token, got.margin) == (expected.next_token, expected.margin)
+
+
+async def test_a_lost_device_fails_everyone_at_once_and_is_told_at_the_end() -> None:
+    ended = asyncio.Event()
+    host: EngineHost[Job] = EngineHost(lambda: paper(LostModel), BatchLimits(), HostLimits())
+    await host.start()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    try:
+        results = await asyncio.gather(
+            verify(host, [5, POISON]), verify(host, [5, 6]), propose(host, [7]), return_exceptions=True
+        )
+        assert "MODEL_THREAD_FAILED" in {result.reason for result in results if isinstance(result, SlipstreamError)}
+        with pytest.raises(ModelThreadFailedError, match="device-side assert"):
+            await verify(host, [5, 6])
+        with pytest.raises(ModelThreadFailedError):
+            await host.close_all()
+        await asyncio.wait_for(ended.wait(), 10)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_only_committed_tokens_are_ever_shared() -> None:
+    """Branches write guesses into pages of their own; nobody may find those."""
+    committed, in_flight = list(range(10, 50)), said(range(10, 50), 40)
+    async with hosting(paper) as host:
+        job = await propose(host, committed, in_flight=in_flight, length=20)
+        assert len(job.branches) == 4
+        guessed = [*committed, *in_flight, *said([*committed, *in_flight], 10)]
+        later = await verify(host, guessed)
+        assert len(guessed) - later.prefilled_count == 32, "whole pages of what was committed"
+        assert await settled_held_count(host) == 0
+
+
+async def test_a_closed_handle_stays_closed_also_if_it_was_closed_before_it_opened() -> None:
+    async with hosting(paper) as host:
+        host.open_as("0123456789abcdef", None)
+        host.close("0123456789abcdef")
+        host.close("fedcba9876543210")
+        for handle in ("0123456789abcdef", "fedcba9876543210"):
+            with pytest.raises(UnknownHandleError, match="was closed"):
+                host.open_as(handle, None)
+        for number in range(10_000):
+            host.close(f"other {number}")
+        host.close("x" * 65)
+        host.open_as("0123456789abcdef", None)  # forgotten: the memory has a bound
+        assert len(host._closed) == 10_000
+
+
+async def test_a_repeated_round_with_other_content_is_refused_and_the_first_answer_kept() -> None:
+    async with hosting(paper) as host:
+        handle, _ = host.open(None)
+
+        async def ask(number: int, tail: list[int]) -> Job:
+            statement = Statement(0, tail)
+            return await host.run(
+                handle, number, lambda s: VerifyJob(s, statement, [], GREEDY), content=(statement, GREEDY)
+            )
+
+        first = await ask(1, [5, 6])
+        with pytest.raises(RoundConflictError):
+            await ask(1, [5, 7])
+        assert await ask(1, [5, 6]) is first
+        assert await ask(2, [5, 7]) is not first
+
+
+class Crowd(ArithmeticModel):
+    """Tells how many tokens of which sequences each step had, by their first tokens."""
+
+    def __init__(self, settings: ArithmeticSettings) -> None:
+        super().__init__(settings)
+        self.steps: list[dict[int, int]] = []
+
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        logits = super().forward(plan)
+        firsts = [int(self._slots[segment.pages[0], 0]) for segment in plan.segments]
+        self.steps.append(dict(zip(firsts, (len(segment.tokens) for segment in plan.segments), strict=True)))
+        return logits
+
+
+async def test_a_prompt_gets_on_in_every_step_that_rounds_would_fill() -> None:
+    """Five drafts in steps of four tokens: a prompt that waited for them would wait for them all."""
+    prompt = [90, *range(100, 112)]
+    limits = BatchLimits(max_step_tokens=4, prefill_chunk=4)
+    async with hosting(lambda: Engine(Crowd(PAPER), kv_memory_mib=1), limits) as host:
+        drafting = asyncio.gather(*(propose(host, [first, 5], length=16) for first in range(10, 15)))
+        await asyncio.sleep(0)  # they are submitted first
+        job, drafts = await verify(host, prompt), await drafting
+        assert job.next_token == said(prompt, 1)[0]
+        for first, draft in zip(range(10, 15), drafts, strict=True):
+            assert [choice.token for choice in draft.branches[0].choices] == said([first, 5], 16)
+        model = host.engine.model
+        assert isinstance(model, Crowd)
+        first = next(index for index, step in enumerate(model.steps) if 90 in step)
+        beside = model.steps[first : first + len(prompt)]
+        assert [step.get(90) for step in beside] == [1] * len(prompt), "its quarter of each step"
+        assert all(sum(step.values()) == 4 for step in beside), "rounds have the rest"

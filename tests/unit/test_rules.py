@@ -1,0 +1,113 @@
+"""Rules are stated once for a handle: what a service keeps of them, and what the orchestrator counts on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.peers.sequence import PeerSequence
+from slipstream.hosting.rules import RULES_PER_HANDLE, RuleBook, UnknownRuleError
+from slipstream.rpc.sampling_wire import rule_hash, rule_message, rule_of
+from slipstream.sampling.rule import Acceptance, SamplingRule
+from slipstream.sampling.structure import Structure, StructureKind
+
+FULL = SamplingRule(
+    temperature=0.5,
+    top_k=7,
+    top_p=0.75,
+    min_p=0.25,
+    seed=2**63 - 1,
+    end_token_ids=(2, 9),
+    first_end_position=17,
+    typical_p=0.5,
+    repetition_penalty=1.5,
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+    logit_bias=((3, 1.5), (4, -2.0)),
+    allowed_token_ids=(3, 4, 5),
+    banned_token_ids=(6,),
+    first_generated_position=11,
+    structure=Structure(StructureKind.REGEX, "a+"),
+    acceptance=Acceptance.RATIO,
+    proposal_top_k=5,
+)
+
+
+def hash_of(rule: SamplingRule) -> int:
+    return rule_hash(rule_message(rule, 100))
+
+
+@pytest.mark.parametrize("rule", [SamplingRule(), FULL], ids=["plain", "full"])
+def test_a_rule_survives_the_wire(rule: SamplingRule) -> None:
+    assert rule_of(rule_message(rule, 100)) == rule
+
+
+def test_equal_rules_have_one_hash_and_others_another() -> None:
+    rules = [SamplingRule(), FULL, replace(FULL, temperature=0.25), replace(FULL, logit_bias=((3, 1.5), (4, -2.5)))]
+    assert hash_of(replace(FULL)) == hash_of(FULL) != 0
+    assert len(set(map(hash_of, rules))) == len(rules)
+
+
+def test_a_handle_keeps_its_last_few_rules_and_no_other_handles() -> None:
+    book = RuleBook()
+    rules = [SamplingRule(seed=seed) for seed in range(RULES_PER_HANDLE + 1)]
+    for number, rule in enumerate(rules[:-1], 1):
+        book.keep("h", number, rule, 10)
+    assert book.find("h", 1) is rules[0]  # and it is the latest now
+    book.keep("h", len(rules), rules[-1], 10)
+    assert book.find("h", 1) is rules[0] and book.find("h", len(rules)) is rules[-1]
+    for handle, number in (("h", 2), ("other", 1)):
+        with pytest.raises(UnknownRuleError, match=f"{handle!r}.*send the rule again"):
+            book.find(handle, number)
+    assert book.byte_count == RULES_PER_HANDLE * 10
+    book.forget("h")
+    with pytest.raises(UnknownRuleError):
+        book.find("h", 1)
+    assert book.byte_count == 0
+
+
+def test_past_a_bound_the_handle_that_was_idle_longest_states_its_rule_again() -> None:
+    book = RuleBook(max_bytes=100)
+    for handle in ("a", "b", "c"):
+        book.keep(handle, 1, FULL, 30)
+    book.keep("c", 1, FULL, 30)  # stated twice, kept once
+    book.find("a", 1)
+    book.keep("d", 1, FULL, 30)
+    with pytest.raises(UnknownRuleError):
+        book.find("b", 1)
+    assert all(book.find(handle, 1) is FULL for handle in ("a", "c", "d"))
+    book.keep("large", 1, FULL, 1_000)
+    assert book.find("large", 1) is FULL, "one handle's rules are kept whatever their size"
+
+
+def test_a_rule_is_hashed_once_and_stated_until_an_answer_shows_that_the_peer_knows_it() -> None:
+    sequence, hashed = PeerSequence(), []
+
+    def counted(rule: SamplingRule) -> int:
+        hashed.append(rule)
+        return hash_of(rule)
+
+    first = sequence.state(FULL, counted)
+    assert not first.is_told
+    sequence.answered("another handle", first)
+    assert not sequence.is_open and not sequence.state(replace(FULL), counted).is_told
+    sequence.answered(sequence.handle, first)
+    assert sequence.is_open and sequence.state(replace(FULL), counted) is first and first.is_told
+    assert len(hashed) == 1
+    sequence.correct("UNKNOWN_RULE", {})
+    assert not sequence.state(FULL, counted).is_told and sequence.is_open
+    sequence.answered(sequence.handle, sequence.state(FULL, counted))
+    sequence.forget()
+    assert not sequence.state(FULL, counted).is_told and not sequence.is_open
+
+
+def test_a_sequence_counts_on_no_more_rules_than_a_service_keeps() -> None:
+    sequence, book = PeerSequence(), RuleBook()
+    for seed in (0, 1, 2, 0, 3, 4, 0, 1, 4, 5, 6, 7, 8, 0):
+        rule = SamplingRule(seed=seed)
+        stated = sequence.state(rule, hash_of)
+        if not stated.is_told:
+            book.keep("h", stated.hash, rule, 1)
+        assert book.find("h", stated.hash) == rule
+        sequence.answered(sequence.handle, stated)
