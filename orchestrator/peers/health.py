@@ -24,6 +24,8 @@ class PeerHealth:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.serving = False
         """The last answer; False before there was one, and while none comes."""
+        self.answering = False
+        """Whether there is somebody to answer: one that does not serve may be loading its model."""
         self.on_changed: Callable[[], None] = lambda: None
         """Told of each change of ``serving``."""
         self._stub = health_pb2_grpc.HealthStub(channel)
@@ -69,7 +71,9 @@ class PeerHealth:
         try:
             response = await self._stub.Check(request, timeout=_DEADLINE_SECONDS)  # type: ignore[attr-defined]
         except grpc.aio.AioRpcError:
+            self.answering = False
             return False
+        self.answering = True
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     def _take(self, serving: bool) -> None:

@@ -156,6 +156,11 @@ class ModelPeer(Generic[ItemT, ResultT]):
         """Whether the peer says that it serves: at most about two seconds old once it has been waited for; False before."""
         return self._health.serving
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether the peer is there and does not serve yet."""
+        return self._health.answering and not self._health.serving
+
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called at each change of ``reachable``; it takes the place of an earlier one."""
         self._health.on_changed = callback

@@ -33,6 +33,11 @@ class Verifiers:
         """Whether one of those in use says that it serves."""
         return any(peer.reachable for peer in self.peers if peer.address in self._admitted)
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether one of them is there and does not serve yet: loading may take minutes."""
+        return any(peer.is_starting for peer in self.peers)
+
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called whenever ``reachable`` may have changed; it takes the place of an earlier one."""
         self._on_reachable_changed = callback

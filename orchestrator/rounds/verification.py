@@ -29,6 +29,8 @@ _STRANGER_REASONS = ("WEIGHTS_MISMATCH", "TOKENIZER_MISMATCH")
 """A verifier that came back with another model is as good as away."""
 
 _MAX_RESTATEMENTS = 3
+_LONGEST_LOADING = 1800.0
+"""Seconds that a turn waits for a verifier that is there and loads its model."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
@@ -52,7 +54,8 @@ class VerifierSide:
         parent: Span,
     ) -> Verification:
         """The answer of the session's verifier, or of another one. VerifierLostError, or a PeerError no retry mends."""
-        give_up = time.monotonic() + self._patience
+        started = time.monotonic()
+        give_up = started + self._patience
         pause = _FIRST_PAUSE
         restatements = 0
         span = tracer.start_span(names.VERIFY, trace.set_span_in_context(parent), kind=SpanKind.CLIENT)
@@ -69,7 +72,10 @@ class VerifierSide:
                     absent = error.code is Code.UNAVAILABLE or error.reason in _STRANGER_REASONS
                     if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
                         raise
-                    if time.monotonic() + pause > give_up:
+                    now = time.monotonic()
+                    if absent and self.verifiers.is_starting:  # one that comes back is not away
+                        give_up = min(now + self._patience, started + _LONGEST_LOADING)
+                    if now >= give_up:
                         if absent:
                             raise self._lost(error) from error
                         raise
@@ -77,7 +83,7 @@ class VerifierSide:
                         continue
                     if error.reason in _STRANGER_REASONS and self.verifiers.is_alone:
                         raise
-                await asyncio.sleep(pause)
+                await asyncio.sleep(min(pause, give_up - now))
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 restatements = 0
         finally:

@@ -20,6 +20,7 @@ from slipstream.engine.plan import Padding
 from slipstream.errors import SlipstreamError
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.starting import RefusesWhileLoading
 from slipstream.hosting.tokenizer_files import (
     TOKENIZER_FILE,
     embedded_directory,
@@ -80,6 +81,10 @@ async def _serve(
     name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
     step_times: list[tuple[int, float]] = []
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name)  # first, for it may be refused in no time
+    gate = RefusesWhileLoading()
+    server.grpc.add_generic_rpc_handlers((gate,))
+    port = await server.start()
+    log.info("listening on port %d; loading the model", port)
 
     def load() -> Engine:  # on the model thread, as everything that computes
         engine = _load(settings, name, padding)
@@ -98,7 +103,7 @@ async def _serve(
     )
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
     add_service(host, settings, server, model_service)
-    port = await server.start()
+    gate.loaded = True
     await server.set_serving(True)
     log.info("serving %s on port %d", shown_name, port)
     await server.run_until_signalled()

@@ -62,6 +62,7 @@ WITHIN = {
         "SERVICE_FAILED",
         "STREAM_LOST",
         "MODEL_THREAD_FAILED",
+        "LOADING",
     ),
 }
 """What services say among each other, and at start."""

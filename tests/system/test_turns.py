@@ -28,7 +28,7 @@ STEADY = PairSettings(
     target_flags=["--drain-seconds", "0"],
     draft_flags=["--drain-seconds", "0"],
 )
-PLAIN = {"speculation": {"off": {}}}
+PLAIN: dict[str, object] = {"speculation": {"off": {}}}
 
 
 @pytest.fixture(scope="module")
