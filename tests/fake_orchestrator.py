@@ -12,6 +12,8 @@ from typing import Any
 
 import grpc
 
+from slipstream.errors import SlipstreamError
+from slipstream.rpc.status import status_of
 from slipstream.v1 import orchestrator_pb2 as pb
 from slipstream.v1 import orchestrator_pb2_grpc, turn_pb2
 
@@ -48,6 +50,18 @@ def leaves_out(count: int) -> Breaking:
             event.delta.token_offset += 1
             del event.delta.token_ids[0]
         return event
+
+    return breaking
+
+
+def fails_after(count: int, error: SlipstreamError) -> Breaking:
+    """The turn itself cannot go on after so many events."""
+
+    def breaking(event: turn_pb2.TurnEvent, index: int) -> turn_pb2.TurnEvent | None:
+        if index < count:
+            return event
+        failed = turn_pb2.TurnFailed(error=status_of(error), text="...", usage={"generated_token_count": 8})
+        return turn_pb2.TurnEvent(turn=event.turn, failed=failed) if index == count else None
 
     return breaking
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from slipstream.client import PeerError, Reply
-from slipstream.errors import Code
+from slipstream.errors import Code, SlipstreamError
 from slipstream.v1 import orchestrator_pb2 as pb
 from tests.either_client import KINDS, connected, until
 from tests.fake_orchestrator import (
@@ -18,6 +18,7 @@ from tests.fake_orchestrator import (
     FakeOrchestrator,
     dies_after,
     ends_after,
+    fails_after,
     leaves_out,
     serving,
 )
@@ -55,6 +56,25 @@ def test_a_reply_goes_on_where_its_stream_broke(kind: str, breakings: list[Break
         assert not any(isinstance(request, pb.CancelTurnRequest) for request in fake.asked)
         fake.breakings = list(breakings)
         assert client.generate([1, 2]).wait().token_ids == TOKENS
+
+
+def test_a_turn_that_fails_raises_what_the_server_said_after_all_of_its_text(kind: str) -> None:
+    class PagesError(SlipstreamError):
+        code = Code.RESOURCE_EXHAUSTED
+        reason = "OUT_OF_PAGES"
+        retry_after = 1.5
+
+    fake = FakeOrchestrator(breakings=[fails_after(5, PagesError("no page is free", free=0))])
+    with serving(fake) as address, connected(kind, address) as client:
+        reply = client.generate("x")
+        pieces: list[str] = []
+        with pytest.raises(PeerError, match="no page is free") as caught:
+            pieces.extend(reply)
+        assert (caught.value.code, caught.value.reason) == (Code.RESOURCE_EXHAUSTED, "OUT_OF_PAGES")
+        assert (caught.value.retry_after, caught.value.metadata) == (1.5, {"free": "0"})
+        assert reply.result.text == TEXT[:8] + "..."
+        assert reply.result.generated_token_count == 8
+        assert len(fake.asked) == 1  # it has ended: nothing is asked again, nothing cancelled
 
 
 def test_a_server_that_stays_away_is_given_up_after_the_time_for_reconnecting(kind: str) -> None:
