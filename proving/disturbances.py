@@ -84,6 +84,8 @@ class Disturbance:
     """How many times the least share it is due. Cheap ones get more."""
     weight = 1
     """TURN: how often it comes beside the others of an exhaustive group."""
+    reader_leaves_after: int | None = None
+    """TURN: whoever reads the turn vanishes after so many tokens, and takes it up from there, again and again."""
     conflicts: tuple[str, ...] = ()
     """Names of disturbances that would take away its meaning."""
 
@@ -195,6 +197,15 @@ class Ngrams(Disturbance):
 
     def strikes_in(self, result: Result) -> int:
         return result.ngram_token_count
+
+
+class ReaderLost(Disturbance):
+    """Whoever reads a turn vanishes, again and again, and watches it on from the token that was reached."""
+
+    name = "reader lost and back"
+    scope = Scope.TURN
+    unit = "times taken up"
+    reader_leaves_after = 10
 
 
 class DraftLengthDrawn(Disturbance):
@@ -711,6 +722,7 @@ ALL: tuple[Disturbance, ...] = (
     Overlapped("draft runs ahead", "run_ahead", 8),
     Adaptive(),
     Ngrams(),
+    ReaderLost(),
     OneSession(),
     ManySessions(),
     OthersCancelled(),

@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from proving.pairs import pair_named
 from proving.results import Account, Generated
 from proving.schedule import Cell, Turn
 from proving.system import Setup, System
-from slipstream.client import Client, PeerError, Result, Settings
+from slipstream.client import Client, PeerError, Reply, Result, Settings, TokenLogprobs
 from slipstream.errors import SlipstreamError
 
 _LONGEST_PAUSE = 0.2
@@ -147,19 +148,41 @@ class CellRun:
             disturbance.before(wave.client, prompt)
         wave.in_flight[turn.prompt] = prompt
         try:
-            reply = wave.client.generate(prompt, settings)
-            told = 0
-            for _ in reply:
-                wave.generated[turn.prompt] = len(reply.result.token_ids)
-                self._report(wave.generated[turn.prompt] - told)
-                told = wave.generated[turn.prompt]
-            self._report(len(reply.result.token_ids) - told)
+            result = self._read(wave, turn, wave.client.generate(prompt, settings), met)
         finally:
             wave.generated[turn.prompt] = self._token_count
             del wave.in_flight[turn.prompt]
         for disturbance in met:
-            self._strike(disturbance)(disturbance.strikes_in(reply.result))
-        return reply.result
+            self._strike(disturbance)(disturbance.strikes_in(result))
+        return result
+
+    def _read(self, wave: Wave, turn: Turn, reply: Reply, met: Sequence[Disturbance]) -> Result:
+        """A turn's whole result, by one reader or, where a disturbance says so, by one who vanishes and comes back."""
+        leaving = [disturbance for disturbance in met if disturbance.reader_leaves_after is not None]
+        tokens: list[int] = []
+        logprobs: list[TokenLogprobs] = []
+        while not self._read_on(wave, turn, reply, len(tokens), leaving):
+            tokens += reply.result.token_ids
+            logprobs += reply.result.logprobs
+            for disturbance in leaving:
+                self._strike(disturbance)(1)
+            reply = wave.client.watch(reply.result.session_id, reply.result.turn, len(tokens))
+        result = reply.result
+        return replace(result, token_ids=tokens + result.token_ids, logprobs=logprobs + result.logprobs)
+
+    def _read_on(self, wave: Wave, turn: Turn, reply: Reply, before: int, leaving: Sequence[Disturbance]) -> bool:
+        """Read until the turn's end, which is True, or until it is time to leave."""
+        longest = min((d.reader_leaves_after or 0 for d in leaving), default=None)
+        told = 0
+        for _ in reply.deltas():
+            count = len(reply.result.token_ids)
+            wave.generated[turn.prompt] = before + count
+            self._report(count - told)
+            told = count
+            if longest is not None and longest <= count < self._token_count - before:
+                reply.detach()  # first: a reply that is merely left ends its turn
+                return False
+        return True
 
     def _keep(self, turn: Turn, result: Result) -> None:
         row = self._row_of[turn.prompt]
