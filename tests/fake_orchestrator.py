@@ -146,11 +146,14 @@ def wait_for(event: threading.Event, context: Any) -> None:
 
 
 @contextmanager
-def serving(fake: FakeOrchestrator) -> Iterator[str]:
-    """Its address."""
+def serving(fake: FakeOrchestrator, credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
+    """Its address; plaintext without credentials."""
     server = grpc.server(futures.ThreadPoolExecutor(16))
     orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(fake, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
     try:
         yield f"127.0.0.1:{port}"

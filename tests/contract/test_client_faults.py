@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import shutil
+import subprocess
 import threading
+from pathlib import Path
 
+import grpc
 import pytest
 
 from slipstream.client import PeerError, Reply
@@ -117,6 +121,24 @@ def test_a_deadline_holds_while_the_server_is_away(kind: str) -> None:
         with pytest.raises(PeerError) as caught:
             client.generate("x", timeout=1.0).wait()
         assert caught.value.code is Code.DEADLINE_EXCEEDED
+
+
+def test_credentials_make_it_tls(kind: str, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed: no certificate to try")
+    flags = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test".split()
+    named = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([openssl, *flags, *named], check=True, capture_output=True)
+    theirs = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    ours = grpc.ssl_channel_credentials(certificate.read_bytes())
+    with serving(FakeOrchestrator(), theirs) as address:
+        with connected(kind, address, credentials=ours) as client:
+            assert client.generate("x").wait().token_ids == TOKENS
+        with connected(kind, address) as plaintext, pytest.raises(PeerError) as caught:
+            plaintext.generate("x").wait()
+        assert caught.value.code is Code.UNAVAILABLE
 
 
 @pytest.mark.parametrize("way", ["break", "close", "with", "exception"])
