@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint con
 
 .DEFAULT_GOAL := help
 PROMPTS ?= 40
-.PHONY: help chat up test check bench prove protos train evaluate clean
+.PHONY: help chat up test check freeze bench prove protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,13 +23,17 @@ up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier
 test: $(VENV)/dev ## run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-check: $(VENV)/dev ## ruff, mypy --strict, import-linter, buf lint, stub diff
+check: $(VENV)/dev ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py --check
 	$(BIN)/buf lint
+	$(BIN)/buf breaking --against tools/contract.binpb
+
+freeze: check ## take what the public contract has grown by into what `check` compares with
+	$(BIN)/buf build --path protos/slipstream/v1 -o tools/contract.binpb
 
 bench: $(VENV)/bench ## every benchmark, an hour: BENCH=--quick takes minutes, BENCH=load only that one
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -33,9 +33,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_INVALID_STRUCTURE: _ErrorReason.ValueType  # 4
     """INVALID_ARGUMENT: a structure that cannot be compiled. Mend it."""
     ERROR_REASON_STRUCTURE_UNSUPPORTED: _ErrorReason.ValueType  # 5
-    """FAILED_PRECONDITION: the model's tokenizer cannot follow structures. Ask without one."""
+    """UNIMPLEMENTED: the model's tokenizer cannot follow structures. Ask without one."""
     ERROR_REASON_STRUCTURE_FAILED: _ErrorReason.ValueType  # 6
-    """INVALID_ARGUMENT: following a structure took more than its limits allow. Make it simpler."""
+    """FAILED_PRECONDITION: following a structure took more than its limits allow. Make it simpler."""
     ERROR_REASON_NO_TOKEN_TO_CHOOSE: _ErrorReason.ValueType  # 7
     """FAILED_PRECONDITION: penalties, biases, bans and held back end tokens leave no token to choose. Allow more."""
     ERROR_REASON_LOGITS_NOT_FINITE: _ErrorReason.ValueType  # 8
@@ -83,7 +83,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_CONTEXT_EXCEEDED: _ErrorReason.ValueType  # 29
     """OUT_OF_RANGE: the sequence can never fit into the verifier's memory (metadata: context_length). Send less."""
     ERROR_REASON_INVALID_ITEM: _ErrorReason.ValueType  # 30
-    """INTERNAL: draft or verifier refused what the orchestrator asked. A fault of the server's; report it."""
+    """INVALID_ARGUMENT: draft or verifier refused what the orchestrator asked. A fault of the server's; report it."""
     ERROR_REASON_RESULT_TOO_LARGE: _ErrorReason.ValueType  # 31
     """OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer log-probabilities."""
     ERROR_REASON_ITEM_TOO_LARGE: _ErrorReason.ValueType  # 32
@@ -107,9 +107,9 @@ ERROR_REASON_PROMPT_TOO_LONG: ErrorReason.ValueType  # 3
 ERROR_REASON_INVALID_STRUCTURE: ErrorReason.ValueType  # 4
 """INVALID_ARGUMENT: a structure that cannot be compiled. Mend it."""
 ERROR_REASON_STRUCTURE_UNSUPPORTED: ErrorReason.ValueType  # 5
-"""FAILED_PRECONDITION: the model's tokenizer cannot follow structures. Ask without one."""
+"""UNIMPLEMENTED: the model's tokenizer cannot follow structures. Ask without one."""
 ERROR_REASON_STRUCTURE_FAILED: ErrorReason.ValueType  # 6
-"""INVALID_ARGUMENT: following a structure took more than its limits allow. Make it simpler."""
+"""FAILED_PRECONDITION: following a structure took more than its limits allow. Make it simpler."""
 ERROR_REASON_NO_TOKEN_TO_CHOOSE: ErrorReason.ValueType  # 7
 """FAILED_PRECONDITION: penalties, biases, bans and held back end tokens leave no token to choose. Allow more."""
 ERROR_REASON_LOGITS_NOT_FINITE: ErrorReason.ValueType  # 8
@@ -157,7 +157,7 @@ ERROR_REASON_SEQUENCE_LIMIT: ErrorReason.ValueType  # 28
 ERROR_REASON_CONTEXT_EXCEEDED: ErrorReason.ValueType  # 29
 """OUT_OF_RANGE: the sequence can never fit into the verifier's memory (metadata: context_length). Send less."""
 ERROR_REASON_INVALID_ITEM: ErrorReason.ValueType  # 30
-"""INTERNAL: draft or verifier refused what the orchestrator asked. A fault of the server's; report it."""
+"""INVALID_ARGUMENT: draft or verifier refused what the orchestrator asked. A fault of the server's; report it."""
 ERROR_REASON_RESULT_TOO_LARGE: ErrorReason.ValueType  # 31
 """OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer log-probabilities."""
 ERROR_REASON_ITEM_TOO_LARGE: ErrorReason.ValueType  # 32

@@ -245,7 +245,7 @@ class SendMessageRequest(_message.Message):
     """The session."""
     request_id: _builtins.str
     """The caller's own name for this message, unique in its session, at most 128 characters. Sent again it watches the turn that is
-    there, never a second one. Empty: none.
+    there, never a second one, unless the turn was undone: failed without a token. A session knows its last 1,024. Empty: none.
     """
     content: _builtins.str
     """Not empty."""

@@ -107,7 +107,7 @@ class SamplingParameters(_message.Message):
     """
     repetition_penalty: _builtins.float
     """Divides the positive and multiplies the negative logits of tokens already in the context, prompt included.
-    Above 0; 1 is off.
+    From 0.01 to 100; 1 is off.
     """
     presence_penalty: _builtins.float
     """Subtracted from the logits of tokens generated in this turn. From -2 to 2; 0 is off."""

@@ -90,7 +90,7 @@ class Session(_message.Message):
     id: _builtins.str
     """16 hexadecimal digits."""
     turn_count: _builtins.int
-    """Turns so far, the running one included. Turns that were undone do not count."""
+    """Turns begun so far, the running one and undone ones included: a number always means the same turn."""
     token_count: _builtins.int
     """Committed tokens, prompts included."""
     running_turn: _builtins.int

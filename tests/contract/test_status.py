@@ -13,15 +13,16 @@ from orchestrator import errors as orchestrator_errors
 from orchestrator.errors import SessionBusyError
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
-from slipstream.hosting import rules
+from slipstream.hosting import rules, starting
 from slipstream.rpc import item_answers
 from slipstream.rpc.status import PeerError, abort, error_of, error_of_call, status_of
+from slipstream.sampling import faults, structure_errors
 from slipstream.v1 import errors_pb2
 
 ERRORS = sorted(
     {
         kind
-        for module in (engine_errors, orchestrator_errors, item_answers, rules)
+        for module in (engine_errors, orchestrator_errors, faults, item_answers, rules, starting, structure_errors)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, SlipstreamError) and kind is not SlipstreamError
     },
@@ -34,7 +35,10 @@ def test_codes_are_grpcs() -> None:
         assert getattr(grpc.StatusCode, code.name).value[0] == code
 
 
-@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+PLAIN = [kind for kind in ERRORS if kind.__init__ is SlipstreamError.__init__]
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 def test_an_error_keeps_code_reason_message_and_metadata(kind: type[SlipstreamError]) -> None:
     back = error_of(status_of(kind("what happened", cached_length=7)))
     assert (back.code, back.reason, str(back)) == (kind.code, kind.reason, "what happened")
@@ -77,6 +81,16 @@ def test_every_reason_that_a_client_may_meet_is_in_the_contract() -> None:
             said |= set(re.findall(r'reason(?:: ClassVar\[str\])? = "(\w+)"', text))
             said |= set(re.findall(r'Code\.\w+,\s*"(\w+)"', text))
     assert said - WITHIN == contract - {"UNSPECIFIED"}
+
+
+def test_the_contract_says_of_each_reason_the_code_that_it_has() -> None:
+    text = Path("protos/slipstream/v1/errors.proto").read_text()
+    told = {name: code for code, name in re.findall(r"  // ([A-Z_]+): .*\n(?:  //.*\n)*  ERROR_REASON_(\w+) =", text)}
+    codes = {kind.reason: kind.code.name for kind in ERRORS}
+    assert {reason: code for reason, code in told.items() if reason in codes} == {
+        r: codes[r] for r in told if r in codes
+    }
+    assert len(told) > 25
 
 
 def test_bad_fields_travel_as_a_bad_request() -> None:
