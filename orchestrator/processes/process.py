@@ -71,7 +71,9 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         if place is None:
             await _listen(server)
         connecting = asyncio.create_task(_connect(peers, sessions, server))
-        await server.run_until_signalled(lambda: sessions.drain(settings.drain_seconds))
+        await server.run_until_signalled(
+            lambda: sessions.drain(settings.drain_seconds, lambda: peers.verifiers.reachable)
+        )
         connecting.cancel()
         await asyncio.wait([connecting])
     if not connecting.cancelled() and (failure := connecting.exception()) is not None:

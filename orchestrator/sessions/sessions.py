@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _EXPIRY_PERIOD_SECONDS = 1.0
 _REMEMBERED_REQUESTS = 10_000
+_LOOK_SECONDS = 0.25
+"""How often a drain looks whether its turns can still go on."""
 _NOTHING_SAID = GenerationSettings()
 
 
@@ -220,8 +223,8 @@ class Sessions:
                 if record.running is not None:
                     record.running.end(Ending.CANCELLED)  # its pages come back when it has ended
 
-    async def drain(self, seconds: float) -> None:
-        """Begin nothing new, give running turns that long to end, then end them."""
+    async def drain(self, seconds: float, can_go_on: Callable[[], bool] = lambda: True) -> None:
+        """Begin nothing new, give running turns that long to end, or as long as they ``can_go_on``, then end them."""
         self._draining = True
         for listener in self._drain_listeners:
             listener.set()
@@ -229,7 +232,7 @@ class Sessions:
         tasks = [turn.task for turn in running if turn.task is not None]
         if tasks:
             log.info("%d turns are running: they have %g s to end", len(tasks), seconds)
-            await asyncio.wait(tasks, timeout=seconds)
+            await _wait(tasks, seconds, can_go_on)
         for turn in running:
             turn.end(Ending.SHUTTING_DOWN)
         if tasks:
@@ -321,6 +324,14 @@ async def _end(turn: Turn, why: Ending) -> None:
     turn.end(why)
     if turn.task is not None:
         await asyncio.wait([turn.task])
+
+
+async def _wait(tasks: Sequence[asyncio.Task[None]], seconds: float, can_go_on: Callable[[], bool]) -> None:
+    """Until all tasks have ended, time is up, or there is nothing to wait for."""
+    give_up = time.monotonic() + seconds
+    pending: set[asyncio.Task[None]] = set(tasks)
+    while pending and (left := give_up - time.monotonic()) > 0 and can_go_on():
+        _, pending = await asyncio.wait(pending, timeout=min(left, _LOOK_SECONDS))
 
 
 def _asked(generation: Generation) -> Generation:

@@ -343,3 +343,15 @@ def test_a_turn_that_cannot_go_on_fails_in_band_and_the_same_message_may_try_aga
         again = [response.event for response in stub.SendMessage(message(session, "m", 5))]
         assert len(tokens_of(again)) == 5
         assert {event.turn for event in again} == {2}  # the undone turn's number never means another
+
+
+def test_a_drain_does_not_wait_for_turns_that_cannot_go_on() -> None:
+    with LocalServices(STEADY) as local, grpc.insecure_channel(local.orchestrator_address) as channel:
+        stub = orchestrator_pb2_grpc.OrchestratorServiceStub(channel)
+        call = stub.SendMessage(message(new_session(stub), "m", 4000))
+        events = [next(call).event for _ in range(3)]
+        local.services["verifier"].process.kill()
+        local.services["orchestrator"].process.send_signal(signal.SIGTERM)
+        events += [response.event for response in call]
+        assert reason_of(events[-1].failed.error) == ("SHUTTING_DOWN", True)
+        assert local.services["orchestrator"].process.wait(15) == 0  # a turn waits 30 s for a lost verifier
