@@ -7,8 +7,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.peers.draft_peer import ProposeSink
+from orchestrator.peers.exchange import PeerTiming, Verification
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
-from orchestrator.peers.services import ModelInfo, PeerTiming, ProposeSink, Verification
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.rounds import Rounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.contract.commands import ROLES
 from orchestrator.contract.fields import timestamp
-from orchestrator.peers.services import ModelInfo
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.sessions.chat import ChatEvent, CommandFailed, SessionOpened, TurnHappened
 from orchestrator.sessions.session import FinishReason
 from orchestrator.sessions.statistics import TurnStatistics

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.peers.breaker import Breaker
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.peers.services import ModelInfo, VerifierPeer
+from orchestrator.peers.verifier_peer import VerifierPeer
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from orchestrator.peers.services import DraftPeer, ModelInfo, VerifierPeer
+from orchestrator.peers.draft_peer import DraftPeer
+from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.rounds.drafting import DraftSide

@@ -72,7 +72,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
             await _listen(server)
         connecting = asyncio.create_task(_connect(peers, sessions, server))
         await server.run_until_signalled(
-            lambda: sessions.drain(settings.drain_seconds, lambda: peers.verifiers.reachable)
+            lambda: sessions.tasks.drain(settings.drain_seconds, lambda: peers.verifiers.reachable)
         )
         connecting.cancel()
         await asyncio.wait([connecting])

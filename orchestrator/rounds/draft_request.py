@@ -14,8 +14,8 @@ from typing import Protocol
 
 from opentelemetry.trace import Span
 
+from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence, Position
-from orchestrator.peers.services import PeerTiming
 from orchestrator.speculation.plan import Regime
 from orchestrator.speculation.proposal import Branch
 from orchestrator.speculation.session import SessionSpeculation

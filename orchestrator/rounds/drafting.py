@@ -12,8 +12,10 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.peers.breaker import Breaker
+from orchestrator.peers.draft_peer import DraftPeer
+from orchestrator.peers.exchange import PeerTiming, Terms
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
-from orchestrator.peers.services import DraftPeer, ModelInfo, PeerTiming, Terms
 from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting
 from orchestrator.rounds.prompt_time import without_prompts
 from orchestrator.speculation.knowledge import PairKnowledge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.peers.services import PeerTiming
+from orchestrator.peers.exchange import PeerTiming
 
 
 def without_prompts(timing: PeerTiming) -> tuple[float, float]:

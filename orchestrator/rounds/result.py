@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.peers.services import PeerTiming
+from orchestrator.peers.exchange import PeerTiming
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Proposal
 from slipstream.sampling.outcome import TokenLogprobs

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from opentelemetry.trace import Span
 
-from orchestrator.peers.services import PeerTiming, Verification
+from orchestrator.peers.exchange import PeerTiming, Verification
 from orchestrator.rounds.draft_request import DraftRequest
 from orchestrator.rounds.prompt_time import without_prompts
 from orchestrator.rounds.result import RoundResult

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from opentelemetry.trace import Span
 
-from orchestrator.peers.services import ModelInfo
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.result import RoundResult

@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from orchestrator.peers.services import ModelInfo
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.rounds.terms import RoundTerms

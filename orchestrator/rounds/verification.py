@@ -14,8 +14,9 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.errors import VerifierLostError
+from orchestrator.peers.exchange import Terms, Verification
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence
-from orchestrator.peers.services import ModelInfo, Terms, Verification
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.speculation.proposal import Proposal
 from slipstream.errors import Code

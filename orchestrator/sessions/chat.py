@@ -124,7 +124,7 @@ class ChatStream:
         reading = asyncio.create_task(self._read(commands))
         reading.add_done_callback(lambda _: self._wake.set())
         try:
-            with self._sessions.waking_on_drain(self._wake):
+            with self._sessions.tasks.waking_on_drain(self._wake):
                 while True:
                     self._wake.clear()
                     while not self._answers.empty():
@@ -135,7 +135,7 @@ class ChatStream:
                     while (event := self._next()) is not None:
                         yield event
                     if self._reader is None:
-                        if self._sessions.is_draining and not self._waiting:
+                        if self._sessions.tasks.draining and not self._waiting:
                             yield ChatClosing(ShuttingDownError("the server is shutting down"))
                             return
                         if reading.done() and not self._waiting and self._answers.empty():

@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.peers.services import DraftPeer, ModelInfo
+from orchestrator.peers.draft_peer import DraftPeer
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, resolve
 from orchestrator.sessions.settings import GenerationSettings

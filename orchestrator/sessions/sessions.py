@@ -1,4 +1,4 @@
-"""All sessions: the door of this room. Owns the task of every turn; whoever asks gets the turn's record to read.
+"""All sessions: the door of this room. A turn's task is owned here; whoever asks gets the turn's record to read.
 
 Cancelling a turn, deleting or expiring its session, draining and shutting down are one thing: ending a task and awaiting it.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import TracebackType
 
 from opentelemetry.context import Context
 
-from orchestrator.errors import NotReadyError, SessionBusyError, ShuttingDownError, TurnNotFoundError
+from orchestrator.errors import NotReadyError, SessionBusyError, TurnNotFoundError
 from orchestrator.sessions.choices import resolved_choice
 from orchestrator.sessions.pair import Pair, Prompt
 from orchestrator.sessions.requests import Requests
@@ -26,14 +24,13 @@ from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.store import SessionRecord, SessionStore
 from orchestrator.sessions.turn import Ending, Turn
 from orchestrator.sessions.turn_record import TurnEnded, TurnRecord, TurnStarted
+from orchestrator.sessions.turn_tasks import TurnTasks
 from slipstream.errors import FieldViolation, InvalidFieldsError
 
 log = logging.getLogger(__name__)
 
 _EXPIRY_PERIOD_SECONDS = 1.0
 _REMEMBERED_REQUESTS = 10_000
-_LOOK_SECONDS = 0.25
-"""How often a drain looks whether its turns can still go on."""
 _NOTHING_SAID = GenerationSettings()
 
 
@@ -65,25 +62,19 @@ class Sessions:
         self._store = store
         self._not_ready = not_ready
         self._pair: Pair | None = None
-        self._group = asyncio.TaskGroup()
-        self._expiry: asyncio.Task[None] | None = None
-        self._draining = False
-        self._drain_listeners: set[asyncio.Event] = set()
+        self.tasks = TurnTasks()
         self._created: Requests[SessionRecord] = Requests(_REMEMBERED_REQUESTS)
         self._generated: Requests[list[SessionRecord]] = Requests(_REMEMBERED_REQUESTS)
 
     async def __aenter__(self) -> Sessions:
-        await self._group.__aenter__()
-        self._expiry = self._group.create_task(self._expire())
+        await self.tasks.__aenter__()
+        self.tasks.run_beside(self._expire())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.drain(0)
-        if self._expiry is not None:
-            self._expiry.cancel()
-        await self._group.__aexit__(kind, error, trace)
+        await self.tasks.__aexit__(kind, error, trace)
         for record in self._store.all():
             self._release(record)
 
@@ -116,7 +107,7 @@ class Sessions:
         known = self._created.find(request_id, content)
         if known is not None:
             return self._store.get(known.session.id)
-        self._refuse_while_draining()
+        self.tasks.refuse_while_draining()
         pair = self.pair
         if system == "":
             raise InvalidFieldsError([FieldViolation("system", "must not be empty: leave it unset")])
@@ -151,7 +142,7 @@ class Sessions:
         known = self._known_turn(record, message)
         if known is not None:
             return known
-        self._refuse_while_draining()
+        self.tasks.refuse_while_draining()
         self._store.get(session.id)  # it may have been deleted or have expired meanwhile
         if record.running is not None:
             turn = record.running.record.turn
@@ -172,7 +163,7 @@ class Sessions:
         known = self._known_generation(generation)
         if known is not None:
             return known
-        self._refuse_while_draining()
+        self.tasks.refuse_while_draining()
         prompt = pair.encode(generation.prompt, generation.clock or self._store.now())
         resolved = pair.resolve(settings, len(prompt))
         for old in self._store.make_room(generation.choice_count, listed=False):
@@ -204,14 +195,14 @@ class Sessions:
         """End a turn, if it runs, and see it ended. TurnNotFoundError or TurnNotKeptError."""
         record.turns.get(turn)
         if record.running is not None and record.running.record.turn == turn:
-            await _end(record.running, Ending.CANCELLED)
+            await self.tasks.end(record.running, Ending.CANCELLED)
 
     async def delete(self, session_id: str) -> None:
         """Take a session out, end its turn, give its pages back. SessionNotFoundError or SessionExpiredError."""
         record = self._store.get(session_id)
         self._store.remove(record)
         if record.running is not None:
-            await _end(record.running, Ending.CANCELLED)
+            await self.tasks.end(record.running, Ending.CANCELLED)
         self._release(record)
 
     def abandon(self, turns: Sequence[TurnRecord]) -> None:
@@ -222,35 +213,6 @@ class Sessions:
                 self._store.remove(record)
                 if record.running is not None:
                     record.running.end(Ending.CANCELLED)  # its pages come back when it has ended
-
-    async def drain(self, seconds: float, can_go_on: Callable[[], bool] = lambda: True) -> None:
-        """Begin nothing new, give running turns that long to end, or as long as they ``can_go_on``, then end them."""
-        self._draining = True
-        for listener in self._drain_listeners:
-            listener.set()
-        running = [turn for record in self._store.all() if (turn := record.running) is not None]
-        tasks = [turn.task for turn in running if turn.task is not None]
-        if tasks:
-            log.info("%d turns are running: they have %g s to end", len(tasks), seconds)
-            await _wait(tasks, seconds, can_go_on)
-        for turn in running:
-            turn.end(Ending.SHUTTING_DOWN)
-        if tasks:
-            await asyncio.wait(tasks)
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether nothing new may begin."""
-        return self._draining
-
-    @contextmanager
-    def waking_on_drain(self, event: asyncio.Event) -> Iterator[None]:
-        """Inside, ``event`` is set when draining begins."""
-        self._drain_listeners.add(event)
-        try:
-            yield
-        finally:
-            self._drain_listeners.discard(event)
 
     def _begin(
         self,
@@ -282,8 +244,8 @@ class Sessions:
             after=after,
             on_ended=lambda ended: self._ended(record, turn_record, ended),
         )
-        turn.task = self._group.create_task(turn.run())
         record.running = turn
+        self.tasks.begin(turn)
         record.turns.add(turn_record)
         self._store.touch(record)
         return turn_record
@@ -304,10 +266,6 @@ class Sessions:
         records = self._generated.find(generation.request_id, _asked(generation))
         return None if records is None else [self._store.get(record.session.id).turns.get(1) for record in records]
 
-    def _refuse_while_draining(self) -> None:
-        if self._draining:
-            raise ShuttingDownError("the server is shutting down")
-
     def _release(self, record: SessionRecord) -> None:
         if self._pair is not None:
             self._pair.rounds.release(record.rounds)
@@ -318,20 +276,6 @@ class Sessions:
             for record in self._store.expire():
                 log.info("session %s expired", record.session.id)
                 self._release(record)
-
-
-async def _end(turn: Turn, why: Ending) -> None:
-    turn.end(why)
-    if turn.task is not None:
-        await asyncio.wait([turn.task])
-
-
-async def _wait(tasks: Sequence[asyncio.Task[None]], seconds: float, can_go_on: Callable[[], bool]) -> None:
-    """Until all tasks have ended, time is up, or there is nothing to wait for."""
-    give_up = time.monotonic() + seconds
-    pending: set[asyncio.Task[None]] = set(tasks)
-    while pending and (left := give_up - time.monotonic()) > 0 and can_go_on():
-        _, pending = await asyncio.wait(pending, timeout=min(left, _LOOK_SECONDS))
 
 
 def _asked(generation: Generation) -> Generation:

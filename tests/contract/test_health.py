@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrator.peers.services import VerifierPeer
+from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from slipstream.rpc.server import Server
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import INVALID_SPAN
 
 from orchestrator.errors import VerifierLostError
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.peers.services import VerifierPeer
+from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.proposal import NOTHING_PROPOSED

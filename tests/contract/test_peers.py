@@ -10,8 +10,11 @@ import grpc
 import pytest
 from opentelemetry.trace import INVALID_SPAN
 
+from orchestrator.peers.draft_peer import DraftPeer
+from orchestrator.peers.exchange import Terms
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.peers.services import DraftPeer, ModelInfo, Terms, VerifierPeer
+from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.proposal import NOTHING_PROPOSED

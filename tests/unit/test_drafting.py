@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from opentelemetry.trace import INVALID_SPAN
 
+from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import Position
-from orchestrator.peers.services import PeerTiming
 from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Overlap, Regime

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from opentelemetry.trace import INVALID_SPAN
 
-from orchestrator.peers.services import PeerTiming
+from orchestrator.peers.exchange import PeerTiming
 from orchestrator.rounds.prompt_time import without_prompts
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.rounds import Rounds

@@ -1,0 +1,118 @@
+"""The draft service at one address. Its messages end here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from orchestrator.peers.exchange import PeerTiming, Terms, timing_of
+from orchestrator.peers.model_peer import ModelPeer
+from orchestrator.peers.sequence import PeerSequence, Position, StatedRule
+from orchestrator.speculation.proposal import Branch, Confidence, Proposal
+from slipstream.rpc.item_stream import ItemStream
+from slipstream.rpc.sampling_wire import distribution_of
+from slipstream.rpc.status import PeerError, error_of
+from slipstream.sampling.rule import SamplingRule
+from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2
+
+
+class ProposeSink(Protocol):
+    """Takes what the draft answers to one request."""
+
+    def take(self, branches: list[Branch]) -> None:
+        """Branches, likeliest first; more may follow."""
+
+    def finish(self, timing: PeerTiming) -> None:
+        """No more follow."""
+
+    def fail(self, error: PeerError) -> None:
+        """The item failed or the stream was lost; nothing more follows."""
+
+
+class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
+    """The draft service at one address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__("draft", address)
+
+    def _open_stream(self) -> ItemStream[draft_pb2.ProposeItem, draft_pb2.ProposeResult]:
+        return ItemStream(
+            draft_pb2_grpc.DraftServiceStub(self.channel).Propose,
+            lambda items: draft_pb2.ProposeRequest(items=items),
+            lambda response: response.results,
+            self._health.doubt,
+        )
+
+    def _closing(self, handle: str, number: int) -> draft_pb2.ProposeItem:
+        return draft_pb2.ProposeItem(handle=handle, round=number, close=model_pb2.CloseSequence())
+
+    def propose(
+        self,
+        sequence: PeerSequence,
+        terms: Terms,
+        position: Position,
+        in_flight: Sequence[int],
+        draft_length: int,
+        branch_count: int,
+        rule: SamplingRule,
+        traceparent: str,
+        sink: ProposeSink,
+    ) -> Callable[[], None]:
+        """Ask without waiting: for a plain proposal, or with something in flight for up to ``branch_count`` branches.
+
+        Returns what withdraws ``sink``, which then hears nothing more.
+        """
+        stated, rule_message = self._state(sequence, rule)
+        item = draft_pb2.ProposeItem(
+            handle=sequence.handle,
+            round=sequence.next_round(),
+            open=None if sequence.is_open else terms.message(),
+            base_length=position.base_length,
+            tail=position.tail,
+            in_flight=in_flight,
+            draft_length=draft_length,
+            max_branch_count=branch_count,
+            rule_hash=stated.hash,
+            rule=rule_message,
+            traceparent=traceparent,
+        )
+        results = _ProposeResults(sink, sequence, stated)
+        self._stream.send(item, results)
+        return partial(self._stream.withdraw, item, results)
+
+
+class _ProposeResults:
+    """A request's results on the wire, for its sink."""
+
+    def __init__(self, sink: ProposeSink, sequence: PeerSequence, stated: StatedRule) -> None:
+        self._sink = sink
+        self._sequence = sequence
+        self._handle = sequence.handle
+        self._stated = stated
+        self._sent = time.monotonic()
+
+    def take(self, result: draft_pb2.ProposeResult) -> bool:
+        if result.HasField("error"):
+            self._sink.fail(error_of(result.error))
+            return True
+        self._sequence.answered(self._handle, self._stated)
+        if result.branches:
+            self._sink.take([_branch_of(branch) for branch in result.branches])
+        if result.final:
+            self._sink.finish(timing_of(result.timing, time.monotonic() - self._sent))
+        return result.final
+
+    def lose(self, error: PeerError) -> None:
+        self._sink.fail(error)
+
+
+def _branch_of(message: draft_pb2.Branch) -> Branch:
+    proposal = Proposal(
+        tuple(message.tokens),
+        tuple(map(distribution_of, message.distributions)),
+        tuple(map(Confidence, message.logprobs, message.margins)),
+    )
+    next_token = message.next_token if message.HasField("next_token") else None
+    return Branch(message.accepted_count, next_token, proposal)

@@ -1,0 +1,66 @@
+"""What one exchange with a model service is made of: on what terms, how long it took, what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.rpc.wire import duration, seconds
+from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.wire.v1 import model_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what a handle is opened: the fingerprints of the tokenizer and, unless empty, of the weights that its tokens come
+    from, which the peer compares with its own; and the lease in seconds."""
+
+    tokenizer: str
+    weights: str
+    lease_seconds: float
+
+    def message(self) -> model_pb2.OpenSequence:
+        """For the wire."""
+        return model_pb2.OpenSequence(
+            tokenizer_fingerprint=self.tokenizer,
+            weights_fingerprint=self.weights,
+            lease=duration(self.lease_seconds),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTiming:
+    """Seconds of one exchange: the peer's own clock for queue, forward and total, ours for the round trip."""
+
+    queue: float
+    forward: float
+    total: float
+    round_trip: float
+    forward_count: int = 1
+    step_token_count: int = 0
+    prefill: float = 0.0
+    """Of total, what went to prompts, other sequences' included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The verifier's answer to one round."""
+
+    accepted_count: int
+    next_token: int
+    prefilled_count: int
+    timing: PeerTiming
+    logprobs: tuple[TokenLogprobs, ...]
+    tail_logprobs: tuple[TokenLogprobs, ...]
+
+
+def timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
+    """The service's own account of an item that took ``round_trip`` seconds here."""
+    return PeerTiming(
+        seconds(message.queue),
+        seconds(message.forward),
+        seconds(message.total),
+        round_trip,
+        message.forward_count,
+        message.step_token_count,
+        seconds(message.prefill),
+    )

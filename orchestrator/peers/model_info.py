@@ -1,0 +1,47 @@
+"""A hosted model, as its service tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slipstream.rpc.sampling_wire import defaults_of
+from slipstream.rpc.wire import seconds
+from slipstream.sampling.rule import SamplingDefaults
+from slipstream.wire.v1 import model_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model service says of its model; fields as in model.proto."""
+
+    name: str
+    architecture: str
+    vocabulary_size: int
+    tokenizer_fingerprint: str
+    context_length: int
+    end_token_ids: tuple[int, ...]
+    sampling_defaults: SamplingDefaults
+    dtype: str
+    device: str
+    max_draft_length: int
+    weights_fingerprint: str
+    step_times: tuple[tuple[int, float], ...] = field(default=(), compare=False)
+    """(token count, seconds) of forwards, as the service measured them at its start."""
+
+
+def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
+    """From the wire."""
+    return ModelInfo(
+        name=message.name,
+        architecture=message.architecture,
+        vocabulary_size=message.vocabulary_size,
+        tokenizer_fingerprint=message.tokenizer_fingerprint,
+        context_length=message.context_length,
+        end_token_ids=tuple(message.end_token_ids),
+        sampling_defaults=defaults_of(message.sampling_defaults),
+        dtype=message.dtype,
+        device=message.device,
+        max_draft_length=message.max_draft_length,
+        weights_fingerprint=message.weights_fingerprint,
+        step_times=tuple((point.token_count, seconds(point.time)) for point in message.step_times),
+    )

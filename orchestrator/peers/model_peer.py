@@ -1,0 +1,130 @@
+"""What verifier and draft services have in common, as the orchestrator sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Generic
+
+import grpc
+
+from orchestrator.peers.closings import Closings
+from orchestrator.peers.health import PeerHealth
+from orchestrator.peers.model_info import ModelInfo, info_of
+from orchestrator.peers.sequence import PeerSequence, StatedRule
+from slipstream.errors import Code, SlipstreamError
+from slipstream.rpc.channel import open_channel
+from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
+from slipstream.rpc.sampling_wire import rule_hash, rule_message
+from slipstream.rpc.status import error_of_call
+from slipstream.sampling.rule import SamplingRule
+from slipstream.wire.v1 import model_pb2, model_pb2_grpc, rule_pb2
+
+log = logging.getLogger(__name__)
+
+_SAY_FIRST_SECONDS, _SAY_AGAIN_SECONDS = 1.0, 5.0
+
+
+class CorruptTokenizerError(SlipstreamError):
+    """A tokenizer file did not arrive whole."""
+
+    code = Code.DATA_LOSS
+    reason = "CORRUPT_TOKENIZER"
+
+
+class ModelPeer(Generic[ItemT, ResultT]):
+    """ModelService at one address, and the stream of items to the service beside it: one for all sessions."""
+
+    def __init__(self, role: str, address: str) -> None:
+        self.role = role
+        self.address = address
+        self.info: ModelInfo | None = None
+        self.channel = open_channel(address)
+        self._model = model_pb2_grpc.ModelServiceStub(self.channel)
+        self._health = PeerHealth(self.channel)
+        self._stream = self._open_stream()
+        self._closings: Closings[ItemT, ResultT] = Closings(self._stream)
+
+    def _open_stream(self) -> ItemStream[ItemT, ResultT]:
+        """The stream of this kind of service, which doubts the peer's health when it is lost."""
+        raise NotImplementedError
+
+    def _closing(self, handle: str, number: int) -> ItemT:
+        """The item that closes a handle."""
+        raise NotImplementedError
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the peer says that it serves: at most about two seconds old once it has been waited for; False before."""
+        return self._health.serving
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the peer is there and does not serve yet."""
+        return self._health.answering and not self._health.serving
+
+    def on_reachable_changed(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called at each change of ``reachable``; it takes the place of an earlier one."""
+        self._health.on_changed = callback
+
+    async def wait_until_serving(self) -> ModelInfo:
+        """Wait for the service to be healthy, saying every few seconds for what; then ask what it hosts."""
+        pause = _SAY_FIRST_SECONDS
+        while not self.reachable:
+            try:
+                async with asyncio.timeout(pause):
+                    await self._health.wait_until_serving()
+            except TimeoutError:
+                log.info("waiting for the %s service at %s", self.role, self.address)
+                pause = _SAY_AGAIN_SECONDS
+        try:
+            response = await self._model.GetModelInfo(model_pb2.GetModelInfoRequest(), timeout=_SAY_AGAIN_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error) from error
+        self.info = info_of(response.model)
+        log.info("the %s service at %s hosts %s", self.role, self.address, self.info.name)
+        return self.info
+
+    async def fetch_tokenizer(self) -> dict[str, bytes]:
+        """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256 does not fit."""
+        files: dict[str, bytearray] = {}
+        try:
+            async for chunk in self._model.GetTokenizer(model_pb2.GetTokenizerRequest()):
+                data = files.setdefault(chunk.file_name, bytearray())
+                data += chunk.data
+                if chunk.HasField("sha256") and hashlib.sha256(data).hexdigest() != chunk.sha256:
+                    raise CorruptTokenizerError(f"{chunk.file_name} from {self.address} did not arrive whole")
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error) from error
+        return {name: bytes(data) for name, data in files.items()}
+
+    def _rule_message(self, rule: SamplingRule) -> rule_pb2.SamplingRule:
+        assert self.info is not None, "a peer is asked once it has been reached"
+        return rule_message(rule, self.info.vocabulary_size)
+
+    def _state(self, sequence: PeerSequence, rule: SamplingRule) -> tuple[StatedRule, rule_pb2.SamplingRule | None]:
+        """A rule as the sequence's next item names it, and its message if the item has to state it."""
+        made: list[rule_pb2.SamplingRule] = []  # a rule may be large: one that is new is made a message once
+
+        def hash_of(rule: SamplingRule) -> int:
+            made.append(self._rule_message(rule))
+            return rule_hash(made[0])
+
+        stated = sequence.state(rule, hash_of)
+        if stated.is_told:
+            return stated, None
+        return stated, made[0] if made else self._rule_message(rule)
+
+    def close_sequence(self, sequence: PeerSequence) -> None:
+        """Give a handle back without waiting, if it was ever used; if the peer is away its lease ends on its own."""
+        if sequence.round:
+            self._closings.send(self._closing(sequence.handle, sequence.next_round()))
+
+    async def close(self) -> None:
+        """Once the handles given back have arrived, end the stream and close the channel."""
+        await self._closings.flush()
+        await self._stream.close()
+        await self._health.close()
+        await self.channel.close()
