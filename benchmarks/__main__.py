@@ -74,6 +74,12 @@ CASES: dict[str, Case] = {
         "--acceptance 0 0.8 --sessions 1 8 32 --tokens 250",
         "--acceptance 0.8 --sessions 1 8 --tokens 60 --repetitions 2",
     ),
+    "readers": Case(
+        "chats beside a client that never reads",
+        "frozen_reader",
+        "",
+        "--seconds 10 --reading 10",
+    ),
     "arrivals": Case(
         "chats that arrive at a fixed rate",
         "load",

@@ -11,6 +11,7 @@ from orchestrator.contract.settings import settings_of
 from orchestrator.sessions.chat import BadCommand, CancelTurn, Command, SendMessage, StartChat
 from orchestrator.sessions.choices import MAX_CHOICES
 from orchestrator.sessions.pair import Conversation, Prompt
+from orchestrator.sessions.requests import MAX_REQUEST_ID_LENGTH, check_request_id
 from orchestrator.sessions.sessions import Generation, UserMessage
 from orchestrator.sessions.text import Message
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
@@ -44,9 +45,10 @@ def message_of(request: orchestrator_pb2.SendMessageRequest) -> UserMessage:
 def command_of(request: orchestrator_pb2.ChatRequest) -> Command:
     """A command of a chat; BadCommand where it cannot be understood."""
     try:
+        check_request_id(request.request_id)
         return _command(request)
     except SlipstreamError as error:
-        return BadCommand(error, request.request_id)
+        return BadCommand(error, request.request_id[:MAX_REQUEST_ID_LENGTH])
 
 
 def _command(request: orchestrator_pb2.ChatRequest) -> Command:

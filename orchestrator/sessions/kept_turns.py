@@ -8,6 +8,8 @@ from orchestrator.errors import TurnNotFoundError, TurnNotKeptError
 from orchestrator.sessions.turn_record import TurnRecord
 
 KEPT_TURNS = 32
+KEPT_SIZE = 65_536
+"""What the kept turns may hold together, in tokens and log-probabilities: megabytes. The latest is kept whatever it holds."""
 
 
 class KeptTurns:
@@ -21,8 +23,16 @@ class KeptTurns:
         """A turn begins."""
         self._last = record.turn
         self._records[record.turn] = record
-        while len(self._records) > KEPT_TURNS:
+        self.trim()
+
+    def trim(self) -> None:
+        """A turn has ended: it will grow no more."""
+        while len(self._records) > KEPT_TURNS or (len(self._records) > 1 and self._size > KEPT_SIZE):
             self._records.popitem(last=False)
+
+    @property
+    def _size(self) -> int:
+        return sum(record.size for record in self._records.values())
 
     def get(self, turn: int) -> TurnRecord:
         """TurnNotFoundError or TurnNotKeptError."""
@@ -30,5 +40,7 @@ class KeptTurns:
         if record is not None:
             return record
         if 1 <= turn <= self._last:
-            raise TurnNotKeptError(f"turn {turn} is not among the last {KEPT_TURNS}: its events are gone", turn=turn)
+            raise TurnNotKeptError(
+                f"turn {turn} was too long ago: its events are gone, its text is in the session", turn=turn
+            )
         raise TurnNotFoundError(f"there is no turn {turn}; the last one is {self._last}", turn=turn)

@@ -14,6 +14,13 @@ MAX_REQUEST_ID_LENGTH = 128
 AnswerT = TypeVar("AnswerT")
 
 
+def check_request_id(request_id: str) -> None:
+    """InvalidFieldsError if it is too long."""
+    if len(request_id) > MAX_REQUEST_ID_LENGTH:
+        what = f"must have at most {MAX_REQUEST_ID_LENGTH} characters, but has {len(request_id)}"
+        raise InvalidFieldsError([FieldViolation("request_id", what)])
+
+
 class Requests(Generic[AnswerT]):
     """Answers by request_id, the latest ``max_count``."""
 
@@ -23,9 +30,7 @@ class Requests(Generic[AnswerT]):
 
     def find(self, request_id: str, content: object) -> AnswerT | None:
         """What the request was answered with, if it was. RequestIdReusedError if it had another content."""
-        if len(request_id) > MAX_REQUEST_ID_LENGTH:
-            what = f"must have at most {MAX_REQUEST_ID_LENGTH} characters, but has {len(request_id)}"
-            raise InvalidFieldsError([FieldViolation("request_id", what)])
+        check_request_id(request_id)
         known = self._answers.get(request_id) if request_id else None
         if known is None:
             return None

@@ -183,6 +183,11 @@ class Session:
             self.messages.append(Message("assistant", answer.text))
         self._before_turn = None
 
+    def forget(self) -> None:
+        """Nothing follows: tokens and messages are needed no more."""
+        assert self.answer is None, "a turn is running"
+        self.tokens, self.messages = [], []
+
 
 def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
     """How many leading tokens two sequences share."""

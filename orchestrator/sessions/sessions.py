@@ -255,8 +255,11 @@ class Sessions:
         self._store.touch(record)
         if ended.error is not None and not ended.generated_token_count:  # undone: the same request may try again
             record.requests.forget(turn.started.request_id)
-        if not record.listed:
+        record.turns.trim()
+        if not record.listed:  # what is left to keep is the turn's record
             self._release(record)
+            record.session.forget()
+            record.rounds = self.pair.rounds.open(record.session.id)
 
     def _known_turn(self, record: SessionRecord, message: UserMessage) -> TurnRecord | None:
         turn = record.requests.find(message.request_id, (message.content, message.settings))

@@ -79,6 +79,12 @@ class TurnRecord:
         """Committed tokens so far."""
         return len(self._tokens)
 
+    @property
+    def size(self) -> int:
+        """Tokens and log-probabilities held."""
+        scores = sum(1 + len(entry.top) for entry in (*self._logprobs[:1], *self._prompt_logprobs[:1]))
+        return len(self._tokens) + scores * (len(self._logprobs) + len(self._prompt_logprobs))
+
     def add(self, commit: Commit, logprobs: Sequence[TokenLogprobs], prompt_logprobs: Sequence[TokenLogprobs]) -> None:
         """What a round committed."""
         self._tokens += commit.tokens

@@ -93,8 +93,8 @@ class GenerateRequest(_message.Message):
     seeds derived from its seed. 0: 1.
     """
     request_id: _builtins.str
-    """The caller's own name for this request, at most 128 characters. Sent again, the request watches the answers that are there; kept until
-    the session lifetime has passed since their end. Empty: none.
+    """The caller's own name for this request, at most 128 characters. Sent again, the request watches the answers that are there, for as long
+    as sessions live, or until newer answers need the room. Empty: none.
     """
     @_builtins.property
     def conversation(self) -> Global___MessageList:

@@ -14,8 +14,9 @@ from orchestrator.errors import (
 )
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.sessions.kept_turns import KEPT_TURNS, KeptTurns
+from orchestrator.sessions.kept_turns import KEPT_SIZE, KEPT_TURNS, KeptTurns
 from orchestrator.sessions.requests import Requests
+from orchestrator.sessions.session import Commit
 from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.store import SessionRecord, SessionStore
 from orchestrator.sessions.text import Codec
@@ -119,6 +120,12 @@ def test_the_latest_turns_can_be_watched_and_older_ones_are_told_from_ones_that_
     assert turns.get(2).turn == 2
     with pytest.raises(TurnNotKeptError):
         turns.get(1)
-    for never in (0, -1, KEPT_TURNS + 2):
+    whole = TurnRecord(KEPT_TURNS + 2, TurnStarted("s", "", 0, 1))
+    whole.add(Commit(tuple(range(KEPT_SIZE + 1)), ("",) * (KEPT_SIZE + 1), None), [], [])
+    turns.add(whole)
+    assert turns.get(whole.turn) is whole, "the latest is kept however long it is"
+    with pytest.raises(TurnNotKeptError):
+        turns.get(2)
+    for never in (0, -1, KEPT_TURNS + 3):
         with pytest.raises(TurnNotFoundError):
             turns.get(never)
