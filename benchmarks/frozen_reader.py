@@ -1,6 +1,6 @@
 """Chats beside a client that asks and never reads: time between tokens, the texts, and the orchestrator's memory.
 
-Beside the chats a client asks for four more answers every twenty seconds. In one phase it reads them, in the next it never does:
+Beside the chats a client asks for four more answers every twenty seconds. In one phase it reads them, in the next never does:
 its streams stay open, with all that they have to tell.
 """
 
