@@ -29,6 +29,7 @@ class Draft:
     """A draft whose requests the test answers, by their sinks."""
 
     info = MODEL
+    is_starting = False
 
     def __init__(self) -> None:
         self.sinks: list[ProposeSink] = []
@@ -46,6 +47,7 @@ class Verifier:
     """A verifier that accepts everything once it may, and says that its steps took what the test says."""
 
     info = MODEL
+    is_starting = False
 
     def __init__(self, address: str = "here") -> None:
         self.address = address

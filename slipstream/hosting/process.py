@@ -93,7 +93,11 @@ async def _serve(
         return engine
 
     host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits())
-    engine = await host.start()
+    try:
+        engine = await host.start()
+    except BaseException:
+        await server.grpc.stop(None)
+        raise
     engine.structures.compiler = StructureCompiler(
         tokenizer.files[TOKENIZER_FILE], engine.model.vocabulary_size, engine.model.end_token_ids
     )

@@ -94,7 +94,7 @@ def test_what_needs_an_extra_says_how_to_install_it(
 def test_the_orchestrator_needs_nothing_that_hosts_models(tmp_path: Path) -> None:
     installation = Installation(tmp_path, MODELS)
     assert "--verifier" in installation.run(sys.executable, "-m", "orchestrator", "--help").stdout
-    alone = "import orchestrator.process, orchestrator.supervisor"
+    alone = "import orchestrator.processes.process, orchestrator.processes.supervisor"
     assert installation.run(sys.executable, "-c", alone).stderr == ""
 
 
