@@ -1,5 +1,7 @@
 """The page accounting against brute force: every sequence's content is what plain lists say, and no page is lost."""
 
+import itertools
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,19 +16,26 @@ PAGE_COUNT = 12
 
 
 class Memory:
-    """What a model would do with the accounting: write tokens to slots, copy pages."""
+    """What a model would do with the accounting: write to slots, copy pages. As with keys and values, what is written depends
+    on the token and on all that can be read before it."""
 
     def __init__(self, cache: SequenceCache) -> None:
         self.cache = cache
         self.slots = {page: [-1] * PAGE_SIZE for page in range(PAGE_COUNT + 1)}
+
+    @staticmethod
+    def values(tokens: list[int], before: int = 0) -> list[int]:
+        """What tokens come to after the value ``before``."""
+        return list(itertools.accumulate(tokens, lambda value, token: hash((value, token)), initial=before))[1:]
 
     def extend(self, sequence: Sequence, tokens: list[int]) -> None:
         start = len(sequence)
         self.cache.extend(sequence, tokens)
         for copy in self.cache.take_copies():
             self.slots[copy.destination] = list(self.slots[copy.source])
-        for position, token in enumerate(tokens, start):
-            self.slots[sequence.pages[position // PAGE_SIZE]][position % PAGE_SIZE] = token
+        before = self.read(sequence)[start - 1] if start else 0
+        for position, value in enumerate(self.values(tokens, before), start):
+            self.slots[sequence.pages[position // PAGE_SIZE]][position % PAGE_SIZE] = value
 
     def read(self, sequence: Sequence) -> list[int]:
         return [self.slots[sequence.pages[p // PAGE_SIZE]][p % PAGE_SIZE] for p in range(len(sequence))]
@@ -109,7 +118,7 @@ class CacheMachine(RuleBasedStateMachine):
     def content_is_what_was_appended(self) -> None:
         for handle, sequence in self.sequences.items():
             assert sequence.tokens == self.expected[handle]
-            assert self.memory.read(sequence) == self.expected[handle]
+            assert self.memory.read(sequence) == Memory.values(self.expected[handle])
             assert len(sequence.pages) == self.cache.pages_for(len(sequence))
 
     @invariant()
@@ -161,6 +170,24 @@ def test_a_page_is_found_after_the_same_tokens_only_and_never_by_its_content_alo
     cache.publish(other, 4)
     assert cache.adopt_prefix(other, [*same, 9]) == 0
     assert cache.adopt_prefix(Sequence("d", first.tokens[:4], first.pages[:1]), [*same, 9]) == 4
+
+
+def test_a_sequence_that_was_cut_forgets_what_its_pages_were_called() -> None:
+    """Else a page would be adopted that came after the tokens cut off."""
+    cache, first = cache_with(list(range(8)))
+    longer = Sequence("b")
+    cache.extend(longer, list(range(12)))
+    cache.publish(longer, 12)
+    cache.truncate(first, 4)
+    assert cache.adopt_prefix(cache.fork(first, "f"), [8, 9, 10, 11, 99]) == 0
+    assert cache.adopt_prefix(first, [8, 9, 10, 11, 99]) == 0
+    assert cache.adopt_prefix(first, [4, 5, 6, 7, 8, 9, 10, 11, 99]) == 8
+    # Cut within a page: what is written there now has another name.
+    cache.truncate(first, 6)
+    cache.extend(first, [50, 51])
+    cache.publish(first, 8)
+    assert cache.adopt_prefix(Sequence("c"), [0, 1, 2, 3, 4, 5, 50, 51, 99]) == 8
+    assert cache.adopt_prefix(Sequence("d"), [*range(8), 99]) == 8
 
 
 def test_uncommitted_tokens_are_never_shared() -> None:
