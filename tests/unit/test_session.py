@@ -131,6 +131,7 @@ def test_one_turn_at_a_time() -> None:
 def test_common_prefix_length() -> None:
     assert common_prefix_length([1, 2, 3], [1, 2, 4, 5]) == 2
     assert common_prefix_length([1, 2], [1, 2, 4]) == 2
+    assert common_prefix_length([1, 2, 4], [1, 2]) == 2
     assert common_prefix_length([], [1]) == 0
 
 
@@ -274,3 +275,60 @@ def test_a_session_keeps_the_acceptance_of_its_first_turn() -> None:
     ratio = SamplingRule(acceptance=Acceptance.RATIO)
     with pytest.raises(AcceptanceFixedError, match="began with acceptance COUPLED"):
         session.begin_turn([5], ratio, limits())
+
+
+def test_an_answers_text_is_that_of_all_its_rounds() -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, limits())
+    for token in [*session.codec.encode_rendered("one two three"), END]:
+        turn.commit([token])
+    session.end_turn()
+    assert turn.text == "one two three"
+    assert session.messages == [Message("assistant", "one two three")], "there was no user message"
+
+
+@pytest.mark.parametrize("bounds", [limits(3, 1000, ("threefold",)), limits(100, 4, ("threefold",))], ids=str)
+def test_what_was_held_back_is_given_up_at_a_limit(bounds: TurnLimits) -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, bounds)
+    words = session.codec.encode_rendered("one two three")
+    assert len(words) == 3
+    assert "".join(turn.commit(words).texts) == turn.text == "one two three"
+
+
+def test_a_turn_cut_short_says_so_and_commits_no_more() -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, limits())
+    turn.commit([40])
+    turn.cut_short()
+    assert turn.finish_reason is FinishReason.CANCELLED
+    with pytest.raises(AssertionError, match="the turn has ended"):
+        turn.commit([41])
+
+
+def test_what_was_generated_stays_as_it_was_through_every_turn() -> None:
+    """An answer in other tokens than the tokenizer would take for its text."""
+    session = Session("s", codec(), CLOCK, system="Be brief.")
+    for question in ("one", "two", "three"):
+        spelt = [token for letter in "Return" for token in session.codec.encode_rendered(letter)]
+        assert spelt != session.codec.encode_rendered("Return")
+        before = list(session.tokens)
+        prompt = session.prompt_for(question)
+        assert prompt[: len(before)] == before
+        session.begin_turn(prompt, RULE, limits(), question).commit([*spelt, END])
+        session.end_turn()
+        assert session.tokens == [*prompt, *spelt, END]
+
+
+CONTENT_ALONE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+
+
+def test_a_first_prompt_holds_all_that_stands_before_it_whatever_the_template() -> None:
+    session = Session("s", codec(CONTENT_ALONE), CLOCK, system="Be brief.")
+    assert session.codec.decode(session.prompt_for("one")) == "Be brief.\none\n"
+
+
+def test_after_a_turn_cut_short_nothing_of_the_template_is_left_out() -> None:
+    session = Session("s", codec(CONTENT_ALONE), CLOCK)
+    say(session, "one", "Return\n", end=False)
+    assert session.codec.decode(session.prompt_for("two")) == "one\nReturn\n\ntwo\n"

@@ -28,6 +28,8 @@ TEMPLATES = [
     "{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
     "{%- for m in messages %}\n  {%- if m.role == 'user' %}\n[INST] {{ m.content }} [/INST]\n  {%- else %}\n"
     " {{ m.content | tojson }}\n  {%- endif %}\n{%- endfor %}",
+    "{% for m in messages %}\n    {% if loop.index == 3 %}\n        {% break %}\n    {% endif %}\n"
+    "    {{ m | tojson(indent=2) }}\n{% endfor %}\n",
 ]
 
 
@@ -45,6 +47,17 @@ def test_rendering_equals_transformers(template: str) -> None:
         add_generation_prompt=True,
     )
     assert ours.render(messages, CLOCK) == expected
+
+
+def test_a_codec_is_made_of_the_files_that_a_verifier_hands_out() -> None:
+    messages = [Message("user", "What is é?")]
+    assert Codec.from_files(FILES).render(messages, CLOCK) == codec().render(messages, CLOCK)
+    special = {"tokenizer_config.json": b'{"bos_token": "<s>"}', "chat_template.jinja": b"{{ bos_token }}hello"}
+    assert Codec.from_files({**FILES, **special}).render(messages, CLOCK) == "<s>hello"
+    bare = {name: content for name, content in FILES.items() if name != "chat_template.jinja"}
+    assert Codec.from_files(bare).encode_rendered("hello") == codec().encode_rendered("hello")
+    with pytest.raises(NoChatTemplateError):
+        Codec.from_files(bare).render(messages, CLOCK)
 
 
 def test_a_template_that_refuses_says_why() -> None:
@@ -105,7 +118,12 @@ def test_characters_spelt_byte_by_byte_come_out_whole(parts: list[str]) -> None:
 def test_after_bytes_that_are_no_character_the_text_goes_on() -> None:
     detokenizer = Detokenizer(byte_fallback(), ())
     pieces = [detokenizer.push(token)[0] for token in (1 + ord("A"), 1 + 0xFF, THE, 1 + ord("B"))]
-    assert (pieces[0], pieces[2][-4:], pieces[3]) == ("A", " the", "B")
+    assert (pieces[:2], pieces[2][-4:], pieces[3]) == (["A", ""], " the", "B")
+    shared = byte_fallback()
+    shared.tokenizer.add_special_tokens(["<end>"])
+    detokenizer = Detokenizer(shared, ())
+    tokens = (1 + ord("A"), 1 + 0xFF, THE, shared.tokenizer.token_to_id("<end>"), THE)
+    assert "<end>" not in "".join(detokenizer.push(token)[0] for token in tokens)
 
 
 def test_a_character_that_never_became_whole_comes_last_and_may_be_a_stop_string() -> None:
@@ -115,6 +133,36 @@ def test_a_character_that_never_became_whole_comes_last_and_may_be_a_stop_string
     text = ["".join(detokenizer.push(token)[0] for token in tokens) for detokenizer in (plain, stopped)]
     assert text[0] + plain.flush() == "no �"
     assert text[1] + stopped.flush() == "n"
+
+
+def test_only_what_may_be_the_start_of_a_stop_string_is_held_back() -> None:
+    matcher = StopMatcher(("aab", "cc"))
+    assert [matcher.push(piece) for piece in ("xa", "a", "a", "c", "x")] == [
+        ("x", False),
+        ("", False),
+        ("a", False),
+        ("aa", False),
+        ("cx", False),
+    ]
+    assert matcher.push("yc") == ("y", False)
+    assert (matcher.flush(), matcher.flush()) == ("c", "")
+    assert StopMatcher(()).push("any") == ("any", False)
+
+
+@pytest.mark.parametrize(
+    ("stops", "before", "through"),
+    [
+        (("cd", "ab"), "xx", "xxab"),
+        (("abc", "ab"), "xx", "xxab"),
+        (("ab", "xabcd"), "x", "xxabcd"),
+        (("d", "cd"), "xxab", "xxabcd"),
+    ],
+)
+def test_of_several_stop_strings_in_one_piece_the_first_and_shortest_ends_the_text(
+    stops: tuple[str, ...], before: str, through: str
+) -> None:
+    assert StopMatcher(stops).push("xxabcde") == (before, True)
+    assert StopMatcher(stops, include=True).push("xxabcde") == (through, True)
 
 
 def test_a_decoding_ends_with_or_before_its_stop_string() -> None:
