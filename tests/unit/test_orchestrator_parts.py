@@ -16,6 +16,12 @@ def test_a_position_always_sends_the_last_token() -> None:
     assert (position.base_length, list(position.tail)) == (4, [5])
 
 
+def test_a_new_sequence_states_everything_in_its_first_round() -> None:
+    peer = PeerSequence()
+    position = peer.position([1, 2, 3])
+    assert (position.base_length, list(position.tail), peer.next_round(), peer.is_open) == (0, [1, 2, 3], 1, False)
+
+
 def test_asking_cuts_what_is_known_until_an_answer_says_more() -> None:
     peer = PeerSequence(known_length=3)
     assert peer.position(list(range(9))).base_length == 3

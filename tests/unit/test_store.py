@@ -100,7 +100,7 @@ def test_a_request_is_known_by_its_name_and_must_be_the_same() -> None:
     with pytest.raises(RequestIdReusedError):
         requests.find("a", ("hello", 2))
     requests.keep("", "nameless", 8)
-    assert requests.find("", "nameless") is None
+    assert requests.find("", "nameless") is None and requests.answer_to("") is None
     with pytest.raises(InvalidFieldsError, match="request_id must have at most 128"):
         requests.find("x" * 129, "")
 
