@@ -143,6 +143,13 @@ def test_every_default_is_the_models_own() -> None:
     assert not resolve(GenerationSettings(logprobs=LogprobRequest(2)), 10, LIMITS).wants_prompt_logprobs
 
 
+def test_where_neither_client_nor_model_says_anything_every_filter_is_off() -> None:
+    rule = resolve(GenerationSettings(seed=0), 10, replace(LIMITS, sampling_defaults=SamplingDefaults())).terms.rule
+    off = SamplingRule(0.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0, repetition_penalty=1.0)
+    assert rule == replace(off, end_token_ids=(2,), first_end_position=10, first_generated_position=10)
+    assert off == SamplingRule()
+
+
 def test_acceptance_is_the_turns_or_else_the_sessions() -> None:
     def resolved(said: Acceptance | None, session: Acceptance | None) -> Acceptance:
         return resolve(GenerationSettings(acceptance=said), 10, LIMITS, acceptance=session).terms.rule.acceptance
@@ -172,6 +179,8 @@ AT_THEIR_LIMITS = [
     GenerationSettings(allowed_token_ids=(2, 3), min_token_count=1),
     GenerationSettings(acceptance=Acceptance.RATIO, overlap=Overlap.NONE),
     GenerationSettings(acceptance=Acceptance.RATIO),
+    GenerationSettings(overlap=Overlap.ENUMERATE),
+    GenerationSettings(overlap=Overlap.RUN_AHEAD, acceptance=Acceptance.COUPLED),
     GenerationSettings(top_p=1.0, min_p=1.0, typical_p=1.0, seed=2**63 - 1, proposal_top_k=1024),
     GenerationSettings(presence_penalty=-2.0, frequency_penalty=2.0, logit_bias=((0, -100.0), (299, 100.0))),
     GenerationSettings(presence_penalty=2.0, frequency_penalty=-2.0, proposal_top_k=1, min_p=0.0),
@@ -187,7 +196,7 @@ def test_log_probabilities_of_a_prompt_are_bounded_by_their_number() -> None:
     wide = replace(LIMITS, context_length=1_000_000, default_max_token_count=1)
     most = GenerationSettings(logprobs=LogprobRequest(1, prompt=True))
     assert resolve(most, 100_000, wide)
-    with pytest.raises(InvalidFieldsError, match="may ask for at most 200000"):
+    with pytest.raises(InvalidFieldsError, match=r"logprobs\.prompt may ask for at most 200000"):
         resolve(most, 100_001, wide)
     assert resolve(GenerationSettings(logprobs=LogprobRequest(1)), 100_001, wide)
 
@@ -262,6 +271,7 @@ BAD = [
     (GenerationSettings(seed=-1), "settings.sampling.seed"),
     (GenerationSettings(seed=2**63), "settings.sampling.seed"),
     (GenerationSettings(max_token_count=0), "settings.max_token_count"),
+    (GenerationSettings(max_token_count=-1), "settings.max_token_count"),
     (GenerationSettings(min_token_count=-1), "settings.min_token_count"),
     (GenerationSettings(min_token_count=65), "settings.min_token_count"),
     (GenerationSettings(stop_strings=("a", "")), "settings.stop_strings"),
@@ -283,6 +293,9 @@ def test_all_bad_fields_are_named_at_once() -> None:
     with pytest.raises(InvalidFieldsError) as caught:
         resolve(GenerationSettings(temperature=-1, top_k=-1, max_token_count=0), 10, LIMITS)
     assert len(caught.value.violations) == 3
+    with pytest.raises(InvalidFieldsError) as caught:
+        resolve(GenerationSettings(stop_strings=("",), structure=WORD, ignore_end_tokens=True), 10, LIMITS)
+    assert [v.field for v in caught.value.violations] == ["settings.stop_strings", "settings.ignore_end_tokens"]
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_with_both_lengths() -> None:
