@@ -93,12 +93,14 @@ def test_a_greedy_row_chooses_its_largest_logit_and_a_draft_describes_it(
         values = row.numpy().astype(np.float64)
         first, second, *_ = sorted(values, reverse=True)
         assert choice.token == values.tolist().index(first), "the lower id among equals"
+        assert type(choice.token) is int and type(choice.margin) is float, "as they go into messages"
         assert choice.margin == pytest.approx(first - second)
         if not drafting:
             assert (choice.logprob, choice.candidates) == (0.0, ())
             continue
         assert choice.logprob == pytest.approx(-np.log(np.exp(values - first).sum()), abs=1e-5)
-        assert [v for _, v in choice.candidates[:candidate_count]] == sorted(values, reverse=True)[:candidate_count]
+        count = max(candidate_count, 2) if candidate_count else 0  # two are looked at anyway, for the margin
+        assert [value for _, value in choice.candidates] == sorted(values, reverse=True)[:count]
         assert all(values[token] == value for token, value in choice.candidates)
 
 
@@ -115,6 +117,7 @@ def test_a_draft_describes_what_it_draws_by_its_perturbed_logits(candidate_count
         kept = values[tokens]
         order = np.argsort(-(kept + noise))
         assert choice.token == tokens[order[0]]
+        assert type(choice.token) is int and type(choice.margin) is type(choice.logprob) is float
         assert choice.margin == pytest.approx((kept + noise)[order[0]] - (kept + noise)[order[1]])
         assert choice.logprob == pytest.approx(kept[order[0]] - np.log(np.exp(kept).sum()))
         best = order[:candidate_count]
@@ -127,7 +130,15 @@ def test_a_target_looks_down_as_far_as_noise_can_lift_a_token(monkeypatch: pytes
     low, high = (-np.log(-np.log(u)) for u in ends)
     monkeypatch.setattr(coupled, "gumbel", lambda *key: np.where(key[2] == 0, low, high))
     (choice,) = choose(torch.tensor([[high - low - 1e-4, 0.0]]), [Row(SamplingRule(temperature=1.0), 0)])
-    assert choice.token == 1
+    assert (choice.token, choice.logprob, choice.candidates) == (1, 0.0, ()), "only a draft's choice is described"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_has_no_more_candidates_than_tokens_to_choose_from(temperature: float) -> None:
+    row = Row(SamplingRule(temperature=temperature), 0, drafting=True, candidate_count=8)
+    (choice,) = choose(torch.tensor([[1.0, 3.0, 2.0]]), [row])
+    assert sorted(token for token, _ in choice.candidates) == [0, 1, 2]
+    assert choice.candidates[0][0] == choice.token
 
 
 def test_rows_of_different_rules_choose_as_they_would_alone() -> None:

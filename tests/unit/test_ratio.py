@@ -42,8 +42,9 @@ def test_a_draft_draws_from_what_it_sends_with_noise_of_its_own() -> None:
         q = np.exp(values[tokens]) / np.exp(values[tokens]).sum()
         assert choice.distribution is not None
         assert choice.distribution.tokens == tuple(tokens.tolist())
+        assert type(choice.distribution.probabilities) is tuple and type(choice.token) is int
         assert choice.distribution.probabilities == pytest.approx(q.tolist(), rel=1e-6)
-        assert all(p == np.float32(p) for p in choice.distribution.probabilities), "as it travels"
+        assert all(p == float(np.float32(p)) for p in choice.distribution.probabilities), "as it travels"
         noise = gumbel(np.full_like(tokens, row.rule.seed), np.full_like(tokens, row.position), tokens, Domain.PROPOSAL)
         assert choice.token == tokens[(np.log(q) + noise).argmax()]
         assert choice.margin == float("inf")
