@@ -45,6 +45,7 @@ def test_rows_of_every_kind_choose_together_as_they_would_alone() -> None:
 def test_after_a_proposals_end_the_ratio_test_chooses_as_coupled_sampling_does() -> None:
     rows, coupled = [[Row(rule, position) for position in range(8)] for rule in (RATIO, COUPLED)]
     assert choose(LOGITS, rows) == choose(LOGITS, coupled)
+    assert choose(LOGITS, [replace(row, proposed=SENT) for row in coupled]) == choose(LOGITS, coupled)
 
 
 def test_a_greedy_rule_has_no_use_for_a_distribution_under_either_acceptance() -> None:

@@ -82,8 +82,12 @@ def test_a_position_past_the_end_is_refused_and_one_past_a_running_turn_waits() 
 
 def test_long_records_come_in_deltas_of_a_bounded_size() -> None:
     record = TurnRecord(1, STARTED)
-    record.add(commit(*range(5000)), [], [])
-    sizes = [len(delta.token_ids) for delta in deltas(TurnReader(record))]
+    scores = [TokenLogprobs(token, -1.0) for token in range(5000)]
+    record.add(commit(*range(5000)), scores, [])
+    found = deltas(TurnReader(record))
+    assert "".join(delta.text for delta in found) == "".join(f"<{token}>" for token in range(5000))
+    assert [score for delta in found for score in delta.logprobs] == scores
+    sizes = [len(delta.token_ids) for delta in found]
     assert sizes == [1024, 1024, 1024, 1024, 904]
 
 
