@@ -58,6 +58,7 @@ def test_a_void_row_is_void_whatever_its_logits_are() -> None:
     """It comes after a token that breaks the structure: what the model computed there is nobody's fault."""
     logits = LOGITS[:2].clone()
     logits[0] = float("nan")
+    assert VOID < 0, "it is no token's id"
     for rule in (STRUCTURED, replace(STRUCTURED, temperature=1.0)):
         assert choose(logits, [Row(rule, 0), Row(rule, 1)]) == [Choice(VOID, float("inf"))] * 2
 

@@ -29,6 +29,8 @@ def test_logits_of_fewer_bits_are_widened_first(top_count: int) -> None:
     exact = logits.float().log_softmax(-1)
     for index, row in enumerate(logprobs_of(logits, list(range(6)), [top_count] * 6)):
         assert (row.token, row.logprob) == (index, float(exact[index, index]))
+        assert all(type(value) is float for value in (row.logprob, *(value for _, value in row.top)))
+        assert all(type(token) is int for token in (row.token, *(token for token, _ in row.top)))
         assert [value for _, value in row.top] == exact[index].topk(top_count).values.tolist()
 
 
