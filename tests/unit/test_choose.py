@@ -52,6 +52,7 @@ def test_a_greedy_rule_has_no_use_for_a_distribution_under_either_acceptance() -
     rule = replace(GREEDY, acceptance=Acceptance.RATIO)
     rows = [Row(rule, position, proposed=SENT) for position in range(8)]
     assert [choice.token for choice in choose(LOGITS, rows)] == LOGITS.argmax(1).tolist()
+    assert [each.draws_ratios for each in (rule, COUPLED, RATIO)] == [False, False, True]
 
 
 def test_a_void_row_is_void_whatever_its_logits_are() -> None:
