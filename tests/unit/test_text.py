@@ -119,6 +119,7 @@ def test_after_bytes_that_are_no_character_the_text_goes_on() -> None:
     detokenizer = Detokenizer(byte_fallback(), ())
     pieces = [detokenizer.push(token)[0] for token in (1 + ord("A"), 1 + 0xFF, THE, 1 + ord("B"))]
     assert (pieces[:2], pieces[2][-4:], pieces[3]) == (["A", ""], " the", "B")
+    assert detokenizer.flush() == "", "the whole decodes otherwise, and what was said is not said again"
     shared = byte_fallback()
     shared.tokenizer.add_special_tokens(["<end>"])
     detokenizer = Detokenizer(shared, ())
