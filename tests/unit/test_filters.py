@@ -75,6 +75,52 @@ def test_presence_and_frequency_count_what_was_generated_and_nothing_before() ->
     assert not logits.any(), "the logits given must stay as they were"
 
 
+@pytest.mark.parametrize(("presence", "frequency", "expected"), [(0.5, 0.0, -0.5), (0.0, 0.5, -1.0), (-0.5, 0.0, 0.5)])
+def test_presence_and_frequency_each_count_alone(presence: float, frequency: float, expected: float) -> None:
+    rule = SamplingRule(presence_penalty=presence, frequency_penalty=frequency)
+    got = apply_filters(torch.zeros(1, 3), [Row(rule, 2, [1, 1, 2])])[0]
+    assert got.tolist() == [0.0, expected, 0.0]
+
+
+@pytest.mark.parametrize("rule", [SamplingRule(), *RULES], ids=str)
+def test_logits_of_fewer_bits_are_widened_before_anything_else(rule: SamplingRule) -> None:
+    logits = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(3)).bfloat16()
+    given, rows = logits.clone(), [row(rule, position) for position in (9, 10, 11)]
+    got = apply_filters(logits, rows)
+    assert got.dtype == torch.float32
+    assert torch.equal(got, apply_filters(logits.float(), rows)) and torch.equal(logits, given)
+
+
+def test_end_tokens_are_held_back_up_to_the_first_end_position_beside_whatever_else_is_asked() -> None:
+    rule = SamplingRule(end_token_ids=(0,), first_end_position=12, logit_bias=((1, 1.0),), presence_penalty=0.5)
+    got = apply_filters(torch.zeros(3, 3), [Row(rule, position, [2] * 20) for position in (11, 12, 13)])
+    assert got.tolist() == [[-torch.inf, 1.0, -0.5], [0.0, 1.0, -0.5], [0.0, 1.0, -0.5]]
+
+
+def test_where_the_mass_asked_for_is_reached_to_the_bit_the_cut_is_transformers() -> None:
+    """The comparison decides there: a token more or less changes the text."""
+    for seed in range(8):
+        logits = torch.randn(1, 9, generator=torch.Generator().manual_seed(seed))
+        reached = logits.sort(dim=-1).values.softmax(-1).cumsum(-1)[0]
+        logprobs = logits.log_softmax(-1)
+        entropy = -(logprobs * logprobs.exp()).nansum(-1, keepdim=True)
+        nearest = logits.gather(-1, (-logprobs - entropy).abs().argsort(stable=True)).softmax(-1).cumsum(-1)[0]
+        rules = [SamplingRule(temperature=1.0, top_p=1 - float(mass)) for mass in reached[:-1]]
+        rules += [SamplingRule(temperature=1.0, typical_p=float(mass)) for mass in nearest[:-1]]
+        rules += [SamplingRule(temperature=1.0, top_p=1e-30), SamplingRule(temperature=1.0, typical_p=1e-30)]
+        for rule in rules:
+            got = apply_filters(logits, [Row(rule, 0)])[0]
+            assert torch.equal(got, processed(rule, logits[0], [0])), rule
+            assert got.isfinite().any()
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
+def test_equal_logits_at_the_border_of_a_top_k_all_stay(k: int) -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 0.0]])
+    rule = SamplingRule(temperature=1.0, top_k=k)
+    assert torch.equal(apply_filters(logits, [Row(rule, 0)])[0], processed(rule, logits[0], [0]))
+
+
 def test_repetition_divides_first_and_presence_comes_after() -> None:
     rule = SamplingRule(repetition_penalty=2.0, presence_penalty=1.0)
     got = apply_filters(torch.tensor([[3.0, -3.0, 1.0]]), [Row(rule, 2, [0, 1])])[0]
@@ -89,7 +135,7 @@ def test_a_structures_mask_removes_what_it_does_not_allow() -> None:
 
 def test_a_smaller_vocabulary_leaves_tokens_it_lacks_alone() -> None:
     rule = SamplingRule(repetition_penalty=2.0, frequency_penalty=1.0)
-    got = apply_filters(torch.ones(1, 3), [Row(rule, 3, [2, 50, 7])])[0]
+    got = apply_filters(torch.ones(1, 3), [Row(rule, 4, [2, 50, 3, 7])])[0]
     assert got.tolist() == [1.0, 1.0, -0.5]
 
 
@@ -104,3 +150,14 @@ def test_a_greedy_row_is_left_alone_beside_sampled_ones() -> None:
     logits = torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(2))
     got = apply_filters(logits, [Row(SamplingRule(), 0), Row(SamplingRule(temperature=0.5, top_k=3, min_p=0.5), 0)])
     assert torch.equal(got[0], logits[0])
+    cut = SamplingRule(top_k=3, top_p=0.5, min_p=0.5, typical_p=0.5)
+    got = apply_filters(logits, [Row(cut, 0), Row(SamplingRule(temperature=1.0, top_k=3), 0)])
+    assert torch.equal(got[0], logits[0]), "what filters it names is for sampling"
+
+
+def test_rows_of_one_step_have_their_own_contexts_and_share_them_by_their_positions() -> None:
+    rule, other = SamplingRule(presence_penalty=1.0), SamplingRule(repetition_penalty=2.0)
+    first, second = [0, 1, 2], [3, 3, 3]
+    rows = [Row(rule, 1, first), Row(rule, 3, second), Row(rule, 3, first), Row(other, 2, first), Row(rule, 0, second)]
+    got = apply_filters(torch.ones(5, 4), rows)
+    assert got.tolist() == [[0, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 1], [0.5, 0.5, 1, 1], [1, 1, 1, 1]]

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from slipstream.sampling.logprobs import logprobs_of
@@ -20,6 +21,22 @@ def test_they_are_the_log_softmax_in_float32() -> None:
     assert (first.logprob, second.logprob) == (float(exact[0, 0]), float(exact[1, 2]))
     assert first.top == ((2, float(exact[0, 2])), (1, float(exact[0, 1])))
     assert second.top == ()
+
+
+@pytest.mark.parametrize("top_count", [0, 3])
+def test_logits_of_fewer_bits_are_widened_first(top_count: int) -> None:
+    logits = (torch.randn(6, 50, generator=torch.Generator().manual_seed(2)) * 3).bfloat16()
+    exact = logits.float().log_softmax(-1)
+    for index, row in enumerate(logprobs_of(logits, list(range(6)), [top_count] * 6)):
+        assert (row.token, row.logprob) == (index, float(exact[index, index]))
+        assert all(type(value) is float for value in (row.logprob, *(value for _, value in row.top)))
+        assert all(type(token) is int for token in (row.token, *(token for token, _ in row.top)))
+        assert [value for _, value in row.top] == exact[index].topk(top_count).values.tolist()
+
+
+def test_a_row_has_no_more_likeliest_tokens_than_the_vocabulary_has() -> None:
+    (row,) = logprobs_of(torch.tensor([[0.0, 2.0, 2.0]]), [0], [20])
+    assert [token for token, _ in row.top] == [1, 2, 0]
 
 
 def test_nothing_asked_is_nothing_computed() -> None:

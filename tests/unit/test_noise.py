@@ -1,7 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 
-from slipstream.sampling.noise import GUMBEL_SPAN, Words, gumbel, philox4x32, uniform
+from slipstream.sampling.noise import GUMBEL_SPAN, Domain, Words, gumbel, philox4x32, uniform
 
 # Random123's kat_vectors for philox4x32-10: counter, key, result.
 KNOWN_ANSWERS = [
@@ -9,6 +11,7 @@ KNOWN_ANSWERS = [
     ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
     ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
 ]
+PINNED = [3.06903732495041, 0.9124332578255425, 1.0571368983121008]
 
 
 def words(text: str) -> tuple[Words, ...]:
@@ -31,6 +34,24 @@ def test_uniform_reads_the_lane_that_the_token_names() -> None:
     lanes = philox4x32((u64(5), u64(7), u64(0), u64(0)), (u64(seed & 0xFFFFFFFF), u64(seed >> 32)))
     got = uniform(u64(*[seed] * 4), u64(7, 7, 7, 7), u64(20, 21, 22, 23))
     assert got.tolist() == [((int(lane[0]) >> 8) + 0.5) / 2**24 for lane in lanes]
+
+
+@pytest.mark.parametrize("domain", range(4))
+def test_seed_position_token_and_use_each_have_their_place_in_key_and_counter(domain: int) -> None:
+    """Written out in plain integers: were any of them exchanged, draft and target would still agree, on another text."""
+    seed, position, token = 0x299F31D0A4093822, 0x5_0000_0007, 4 * 0x243F6A88 + 2
+    low, high = 0xFFFFFFFF, 32
+    counter = (u64(token // 4), u64(position & low), u64(position >> high), u64(domain))
+    word = int(philox4x32(counter, (u64(seed & low), u64(seed >> high)))[2][0])
+    u = ((word >> 8) + 0.5) / 2**24
+    assert uniform(u64(seed), u64(position), u64(token), Domain(domain)).tolist() == [u]
+    noise = gumbel(u64(seed), u64(position), u64(token), Domain(domain))
+    assert noise == pytest.approx(-math.log(-math.log(u)), rel=1e-12)
+
+
+def test_a_choices_noise_is_what_it_always_was() -> None:
+    """Values of the first release: a text must not change with the version."""
+    assert gumbel(u64(7, 7, 8), u64(0, 31, 31), u64(0, 5, 5)) == pytest.approx(PINNED, rel=1e-12)
 
 
 def test_noise_is_the_same_alone_and_in_any_batch() -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from orchestrator.peers.breaker import Breaker
-from orchestrator.peers.sequence import PeerSequence
+from orchestrator.peers.sequence import PeerSequence, StatedRule
 from slipstream.engine.errors import UnknownHandleError
 from slipstream.engine.leases import Leases
+from slipstream.sampling.rule import SamplingRule
 from tests.unit.clock import Clock
 
 
@@ -15,6 +16,12 @@ def test_a_position_always_sends_the_last_token() -> None:
     assert (position.base_length, list(position.tail)) == (4, [5])
 
 
+def test_a_new_sequence_states_everything_in_its_first_round() -> None:
+    peer = PeerSequence()
+    position = peer.position([1, 2, 3])
+    assert (position.base_length, list(position.tail), peer.next_round(), peer.is_open) == (0, [1, 2, 3], 1, False)
+
+
 def test_asking_cuts_what_is_known_until_an_answer_says_more() -> None:
     peer = PeerSequence(known_length=3)
     assert peer.position(list(range(9))).base_length == 3
@@ -22,6 +29,42 @@ def test_asking_cuts_what_is_known_until_an_answer_says_more() -> None:
     assert peer.position(list(range(10))).base_length == 8
     peer.limit(2)
     assert list(peer.position([7, 8, 9]).tail) == [9]
+
+
+def test_a_position_for_fewer_tokens_ends_with_the_last_of_them() -> None:
+    peer, tokens = PeerSequence(known_length=6), list(range(10))
+    for length, base, tail in ((None, 6, [6, 7, 8, 9]), (8, 6, [6, 7]), (6, 5, [5]), (3, 2, [2]), (1, 0, [0])):
+        position = peer.position(tokens, length)
+        assert (position.base_length, list(position.tail)) == (base, tail), length
+
+
+def test_what_is_known_only_grows_by_learning_and_only_shrinks_by_limits() -> None:
+    peer = PeerSequence(known_length=5)
+    peer.learn(3)
+    assert peer.known_length == 5
+    peer.limit(9)
+    assert peer.known_length == 5
+
+
+def test_a_refusal_is_mended_by_what_it_names() -> None:
+    stated = [StatedRule(SamplingRule(), 1)]
+    peer = PeerSequence("here", is_open=True, round=4, known_length=9, rules=list(stated))
+    handle = peer.handle
+    peer.correct("SEQUENCE_TOO_SHORT", {"cached_length": "7"})
+    assert (peer.handle, peer.is_open, peer.known_length, peer.rules) == (handle, True, 7, stated)
+    peer.correct("UNKNOWN_RULE", {})
+    assert (peer.handle, peer.is_open, peer.known_length, peer.rules) == (handle, True, 7, [])
+    peer.rules = list(stated)
+    peer.correct("SEQUENCE_TOO_SHORT", {})
+    assert (peer.handle, peer.known_length, peer.next_round()) == (handle, 0, 5)
+    peer.learn(8)
+    peer.correct("UNKNOWN_HANDLE", {})
+    assert peer.handle != handle and peer.address == "here"
+    assert (peer.is_open, peer.known_length, peer.rules, peer.next_round(), peer.next_round()) == (False, 0, [], 1, 2)
+
+
+def test_every_sequence_has_a_name_of_its_own() -> None:
+    assert len({PeerSequence().handle for _ in range(100)}) == 100
 
 
 def test_a_forgotten_peer_gets_everything_again() -> None:

@@ -1,9 +1,14 @@
 """The ratio test's corners: hostile and narrow distributions, vocabularies of two sizes, draws that repeat themselves."""
 
+from dataclasses import replace
+
+import numpy as np
+import pytest
 import torch
 
 from orchestrator.speculation.proposal import Proposal
 from slipstream.sampling.choose import choose
+from slipstream.sampling.noise import Domain, gumbel, uniform
 from slipstream.sampling.outcome import TokenDistribution, distribution_fault
 from slipstream.sampling.row import Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
@@ -20,6 +25,70 @@ def test_the_draft_sends_what_it_drew_from_cut_to_its_likeliest() -> None:
     assert abs(sum(choice.distribution.probabilities) - 1) < 1e-6
     assert distribution_fault(choice.token, choice.distribution, 500) is None
     assert choose(logits, [Row(narrow, 4, drafting=True)]) == [choice], "a repeated round must not roll again"
+
+
+def u64(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.uint64)
+
+
+def test_a_draft_draws_from_what_it_sends_with_noise_of_its_own() -> None:
+    logits = torch.randn(4, 90, generator=torch.Generator().manual_seed(1)) * 2
+    logits[2, 5:] = -torch.inf
+    rules = [replace(RULE, seed=11 * index, proposal_top_k=k) for index, k in enumerate([3, 200, 40, 7])]
+    rows = [Row(rule, 30 + index, drafting=True) for index, rule in enumerate(rules)]
+    for row, values, choice in zip(rows, logits.numpy().astype(np.float64), choose(logits, rows), strict=True):
+        count = min(row.rule.proposal_top_k, int(np.isfinite(values).sum()))
+        tokens = np.argsort(-values)[:count].astype(np.uint64)
+        q = np.exp(values[tokens]) / np.exp(values[tokens]).sum()
+        assert choice.distribution is not None
+        assert choice.distribution.tokens == tuple(tokens.tolist())
+        assert type(choice.distribution.probabilities) is tuple and type(choice.token) is int
+        assert choice.distribution.probabilities == pytest.approx(q.tolist(), rel=1e-6)
+        assert all(p == float(np.float32(p)) for p in choice.distribution.probabilities), "as it travels"
+        noise = gumbel(np.full_like(tokens, row.rule.seed), np.full_like(tokens, row.position), tokens, Domain.PROPOSAL)
+        assert choice.token == tokens[(np.log(q) + noise).argmax()]
+        assert choice.margin == float("inf")
+
+
+def by_the_formula(p: np.ndarray, q: np.ndarray, x: int, seed: int, position: int) -> int:
+    """x with min(1, p(x)/q(x)), else a draw from max(0, p - q)."""
+    coin = uniform(u64(seed), u64(position), u64(0), Domain.ACCEPTANCE)[0]
+    if coin < p[x] / q[x]:
+        return x
+    tokens = np.flatnonzero(p > q)
+    noise = gumbel(
+        np.full(len(tokens), seed, "u8"), np.full(len(tokens), position, "u8"), tokens.astype("u8"), Domain.RECOVERY
+    )
+    return int(tokens[(np.log((p - q)[tokens]) + noise).argmax()])
+
+
+def test_the_test_accepts_and_recovers_by_the_formula() -> None:
+    """A few hundred rows at once, each with its own seed and position; probabilities are taken by their sum."""
+    rng, size, count = np.random.default_rng(4), 12, 300
+    logits = torch.tensor(rng.normal(size=(count, size)) * 2, dtype=torch.float32)
+    rows, expected, proposed = [], [], []
+    for index in range(count):
+        q = np.zeros(size)
+        tokens = rng.choice(size, 5, replace=False)
+        q[tokens] = rng.dirichlet(np.ones(5))
+        x = int(rng.choice(size, p=q))
+        sent = TokenDistribution(tuple(tokens.tolist()), tuple((q[tokens] * 0.7).tolist()))
+        rows.append(Row(replace(RULE, seed=index // 2), 50 + index, proposed=Proposed(x, sent)))
+        p = logits[index].double().softmax(0).numpy()
+        expected.append(by_the_formula(p, q, x, index // 2, 50 + index))
+        proposed.append(x)
+    assert [choice.token for choice in choose(logits, rows)] == expected
+    accepted = sum(token == x for token, x in zip(expected, proposed, strict=True))
+    assert 50 < accepted < 250, "both ways out are there"
+
+
+def test_where_rounding_leaves_nothing_of_p_less_q_the_token_is_drawn_from_p() -> None:
+    logits = torch.full((2, 4), -torch.inf)
+    logits[:, 2] = 0.0
+    logits[1, 3] = 0.0
+    hardly = TokenDistribution((1, 2), (1e-30, 1.0))
+    rows = [Row(RULE, position, proposed=Proposed(1, hardly)) for position in (5, 6)]
+    assert [choice.token for choice in choose(logits, rows)] == [2, 3]
 
 
 def test_a_rejected_token_is_never_the_recovered_one_and_equal_distributions_accept_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,20 @@ def test_a_rule_is_hashed_once_and_stated_until_an_answer_shows_that_the_peer_kn
     sequence.answered(sequence.handle, sequence.state(FULL, counted))
     sequence.forget()
     assert not sequence.state(FULL, counted).is_told and not sequence.is_open
+
+
+def test_a_sequence_states_a_rule_again_exactly_if_the_service_has_forgotten_it() -> None:
+    sequence, book, rng = PeerSequence(), RuleBook(), random.Random(3)
+    for _ in range(500):
+        rule = SamplingRule(seed=rng.randrange(RULES_PER_HANDLE + 2))
+        stated = sequence.state(rule, hash_of)
+        try:
+            known = book.find("h", stated.hash) == rule
+        except UnknownRuleError:
+            known = False
+        assert stated.is_told == known
+        book.keep("h", stated.hash, rule, 1)
+        sequence.answered(sequence.handle, stated)
 
 
 def test_a_sequence_counts_on_no_more_rules_than_a_service_keeps() -> None:

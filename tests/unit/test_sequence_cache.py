@@ -1,12 +1,14 @@
 """The page accounting against brute force: every sequence's content is what plain lists say, and no page is lost."""
 
+import itertools
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from slipstream.engine.errors import OutOfPagesError, SequenceTooShortError
-from slipstream.engine.pages import PagePool
+from slipstream.engine.pages import PADDING_PAGE, PageCounts, PagePool
 from slipstream.engine.sequence import Sequence, SequenceCache
 
 PAGE_SIZE = 4
@@ -14,19 +16,26 @@ PAGE_COUNT = 12
 
 
 class Memory:
-    """What a model would do with the accounting: write tokens to slots, copy pages."""
+    """What a model would do with the accounting: write to slots, copy pages. As with keys and values, what is written depends
+    on the token and on all that can be read before it."""
 
     def __init__(self, cache: SequenceCache) -> None:
         self.cache = cache
         self.slots = {page: [-1] * PAGE_SIZE for page in range(PAGE_COUNT + 1)}
+
+    @staticmethod
+    def values(tokens: list[int], before: int = 0) -> list[int]:
+        """What tokens come to after the value ``before``."""
+        return list(itertools.accumulate(tokens, lambda value, token: hash((value, token)), initial=before))[1:]
 
     def extend(self, sequence: Sequence, tokens: list[int]) -> None:
         start = len(sequence)
         self.cache.extend(sequence, tokens)
         for copy in self.cache.take_copies():
             self.slots[copy.destination] = list(self.slots[copy.source])
-        for position, token in enumerate(tokens, start):
-            self.slots[sequence.pages[position // PAGE_SIZE]][position % PAGE_SIZE] = token
+        before = self.read(sequence)[start - 1] if start else 0
+        for position, value in enumerate(self.values(tokens, before), start):
+            self.slots[sequence.pages[position // PAGE_SIZE]][position % PAGE_SIZE] = value
 
     def read(self, sequence: Sequence) -> list[int]:
         return [self.slots[sequence.pages[p // PAGE_SIZE]][p % PAGE_SIZE] for p in range(len(sequence))]
@@ -109,7 +118,7 @@ class CacheMachine(RuleBasedStateMachine):
     def content_is_what_was_appended(self) -> None:
         for handle, sequence in self.sequences.items():
             assert sequence.tokens == self.expected[handle]
-            assert self.memory.read(sequence) == self.expected[handle]
+            assert self.memory.read(sequence) == Memory.values(self.expected[handle])
             assert len(sequence.pages) == self.cache.pages_for(len(sequence))
 
     @invariant()
@@ -161,6 +170,101 @@ def test_a_page_is_found_after_the_same_tokens_only_and_never_by_its_content_alo
     cache.publish(other, 4)
     assert cache.adopt_prefix(other, [*same, 9]) == 0
     assert cache.adopt_prefix(Sequence("d", first.tokens[:4], first.pages[:1]), [*same, 9]) == 4
+
+
+def test_a_sequence_that_was_cut_forgets_what_its_pages_were_called() -> None:
+    """Else a page would be adopted that came after the tokens cut off."""
+    cache, first = cache_with(list(range(8)))
+    longer = Sequence("b")
+    cache.extend(longer, list(range(12)))
+    cache.publish(longer, 12)
+    cache.truncate(first, 4)
+    assert cache.adopt_prefix(cache.fork(first, "f"), [8, 9, 10, 11, 99]) == 0
+    assert cache.adopt_prefix(first, [8, 9, 10, 11, 99]) == 0
+    assert cache.adopt_prefix(first, [4, 5, 6, 7, 8, 9, 10, 11, 99]) == 8
+    # Cut within a page: what is written there now has another name.
+    cache.truncate(first, 6)
+    cache.extend(first, [50, 51])
+    cache.publish(first, 8)
+    assert cache.adopt_prefix(Sequence("c"), [0, 1, 2, 3, 4, 5, 50, 51, 99]) == 8
+    assert cache.adopt_prefix(Sequence("d"), [*range(8), 99]) == 8
+
+
+def test_a_page_is_adopted_at_a_page_border_only() -> None:
+    cache, _ = cache_with(list(range(8)))
+    within = Sequence("b")
+    cache.extend(within, list(range(6)))
+    assert cache.adopt_prefix(within, [4, 5, 6, 7, 99]) == 0
+    assert within.tokens == list(range(6))
+
+
+def test_a_rewound_sequence_keeps_what_is_coming_anyway() -> None:
+    for coming, kept in (([5, 6, 7], 3), ([5, 6, 99], 2), ([99, 6, 7], 0), ([5, 6, 7, 8, 9, 10, 11, 12], 7), ([], 0)):
+        cache, first = cache_with(list(range(12)))
+        assert cache.rewind(first, 5, coming) == kept, coming
+        assert first.tokens == list(range(5 + kept))
+    with pytest.raises(SequenceTooShortError):
+        cache.rewind(first, 6, [5])
+
+
+def test_a_fork_shares_every_page_until_either_writes_and_has_its_names() -> None:
+    cache, first = cache_with(list(range(6)))
+    fork = cache.fork(first, "f")
+    assert (fork.tokens, fork.pages, fork.keys, fork.is_fork) == (first.tokens, first.pages, first.keys, True)
+    shared = first.pages[1]
+    cache.extend(fork, [50])
+    assert fork.pages[0] == first.pages[0] and fork.pages[1] != shared == first.pages[1]
+    assert [(copy.source, copy.destination) for copy in cache.take_copies()] == [(shared, fork.pages[1])]
+    cache.extend(first, [60])
+    assert cache.take_copies() == [] and first.pages[1] == shared, "it is the only one that writes there now"
+    cache.release(fork)
+    assert (fork.tokens, fork.pages, fork.keys) == ([], [], []) and len(first.keys) == 1
+    cache.release(first)
+    cache.pool.check()
+    assert cache.pool.counts().held == 0
+
+
+def test_what_was_found_longest_ago_makes_room_first() -> None:
+    cache = SequenceCache(PagePool(3), 1)
+    keys = [b"a", b"b", b"c"]
+    pages = [cache.pool.allocate() for _ in keys]
+    for page, key in zip(pages, keys, strict=True):
+        cache.pool.publish(page, key)
+        cache.pool.release(page)
+    cache.pool.acquire(pages[0])
+    cache.pool.release(pages[0])
+    for gone in (1, 2, 0):
+        assert cache.pool.find(keys[gone]) == pages[gone]
+        assert cache.pool.allocate() == pages[gone]
+        assert cache.pool.find(keys[gone]) is None
+    with pytest.raises(OutOfPagesError, match="all 3 KV pages are held") as caught:
+        cache.pool.allocate()
+    assert caught.value.metadata == {"page_count": "3"}
+
+
+def test_the_first_page_published_under_a_key_stays_the_one_found() -> None:
+    pool = PagePool(4)
+    first, second = pool.allocate(), pool.allocate()
+    pool.publish(first, b"key")
+    pool.publish(second, b"key")
+    pool.publish(first, b"other")
+    assert (pool.find(b"key"), pool.find(b"other")) == (first, None)
+    assert (pool.writable(first), pool.writable(second)) == (False, True)
+    pool.acquire(second)
+    assert not pool.writable(second)
+    pool.release(second)
+    pool.release(second)
+    assert pool.counts() == PageCounts(4, free=3, held=1, cached=0)
+    pool.release(first)
+    assert pool.counts() == PageCounts(4, free=3, held=0, cached=1)
+
+
+def test_all_pages_but_the_padding_page_are_handed_out_once() -> None:
+    pool = PagePool(70)
+    pages = sorted(pool.allocate() for _ in range(70))
+    assert pages == list(range(1, 71)) and PADDING_PAGE not in pages
+    with pytest.raises(OutOfPagesError):
+        pool.allocate()
 
 
 def test_uncommitted_tokens_are_never_shared() -> None:

@@ -131,6 +131,7 @@ def test_one_turn_at_a_time() -> None:
 def test_common_prefix_length() -> None:
     assert common_prefix_length([1, 2, 3], [1, 2, 4, 5]) == 2
     assert common_prefix_length([1, 2], [1, 2, 4]) == 2
+    assert common_prefix_length([1, 2, 4], [1, 2]) == 2
     assert common_prefix_length([], [1]) == 0
 
 
@@ -175,3 +176,159 @@ def test_each_token_has_the_text_that_it_made_certain() -> None:
     commit = answer.commit([*words, END])
     assert len(commit.texts) == len(commit.tokens) == len(words) + 1
     assert "".join(commit.texts) == answer.text == "Return a \N{GREEK SMALL LETTER ALPHA} list"
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_turn_that_a_stop_token_ends_shows_it_only_where_asked(include: bool) -> None:
+    session = Session("s", codec(), CLOCK)
+    words = session.codec.encode_rendered("one two")
+    stop = session.codec.encode_rendered(" three")[0]
+    rule = SamplingRule(end_token_ids=(END, stop))
+    turn = session.begin_turn([5], rule, TurnLimits(100, 1000, ("two and",), (stop,), include_stop=include))
+    commit = turn.commit([*words, stop, 9])
+    assert (commit.tokens, commit.finish_reason) == ((*words, stop), FinishReason.STOP_TOKEN)
+    assert turn.text == "".join(commit.texts) == "one two" + include * session.codec.token_text(stop)
+
+
+def test_a_stop_string_is_in_the_text_where_asked() -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, TurnLimits(100, 1000, ("two th",), include_stop=True))
+    turn.commit(session.codec.encode_rendered("one two three four"))
+    assert (turn.finish_reason, turn.text) == (FinishReason.STOP_STRING, "one two th")
+
+
+def test_a_turn_has_room_for_what_its_limits_and_the_context_leave() -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5, 6, 7], RULE, limits(max_token_count=9, context_length=10))
+    assert (turn.generated_count, turn.room) == (0, 7)
+    turn.commit([40, 41])
+    assert (turn.generated_count, turn.room) == (2, 5)
+    assert turn.commit([42] * 9).finish_reason is FinishReason.CONTEXT_LENGTH
+    assert (turn.room, len(session.tokens)) == (0, 10)
+    session.end_turn()
+    turn = session.begin_turn([5, 6], RULE, limits(max_token_count=3))
+    assert turn.room == 3
+    assert turn.commit([42] * 9).tokens == (42,) * 3
+    assert (turn.room, turn.finish_reason) == (0, FinishReason.MAX_TOKENS)
+
+
+def test_at_both_limits_at_once_and_at_a_stop_string_too_the_reason_is_the_first_of_them() -> None:
+    def reason(stops: tuple[str, ...], token_count: int) -> FinishReason | None:
+        session = Session("s", codec(), CLOCK)
+        turn = session.begin_turn([5], RULE, limits(token_count, 2, stops))
+        return turn.commit(session.codec.encode_rendered("one")).finish_reason
+
+    assert reason((), 1) is FinishReason.MAX_TOKENS
+    assert reason((), 2) is FinishReason.CONTEXT_LENGTH
+    assert reason(("o",), 1) is FinishReason.STOP_STRING
+
+
+def test_a_turn_that_has_ended_is_not_cut_short_and_gives_nothing_up_again() -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, limits(stops=("twofold",)))
+    turn.commit([*session.codec.encode_rendered("one two"), END])
+    assert turn.text == "one two"
+    assert turn.cut_short() == ""
+    assert (turn.finish_reason, turn.text) == (FinishReason.END_TOKEN, "one two")
+
+
+def test_a_system_message_comes_first_and_a_turn_undone_leaves_the_next_prompt_as_it_was() -> None:
+    session = Session("s", codec(), CLOCK, system="Be brief.")
+    first = session.prompt_for("one")
+    assert session.codec.tokenizer.decode(first, skip_special_tokens=False).startswith("<|im_start|>system\nBe brief.")
+    say(session, "one", "1")
+    expected = session.prompt_for("two")
+    tokens = session.tokens
+    given = list(expected)
+    turn = session.begin_turn(given, RULE, limits(), "two")
+    assert session.tokens == given and session.tokens is not given, "the prompt stays the caller's"
+    turn.commit([])
+    session.end_turn()
+    assert session.tokens is tokens and session.prompt_for("two") == expected
+    turn = session.begin_turn(expected, RULE, limits(), "two")
+    turn.commit([40])
+    turn.cut_short()
+    session.end_turn()
+    assert session.tokens == [*expected, 40]
+    assert session.messages[-2] == Message("user", "two")
+
+
+def test_after_a_turn_cut_short_the_next_one_that_ends_by_itself_says_its_end_once() -> None:
+    session = Session("s", codec(), CLOCK)
+    say(session, "one", "1", end=False)
+    say(session, "two", "2")
+    text = session.codec.tokenizer.decode(session.prompt_for("three"), skip_special_tokens=False)
+    assert text.count("<|im_end|>") == 5, text
+    say(session, "three", "3", end=False)
+    text = session.codec.tokenizer.decode(session.prompt_for("four"), skip_special_tokens=False)
+    assert text.count("<|im_end|>") == 7, text
+
+
+def test_a_session_keeps_the_acceptance_of_its_first_turn() -> None:
+    session = Session("s", codec(), CLOCK)
+    assert session.acceptance is None
+    say(session, "one", "1")
+    assert session.acceptance is Acceptance.COUPLED
+    session.begin_turn([5], RULE, limits())
+    session.end_turn()
+    assert session.acceptance is Acceptance.COUPLED
+    ratio = SamplingRule(acceptance=Acceptance.RATIO)
+    with pytest.raises(AcceptanceFixedError, match="began with acceptance COUPLED"):
+        session.begin_turn([5], ratio, limits())
+
+
+def test_an_answers_text_is_that_of_all_its_rounds() -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, limits())
+    for token in [*session.codec.encode_rendered("one two three"), END]:
+        turn.commit([token])
+    session.end_turn()
+    assert turn.text == "one two three"
+    assert session.messages == [Message("assistant", "one two three")], "there was no user message"
+
+
+@pytest.mark.parametrize("bounds", [limits(3, 1000, ("threefold",)), limits(100, 4, ("threefold",))], ids=str)
+def test_what_was_held_back_is_given_up_at_a_limit(bounds: TurnLimits) -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, bounds)
+    words = session.codec.encode_rendered("one two three")
+    assert len(words) == 3
+    assert "".join(turn.commit(words).texts) == turn.text == "one two three"
+
+
+def test_a_turn_cut_short_says_so_and_commits_no_more() -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, limits())
+    turn.commit([40])
+    turn.cut_short()
+    assert turn.finish_reason is FinishReason.CANCELLED
+    with pytest.raises(AssertionError, match="the turn has ended"):
+        turn.commit([41])
+
+
+def test_what_was_generated_stays_as_it_was_through_every_turn() -> None:
+    """An answer in other tokens than the tokenizer would take for its text."""
+    session = Session("s", codec(), CLOCK, system="Be brief.")
+    for question in ("one", "two", "three"):
+        spelt = [token for letter in "Return" for token in session.codec.encode_rendered(letter)]
+        assert spelt != session.codec.encode_rendered("Return")
+        before = list(session.tokens)
+        prompt = session.prompt_for(question)
+        assert prompt[: len(before)] == before
+        session.begin_turn(prompt, RULE, limits(), question).commit([*spelt, END])
+        session.end_turn()
+        assert session.tokens == [*prompt, *spelt, END]
+
+
+CONTENT_ALONE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+
+
+def test_a_first_prompt_holds_all_that_stands_before_it_whatever_the_template() -> None:
+    session = Session("s", codec(CONTENT_ALONE), CLOCK, system="Be brief.")
+    assert session.codec.decode(session.prompt_for("one")) == "Be brief.\none\n"
+
+
+def test_after_a_turn_cut_short_nothing_of_the_template_is_left_out() -> None:
+    session = Session("s", codec(CONTENT_ALONE), CLOCK)
+    say(session, "one", "Return\n", end=False)
+    assert session.codec.decode(session.prompt_for("two")) == "one\nReturn\n\ntwo\n"

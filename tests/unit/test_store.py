@@ -101,7 +101,7 @@ def test_a_request_is_known_by_its_name_and_must_be_the_same() -> None:
     with pytest.raises(RequestIdReusedError):
         requests.find("a", ("hello", 2))
     requests.keep("", "nameless", 8)
-    assert requests.find("", "nameless") is None
+    assert requests.find("", "nameless") is None and requests.answer_to("") is None
     with pytest.raises(InvalidFieldsError, match="request_id must have at most 128"):
         requests.find("x" * 129, "")
 
@@ -111,6 +111,29 @@ def test_requests_are_forgotten_oldest_first() -> None:
     for index in range(3):
         requests.keep(str(index), index, index)
     assert [requests.find(str(index), index) for index in range(3)] == [None, 1, 2]
+
+
+def test_a_name_may_be_as_long_as_its_limit_and_is_known_whatever_it_came_with() -> None:
+    requests: Requests[int] = Requests(2)
+    longest = "x" * 128
+    requests.keep(longest, "content", 3)
+    assert (requests.find(longest, "content"), requests.answer_to(longest)) == (3, 3)
+    assert (requests.answer_to("never"), requests.answer_to("")) == (None, None)
+    requests.forget(longest)
+    requests.forget("never")
+    assert requests.find(longest, "another content") is None
+    requests.keep("a", 1, 4)
+    requests.keep("b", 1, 5)
+    requests.keep("a", 2, 6)
+    assert (requests.find("a", 2), requests.find("b", 1)) == (6, 5), "a name kept again takes no room of another's"
+
+
+def test_a_request_answered_with_nothing_is_answered_all_the_same() -> None:
+    requests: Requests[int] = Requests(2)
+    requests.keep("a", "content", 0)
+    assert (requests.find("a", "content"), requests.answer_to("a")) == (0, 0)
+    with pytest.raises(RequestIdReusedError):
+        requests.find("a", "another content")
 
 
 def test_the_latest_turns_can_be_watched_and_older_ones_are_told_from_ones_that_never_were() -> None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.sessions.text import Codec, Detokenizer, Message, NoChatTemplateError, StopMatcher
@@ -27,6 +28,8 @@ TEMPLATES = [
     "{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
     "{%- for m in messages %}\n  {%- if m.role == 'user' %}\n[INST] {{ m.content }} [/INST]\n  {%- else %}\n"
     " {{ m.content | tojson }}\n  {%- endif %}\n{%- endfor %}",
+    "{% for m in messages %}\n    {% if loop.index == 3 %}\n        {% break %}\n    {% endif %}\n"
+    "    {{ m | tojson(indent=2) }}\n{% endfor %}\n",
 ]
 
 
@@ -44,6 +47,17 @@ def test_rendering_equals_transformers(template: str) -> None:
         add_generation_prompt=True,
     )
     assert ours.render(messages, CLOCK) == expected
+
+
+def test_a_codec_is_made_of_the_files_that_a_verifier_hands_out() -> None:
+    messages = [Message("user", "What is é?")]
+    assert Codec.from_files(FILES).render(messages, CLOCK) == codec().render(messages, CLOCK)
+    special = {"tokenizer_config.json": b'{"bos_token": "<s>"}', "chat_template.jinja": b"{{ bos_token }}hello"}
+    assert Codec.from_files({**FILES, **special}).render(messages, CLOCK) == "<s>hello"
+    bare = {name: content for name, content in FILES.items() if name != "chat_template.jinja"}
+    assert Codec.from_files(bare).encode_rendered("hello") == codec().encode_rendered("hello")
+    with pytest.raises(NoChatTemplateError):
+        Codec.from_files(bare).render(messages, CLOCK)
 
 
 def test_a_template_that_refuses_says_why() -> None:
@@ -75,15 +89,120 @@ def test_a_character_of_several_tokens_comes_out_whole() -> None:
     assert "�" not in "".join(pieces)
 
 
+def byte_fallback() -> Codec:
+    """As Llama 2 and Gemma spell what their vocabulary lacks: a token for each byte of it."""
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁the", "é"]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return Codec(tokenizer.to_str().encode(), {}, None)
+
+
+THE, E_ACUTE = 257, 258
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["A", "é", "€", "🜲", " the", "é as one token"]), max_size=8))
+def test_characters_spelt_byte_by_byte_come_out_whole(parts: list[str]) -> None:
+    """A byte is decoded together with those before it: what it begins takes back what was decoded, until it is whole."""
+    tokens: list[int] = []
+    for part in parts:
+        whole = {" the": THE, "é as one token": E_ACUTE}.get(part)
+        tokens += [1 + byte for byte in part.encode()] if whole is None else [whole]
+    detokenizer = Detokenizer(byte_fallback(), ())
+    pieces = [detokenizer.push(token)[0] for token in tokens]
+    assert "".join(pieces) + detokenizer.flush() == "".join(part.removesuffix(" as one token") for part in parts)
+
+
+def test_after_bytes_that_are_no_character_the_text_goes_on() -> None:
+    detokenizer = Detokenizer(byte_fallback(), ())
+    pieces = [detokenizer.push(token)[0] for token in (1 + ord("A"), 1 + 0xFF, THE, 1 + ord("B"))]
+    assert (pieces[:2], pieces[2][-4:], pieces[3]) == (["A", ""], " the", "B")
+    assert detokenizer.flush() == "", "the whole decodes otherwise, and what was said is not said again"
+    shared = byte_fallback()
+    shared.tokenizer.add_special_tokens(["<end>"])
+    detokenizer = Detokenizer(shared, ())
+    tokens = (1 + ord("A"), 1 + 0xFF, THE, shared.tokenizer.token_to_id("<end>"), THE)
+    assert "<end>" not in "".join(detokenizer.push(token)[0] for token in tokens)
+
+
+def test_a_character_that_never_became_whole_comes_last_and_may_be_a_stop_string() -> None:
+    shared = codec()
+    tokens = shared.encode_rendered("no 🜲")[:-1]
+    plain, stopped = Detokenizer(shared, ()), Detokenizer(shared, ("o �",))
+    text = ["".join(detokenizer.push(token)[0] for token in tokens) for detokenizer in (plain, stopped)]
+    assert text[0] + plain.flush() == "no �"
+    assert text[1] + stopped.flush() == "n"
+
+
+def test_only_what_may_be_the_start_of_a_stop_string_is_held_back() -> None:
+    matcher = StopMatcher(("aab", "cc"))
+    assert [matcher.push(piece) for piece in ("xa", "a", "a", "c", "x")] == [
+        ("x", False),
+        ("", False),
+        ("a", False),
+        ("aa", False),
+        ("cx", False),
+    ]
+    assert matcher.push("yc") == ("y", False)
+    assert (matcher.flush(), matcher.flush()) == ("c", "")
+    assert StopMatcher(()).push("any") == ("any", False)
+
+
+@pytest.mark.parametrize(
+    ("stops", "before", "through"),
+    [
+        (("cd", "ab"), "xx", "xxab"),
+        (("abc", "ab"), "xx", "xxab"),
+        (("ab", "xabcd"), "x", "xxabcd"),
+        (("d", "cd"), "xxab", "xxabcd"),
+    ],
+)
+def test_of_several_stop_strings_in_one_piece_the_first_and_shortest_ends_the_text(
+    stops: tuple[str, ...], before: str, through: str
+) -> None:
+    assert StopMatcher(stops).push("xxabcde") == (before, True)
+    assert StopMatcher(stops, include=True).push("xxabcde") == (through, True)
+
+
+def test_a_decoding_ends_with_or_before_its_stop_string() -> None:
+    shared = codec()
+    tokens = shared.encode_rendered("one two three four")
+    for include, expected in ((True, "one two th"), (False, "one ")):
+        detokenizer, text, stopped = Detokenizer(shared, ("zzz", "two th"), include_stop=include), "", False
+        for token in tokens:
+            if not stopped:
+                piece, stopped = detokenizer.push(token)
+                text += piece
+        assert (text, stopped) == (expected, True)
+
+
+def test_special_tokens_are_in_rendered_text_and_not_in_what_is_read() -> None:
+    shared = codec()
+    tokens = shared.encode_rendered("<|im_start|>hello<|im_end|>")
+    assert len(tokens) == len(shared.encode_rendered("hello")) + 2
+    assert shared.decode(tokens) == "hello"
+    assert (shared.token_text(tokens[0]), shared.token_text(tokens[-1])) == ("<|im_start|>", "<|im_end|>")
+
+
+def test_a_tokenizers_own_special_tokens_are_for_raw_text_alone() -> None:
+    tokenizer = Tokenizer.from_buffer(FILES["tokenizer.json"])
+    tokenizer.post_processor = processors.TemplateProcessing("<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
+    shared = Codec(tokenizer.to_str().encode(), {}, None)
+    assert shared.encode_text("hello") == [0, *shared.encode_rendered("hello")]
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     text=st.text("ab", max_size=30),
     stops=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
     seed=st.integers(0, 99),
+    include=st.booleans(),
 )
-def test_stop_matcher_equals_a_search_in_the_whole_text(text: str, stops: list[str], seed: int) -> None:
+def test_stop_matcher_equals_a_search_in_the_whole_text(text: str, stops: list[str], seed: int, include: bool) -> None:
     rng = random.Random(seed)
-    matcher = StopMatcher(stops)
+    matcher = StopMatcher(stops, include=include)
     got, stopped, at = "", False, 0
     while at < len(text) and not stopped:
         size = rng.randint(1, 4)
@@ -94,6 +213,8 @@ def test_stop_matcher_equals_a_search_in_the_whole_text(text: str, stops: list[s
     if not stopped:
         got += matcher.flush()
     seen = text[:at]
-    found = [seen.find(stop) for stop in stops if stop in seen]
+    found = [(seen.find(stop), len(stop)) for stop in stops if stop in seen]
     assert stopped == bool(found)
-    assert got == (seen[: min(found)] if found else text)
+    begin, length = min(found, default=(len(text), 0))
+    assert got == seen[: begin + length if include else begin]
+    assert matcher.flush() == "", "nothing is given twice"

@@ -82,10 +82,73 @@ def test_a_position_past_the_end_is_refused_and_one_past_a_running_turn_waits() 
 
 def test_long_records_come_in_deltas_of_a_bounded_size() -> None:
     record = TurnRecord(1, STARTED)
-    record.add(commit(*range(5000)), [], [])
-    sizes = [len(delta.token_ids) for delta in deltas(TurnReader(record))]
-    assert sum(sizes) == 5000
-    assert max(sizes) <= 1024
+    scores = [TokenLogprobs(token, -1.0) for token in range(5000)]
+    record.add(commit(*range(5000)), scores, [])
+    found = deltas(TurnReader(record))
+    assert "".join(delta.text for delta in found) == "".join(f"<{token}>" for token in range(5000))
+    assert [score for delta in found for score in delta.logprobs] == scores
+    sizes = [len(delta.token_ids) for delta in found]
+    assert sizes == [1024, 1024, 1024, 1024, 904]
+
+
+def test_a_reader_gets_the_start_what_came_and_the_end_once_each() -> None:
+    record = TurnRecord(1, STARTED)
+    reader = TurnReader(record)
+    record.add(commit(1, 2), [], [])
+    assert record.token_count == 2
+    end = ended(2, "!")
+    assert (reader.next(), reader.next()) == (STARTED, TurnDelta("<1><2>", [1, 2], 0, [], []))
+    assert (reader.next(), reader.done) == (None, False)
+    record.add(commit(3), [], [])
+    record.end(end)
+    assert (reader.next(), reader.done) == (TurnDelta("<3>", [3], 2, [], ()), False)
+    assert (reader.next(), reader.done) == (end, True)
+    assert reader.next() is None
+    late = TurnReader(record, 3)
+    assert (late.next(), late.next(), late.next()) == (STARTED, end, None)
+
+
+def test_a_position_before_the_start_is_refused_while_the_turn_runs_too() -> None:
+    with pytest.raises(InvalidFieldsError, match="after_token_count must be from 0 to what was received, but is -1"):
+        TurnReader(TurnRecord(1, STARTED), -1)
+
+
+def test_a_prompts_log_probabilities_are_the_first_that_came() -> None:
+    record = TurnRecord(1, STARTED)
+    first, later = [TokenLogprobs(9, -1.0)], [TokenLogprobs(9, -2.0)]
+    for prompt in ([], first, later):
+        record.add(commit(1), [TokenLogprobs(1, -3.0)], prompt)
+    (delta,) = deltas(TurnReader(record))
+    assert list(delta.prompt_logprobs) == first
+
+
+@pytest.mark.parametrize("with_a_token", [True, False])
+async def test_a_turn_has_begun_at_its_first_token_or_its_end(with_a_token: bool) -> None:
+    record = TurnRecord(1, STARTED)
+    begun = asyncio.create_task(record.begun())
+    await asyncio.sleep(0)
+    record.add(commit(), [], [])  # a round that committed nothing
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not begun.done()
+    record.add(commit(1), [], []) if with_a_token else record.end(ended(0))
+    await asyncio.wait_for(begun, 5)
+    await asyncio.wait_for(record.begun(), 5)
+    assert not record._readers
+
+
+async def test_reading_ends_when_the_last_of_several_turns_has() -> None:
+    records = [TurnRecord(turn, STARTED) for turn in (1, 2)]
+    events = read_all([TurnReader(record) for record in records])
+    records[0].end(ended(0))
+    first = [await anext(events) for _ in range(3)]
+    assert first == [(0, STARTED), (0, ended(0)), (1, STARTED)]
+    following = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    records[1].end(ended(0, "!"))
+    assert await asyncio.wait_for(following, 5) == (1, ended(0, "!"))
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(events), 5)
 
 
 async def test_readers_at_any_pace_get_every_token_of_every_turn_once() -> None:
