@@ -32,6 +32,8 @@ def generation_of(request: orchestrator_pb2.GenerateRequest) -> Generation:
     if len(request.after_token_counts) > count:
         what = f"must be one for each of the {count} choices at most, but are {len(request.after_token_counts)}"
         raise InvalidFieldsError([FieldViolation("after_token_counts", what)])
+    for seen in request.after_token_counts:
+        check_position(seen, "after_token_counts")
     return Generation(
         _prompt(request), settings_of(request.settings), count, request.request_id, time_of(request, "template_time")
     )
@@ -39,7 +41,14 @@ def generation_of(request: orchestrator_pb2.GenerateRequest) -> Generation:
 
 def message_of(request: orchestrator_pb2.SendMessageRequest) -> UserMessage:
     """What SendMessage asks for."""
+    check_position(request.after_token_count, "after_token_count")
     return UserMessage(request.content, settings_of(request.settings), request.request_id)
+
+
+def check_position(after_token_count: int, field: str) -> None:
+    """InvalidFieldsError for what cannot be a number of tokens, before anything begins."""
+    if after_token_count < 0:
+        raise InvalidFieldsError([FieldViolation(field, f"must be 0 or more, but is {after_token_count}")])
 
 
 def command_of(request: orchestrator_pb2.ChatRequest) -> Command:
@@ -60,6 +69,7 @@ def _command(request: orchestrator_pb2.ChatRequest) -> Command:
             given(start, "session_id"), given(start, "system"), settings, time_of(start, "template_time"), name
         )
     if kind == "message":
+        check_position(request.message.after_token_count, "message.after_token_count")
         message = UserMessage(request.message.content, settings_of(request.message.settings), name)
         return SendMessage(message, request.message.after_token_count)
     if kind == "cancel":

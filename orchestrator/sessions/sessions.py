@@ -207,9 +207,9 @@ class Sessions:
 
     def abandon(self, turns: Sequence[TurnRecord]) -> None:
         """Nobody can ask for these generations again: end those that still run, keep none."""
-        sessions = {turn.started.session_id for turn in turns}
-        for record in self._store.all():
-            if record.session.id in sessions:
+        for turn in turns:
+            record = self._store.find(turn.started.session_id)
+            if record is not None:
                 self._store.remove(record)
                 if record.running is not None:
                     record.running.end(Ending.CANCELLED)  # its pages come back when it has ended

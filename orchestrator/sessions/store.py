@@ -107,9 +107,13 @@ class SessionStore:
         self._records[listed][session.id] = record
         return record
 
+    def find(self, session_id: str) -> SessionRecord | None:
+        """A session or generation by id, if it is kept."""
+        return self._records[True].get(session_id) or self._records[False].get(session_id)
+
     def get(self, session_id: str) -> SessionRecord:
         """A session by id. SessionExpiredError or SessionNotFoundError."""
-        record = self._records[True].get(session_id) or self._records[False].get(session_id)
+        record = self.find(session_id)
         if record is not None:
             return record
         if session_id in self._expired:

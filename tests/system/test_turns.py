@@ -130,6 +130,11 @@ def test_a_message_sent_twice_at_once_is_one_turn_and_another_content_is_refused
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.SendMessage(message(session, "m", 40, content="something else")))
     assert caught.value.code() == grpc.StatusCode.ALREADY_EXISTS
+    behind = message(session, "n", 40)
+    behind.after_token_count = -1
+    with pytest.raises(grpc.RpcError, match="after_token_count must be 0 or more"):
+        list(stub.SendMessage(behind))
+    assert stub.GetSession(pb.GetSessionRequest(session_id=session)).session.turn_count == 1, "nothing has begun"
 
 
 def test_a_generation_with_a_name_goes_on_alone_and_one_without_ends_with_its_call(stub: Stub) -> None:
