@@ -108,6 +108,7 @@ def test_where_the_mass_asked_for_is_reached_to_the_bit_the_cut_is_transformers(
         rules = [SamplingRule(temperature=1.0, top_p=1 - float(mass)) for mass in reached[:-1]]
         rules += [SamplingRule(temperature=1.0, typical_p=float(mass)) for mass in nearest[:-1]]
         rules += [SamplingRule(temperature=1.0, top_p=1e-30), SamplingRule(temperature=1.0, typical_p=1e-30)]
+        rules += [SamplingRule(temperature=1.0, typical_p=1 - 1e-7)]
         for rule in rules:
             got = apply_filters(logits, [Row(rule, 0)])[0]
             assert torch.equal(got, processed(rule, logits[0], [0])), rule
