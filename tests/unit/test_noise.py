@@ -50,7 +50,7 @@ def test_seed_position_token_and_use_each_have_their_place_in_key_and_counter(do
 
 
 def test_a_choices_noise_is_what_it_always_was() -> None:
-    """Values of the first release: a text must not change with the version."""
+    """Values of this release: a text must not change with the version."""
     assert gumbel(u64(7, 7, 8), u64(0, 31, 31), u64(0, 5, 5)) == pytest.approx(PINNED, rel=1e-12)
 
 
