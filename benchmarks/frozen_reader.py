@@ -27,7 +27,7 @@ PAIR = PairSettings(
     target_flags=["--kv-memory-mib", "64"],
 )
 OTHER = """
-import sys, threading, time
+import sys, threading, time, uuid
 import grpc
 from slipstream.v1 import orchestrator_pb2 as pb, orchestrator_pb2_grpc
 stub = orchestrator_pb2_grpc.OrchestratorServiceStub(grpc.insecure_channel(sys.argv[1]))
@@ -37,7 +37,7 @@ print("asking", flush=True)
 while True:
     for index in range(4):
         prompt = pb.TokenList(token_ids=[5, 6, 7 + index])
-        calls.append(stub.Generate(pb.GenerateRequest(tokens=prompt, settings=settings, request_id=str(len(calls)))))
+        calls.append(stub.Generate(pb.GenerateRequest(tokens=prompt, settings=settings, request_id=uuid.uuid4().hex)))
         if sys.argv[2] == "reads":
             threading.Thread(target=list, args=(calls[-1],), daemon=True).start()
     time.sleep(20)

@@ -15,6 +15,7 @@ from types import TracebackType
 from opentelemetry.context import Context
 
 from orchestrator.errors import NotReadyError, SessionBusyError, TurnNotFoundError
+from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.choices import resolved_choice
 from orchestrator.sessions.pair import Pair, Prompt
 from orchestrator.sessions.requests import Requests
@@ -62,6 +63,9 @@ class Sessions:
         self._store = store
         self._not_ready = not_ready
         self._pair: Pair | None = None
+        self._spent: SessionRounds | None = (
+            None  # in place of an ended generation's: there are thousands, and theirs are large
+        )
         self.tasks = TurnTasks()
         self._created: Requests[SessionRecord] = Requests(_REMEMBERED_REQUESTS)
         self._generated: Requests[list[SessionRecord]] = Requests(_REMEMBERED_REQUESTS)
@@ -88,6 +92,7 @@ class Sessions:
     def serve(self, pair: Pair) -> None:
         """The pair is there: turns may run."""
         self._pair = pair
+        self._spent = pair.rounds.open("")
 
     @property
     def ttl_seconds(self) -> float:
@@ -259,7 +264,7 @@ class Sessions:
         if not record.listed:  # what is left to keep is the turn's record
             self._release(record)
             record.session.forget()
-            record.rounds = self.pair.rounds.open(record.session.id)
+            record.rounds = self._spent or record.rounds
 
     def _known_turn(self, record: SessionRecord, message: UserMessage) -> TurnRecord | None:
         turn = record.requests.find(message.request_id, (message.content, message.settings))
