@@ -25,6 +25,7 @@ PAIR = PairSettings(
     target="arithmetic:ends=0&forward_ms=10&row_us=20",
     draft="arithmetic:ends=0&agreement=0.8&forward_ms=1",
     target_flags=["--kv-memory-mib", "64"],
+    orchestrator_flags=["--max-session-count", "256"],  # reached at once: what is kept of ended answers grows no more
 )
 OTHER = """
 import sys, threading, time, uuid

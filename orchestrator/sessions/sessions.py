@@ -67,8 +67,8 @@ class Sessions:
             None  # in place of an ended generation's: there are thousands, and theirs are large
         )
         self.tasks = TurnTasks()
-        self._created: Requests[SessionRecord] = Requests(_REMEMBERED_REQUESTS)
-        self._generated: Requests[list[SessionRecord]] = Requests(_REMEMBERED_REQUESTS)
+        self._created: Requests[str] = Requests(_REMEMBERED_REQUESTS)
+        self._generated: Requests[list[str]] = Requests(_REMEMBERED_REQUESTS)
 
     async def __aenter__(self) -> Sessions:
         await self.tasks.__aenter__()
@@ -111,14 +111,14 @@ class Sessions:
         content = (system, settings, clock)
         known = self._created.find(request_id, content)
         if known is not None:
-            return self._store.get(known.session.id)
+            return self._store.get(known)
         self.tasks.refuse_while_draining()
         pair = self.pair
         if system == "":
             raise InvalidFieldsError([FieldViolation("system", "must not be empty: leave it unset")])
         self._store.make_room(1, listed=True)
         record = self._store.add(pair.codec, pair.rounds.open, settings, system=system, clock=clock)
-        self._created.keep(request_id, content, record)
+        self._created.keep(request_id, content, record.session.id)
         return record
 
     def get(self, session_id: str) -> SessionRecord:
@@ -182,7 +182,7 @@ class Sessions:
             choice = resolved_choice(resolved, index)
             after = turns[0] if turns else None  # the others find the prompt's pages in the prefix cache
             turns.append(self._begin(record, prompt, choice, generation.request_id, parent, after=after))
-        self._generated.keep(generation.request_id, _asked(generation), records)
+        self._generated.keep(generation.request_id, _asked(generation), [record.session.id for record in records])
         return turns
 
     def turn(self, session_id: str, turn: int) -> TurnRecord:
@@ -271,8 +271,11 @@ class Sessions:
         return None if turn is None else record.turns.get(turn)
 
     def _known_generation(self, generation: Generation) -> list[TurnRecord] | None:
-        records = self._generated.find(generation.request_id, _asked(generation))
-        return None if records is None else [self._store.get(record.session.id).turns.get(1) for record in records]
+        ids = self._generated.find(generation.request_id, _asked(generation)) or ()
+        records = [record for session_id in ids if (record := self._store.find(session_id)) is not None]
+        if not records or len(records) < len(ids):  # answers that are kept no more are generated anew
+            return None
+        return [record.turns.get(1) for record in records]
 
     def _release(self, record: SessionRecord) -> None:
         if self._pair is not None:

@@ -94,7 +94,7 @@ class GenerateRequest(_message.Message):
     """
     request_id: _builtins.str
     """The caller's own name for this request, at most 128 characters. Sent again, the request watches the answers that are there, for as long
-    as sessions live, or until newer answers need the room. Empty: none.
+    as sessions live, or until newer answers need the room; after that it is a new request. Empty: none.
     """
     @_builtins.property
     def conversation(self) -> Global___MessageList:

@@ -151,6 +151,10 @@ def test_a_generation_with_a_name_goes_on_alone_and_one_without_ends_with_its_ca
     named.after_token_counts.extend([90])
     rest = list(stub.Generate(named))
     assert [len(tokens_of([r.event for r in rest if r.choice_index == index])) for index in range(2)] == [10, 100]
+    stub.DeleteSession(pb.DeleteSessionRequest(session_id=rest[0].event.started.session_id))
+    del named.after_token_counts[:]
+    anew = list(stub.Generate(named))  # one of its answers is gone: both are generated again
+    assert [len(tokens_of([r.event for r in anew if r.choice_index == index])) for index in range(2)] == [100, 100]
     nameless = stub.Generate(pb.GenerateRequest(tokens=prompt, settings={"max_token_count": 4000, **PLAIN}))
     session = next(nameless).event.started.session_id
     nameless.cancel()
