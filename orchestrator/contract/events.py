@@ -12,11 +12,10 @@ from orchestrator.sessions.store import SessionRecord
 from orchestrator.sessions.text import Message
 from orchestrator.sessions.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
 from orchestrator.speculation.plan import Overlap
-from slipstream.rpc.sampling_wire import logprobs_message
+from slipstream.rpc.sampling_wire import defaults_message, logprobs_message
 from slipstream.rpc.status import status_of
 from slipstream.rpc.wire import duration
-from slipstream.sampling.rule import SamplingDefaults
-from slipstream.v1 import orchestrator_pb2, sampling_pb2, session_pb2, turn_pb2
+from slipstream.v1 import orchestrator_pb2, session_pb2, turn_pb2
 
 _FINISH_REASONS = {reason: turn_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
 _ROLE_VALUES = {name: value for value, name in ROLES.items()}
@@ -89,22 +88,11 @@ def model_message(info: ModelInfo) -> orchestrator_pb2.Model:
         tokenizer_fingerprint=info.tokenizer_fingerprint,
         context_length=info.context_length,
         end_token_ids=info.end_token_ids,
-        sampling_defaults=_defaults(info.sampling_defaults),
+        sampling_defaults=defaults_message(info.sampling_defaults),
         dtype=info.dtype,
         device=info.device,
         max_draft_length=info.max_draft_length,
         weights_fingerprint=info.weights_fingerprint,
-    )
-
-
-def _defaults(defaults: SamplingDefaults) -> sampling_pb2.SamplingParameters:
-    return sampling_pb2.SamplingParameters(
-        temperature=defaults.temperature,
-        top_k=defaults.top_k,
-        top_p=defaults.top_p,
-        min_p=defaults.min_p,
-        typical_p=defaults.typical_p,
-        repetition_penalty=defaults.repetition_penalty,
     )
 
 

@@ -12,9 +12,8 @@ from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.rpc.sampling_wire import logit_bias_of, structure_message, structure_of
+from slipstream.rpc.sampling_wire import ACCEPTANCES, acceptance_of, logit_bias_of, structure_message, structure_of
 from slipstream.sampling.outcome import LogprobRequest
-from slipstream.sampling.rule import Acceptance
 from slipstream.v1 import generation_pb2, sampling_pb2
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed")
@@ -24,10 +23,6 @@ _SCALARS = ("max_token_count", "min_token_count", "ignore_end_tokens", "include_
 _LISTS = ("stop_strings", "stop_token_ids")
 _SPECULATION = ("draft_length", "overlap", "proposer")
 
-_ACCEPTANCES = {
-    sampling_pb2.ACCEPTANCE_COUPLED: Acceptance.COUPLED,
-    sampling_pb2.ACCEPTANCE_RATIO: Acceptance.RATIO,
-}
 _OVERLAPS = {
     generation_pb2.Speculation.OVERLAP_NONE: Overlap.NONE,
     generation_pb2.Speculation.OVERLAP_ENUMERATE: Overlap.ENUMERATE,
@@ -66,7 +61,7 @@ def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSetting
         logit_bias=logit_bias_of(sampling.logit_bias) or None,
         logprobs=LogprobRequest(message.logprobs.top_count, message.logprobs.prompt) if has_logprobs else None,
         structure=structure_of(message.structure, "settings.structure") if has_structure else None,
-        acceptance=meaning(message.acceptance, _ACCEPTANCES, sampling_pb2.Acceptance, "settings.acceptance"),
+        acceptance=acceptance_of(message.acceptance, "settings.acceptance"),
         draft_length=_draft_length(speculation),
         overlap=meaning(speculation.overlap, _OVERLAPS, speculation.Overlap, "settings.speculation.overlap"),
         proposer=meaning(speculation.proposer, _PROPOSERS, speculation.Proposer, "settings.speculation.proposer"),
@@ -92,7 +87,7 @@ def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationS
     message = generation_pb2.GenerationSettings(
         **{name: getattr(settings, name) for name in (*_SCALARS, *_LISTS)},
         structure=None if settings.structure is None else structure_message(settings.structure),
-        acceptance=_value(_ACCEPTANCES, settings.acceptance),
+        acceptance=ACCEPTANCES[settings.acceptance] if settings.acceptance else sampling_pb2.ACCEPTANCE_UNSPECIFIED,
         cleared=FieldMask(paths=paths) if paths else None,
     )
     if settings.logprobs is not None:

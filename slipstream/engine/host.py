@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,13 +81,8 @@ class EngineHost(Generic[JobT]):
         """As it is now."""
         return self._thread.load
 
-    def open(self, lease_seconds: float | None) -> tuple[str, float]:
-        """A new handle and the lease granted, in seconds. SequenceLimitError if too many are open."""
-        handle = secrets.token_hex(8)
-        return handle, self._open(handle, lease_seconds)
-
-    def open_as(self, handle: str, lease_seconds: float | None) -> None:
-        """A handle under a name that the caller has chosen, unless it is open already.
+    def open(self, handle: str, lease_seconds: float | None) -> None:
+        """A handle under a name that the caller has chosen, unless it is open already; None for the default lease.
 
         SequenceLimitError, or UnknownHandleError if it was closed: nobody would ever close it again.
         """
@@ -97,9 +91,6 @@ class EngineHost(Generic[JobT]):
         if handle in self._closed:
             raise UnknownHandleError(f"handle {handle!r} was closed")
         self._end(handle)  # its lease ended just now
-        self._open(handle, lease_seconds)
-
-    def _open(self, handle: str, lease_seconds: float | None) -> float:
         if len(self._sequences) >= self._limits.max_sequence_count:
             raise SequenceLimitError(f"{len(self._sequences)} sequences are open, which is the limit")
         granted = min(lease_seconds or self._limits.default_lease_seconds, self._limits.max_lease_seconds)
@@ -107,7 +98,6 @@ class EngineHost(Generic[JobT]):
         self._sequences[handle] = sequence
         self._leases.grant(handle, granted)
         self._thread.add(sequence)
-        return granted
 
     def renew(self, handle: str) -> None:
         """Start the idle time of a handle's lease again. UnknownHandleError if it is not, or no longer, open."""

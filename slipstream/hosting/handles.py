@@ -54,7 +54,7 @@ class Handles:
         lease = seconds(terms.lease) if terms.HasField("lease") else None
         if lease is not None and lease <= 0:
             raise InvalidFieldsError([FieldViolation("open.lease", f"must be above 0 s, but is {lease:g} s")])
-        self._host.open_as(handle, lease)
+        self._host.open(handle, lease)
 
     def _compare(self, terms: model_pb2.OpenSequence) -> None:
         name = self._model.name

@@ -21,7 +21,7 @@ from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.v1 import sampling_pb2
 from slipstream.wire.v1 import rule_pb2
 
-_ACCEPTANCES = {
+ACCEPTANCES = {
     Acceptance.COUPLED: sampling_pb2.ACCEPTANCE_COUPLED,
     Acceptance.RATIO: sampling_pb2.ACCEPTANCE_RATIO,
 }
@@ -96,7 +96,7 @@ def rule_message(rule: SamplingRule, vocabulary_size: int) -> rule_pb2.SamplingR
         first_end_position=rule.first_end_position,
         first_generated_position=rule.first_generated_position,
         structure=None if rule.structure is None else structure_message(rule.structure),
-        acceptance=_ACCEPTANCES[rule.acceptance],
+        acceptance=ACCEPTANCES[rule.acceptance],
         proposal_top_k=rule.proposal_top_k,
     )
 
@@ -116,10 +116,10 @@ def acceptance_of(value: int, field: str) -> Acceptance | None:
     """None if it is left open. InvalidFieldsError, naming ``field``, if there is no such acceptance."""
     if value == sampling_pb2.ACCEPTANCE_UNSPECIFIED:
         return None
-    for acceptance, number in _ACCEPTANCES.items():
+    for acceptance, number in ACCEPTANCES.items():
         if number == value:
             return acceptance
-    names = " or ".join(map(sampling_pb2.Acceptance.Name, _ACCEPTANCES.values()))
+    names = " or ".join(map(sampling_pb2.Acceptance.Name, ACCEPTANCES.values()))
     raise InvalidFieldsError([FieldViolation(field, f"must be {names}, but is {value}")])
 
 

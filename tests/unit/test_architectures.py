@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -128,7 +129,8 @@ async def converse(
     With ``rng``, each round proposes some of the coming tokens, one of them (or none) replaced by a wrong one.
     """
     result = Generation()
-    handle, _ = host.open(None)
+    handle = secrets.token_hex(8)
+    host.open(handle, None)
     base, tail = 0, committed
     while len(result.tokens) < len(coming):
         proposal: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -93,7 +94,8 @@ async def verify(
     host: EngineHost[Job], tail: Sequence[int], rule: SamplingRule = GREEDY, proposal: Sequence[int] = ()
 ) -> VerifyJob:
     """One round on a fresh handle, which is closed again."""
-    handle, _ = host.open(None)
+    handle = secrets.token_hex(8)
+    host.open(handle, None)
     try:
         job = await host.run(
             handle, 1, lambda sequence: VerifyJob(sequence, Statement(0, tail), proposal, rule), content=None
@@ -111,7 +113,8 @@ async def propose(
     in_flight: Sequence[int] = (),
     length: int = 4,
 ) -> ProposeJob:
-    handle, _ = host.open(None)
+    handle = secrets.token_hex(8)
+    host.open(handle, None)
     try:
         job = await host.run(
             handle,
@@ -179,7 +182,8 @@ async def test_whatever_a_job_raises_ends_that_job_alone(place: str) -> None:
 
     prompts = [list(range(10, 30)), [50, 60, 70]]
     async with hosting(paper) as host:
-        handle, _ = host.open(None)
+        handle = secrets.token_hex(8)
+        host.open(handle, None)
         bad = host.run(handle, 1, failing, content=None)
         first, failed, second = await asyncio.gather(
             verify(host, prompts[0]), bad, verify(host, prompts[1]), return_exceptions=True
@@ -332,22 +336,23 @@ async def test_only_committed_tokens_are_ever_shared() -> None:
 
 async def test_a_closed_handle_stays_closed_also_if_it_was_closed_before_it_opened() -> None:
     async with hosting(paper) as host:
-        host.open_as("0123456789abcdef", None)
+        host.open("0123456789abcdef", None)
         host.close("0123456789abcdef")
         host.close("fedcba9876543210")
         for handle in ("0123456789abcdef", "fedcba9876543210"):
             with pytest.raises(UnknownHandleError, match="was closed"):
-                host.open_as(handle, None)
+                host.open(handle, None)
         for number in range(10_000):
             host.close(f"other {number}")
         host.close("x" * 65)
-        host.open_as("0123456789abcdef", None)  # forgotten: the memory has a bound
+        host.open("0123456789abcdef", None)  # forgotten: the memory has a bound
         assert len(host._closed) == 10_000
 
 
 async def test_a_repeated_round_with_other_content_is_refused_and_the_first_answer_kept() -> None:
     async with hosting(paper) as host:
-        handle, _ = host.open(None)
+        handle = secrets.token_hex(8)
+        host.open(handle, None)
 
         async def ask(number: int, tail: list[int]) -> Job:
             statement = Statement(0, tail)
