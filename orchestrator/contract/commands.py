@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import struct
+
+from google.protobuf.message import Message as ProtobufMessage
 
 from orchestrator.contract.fields import given, meaning, time_of
 from orchestrator.contract.settings import settings_of
 from orchestrator.sessions.chat import BadCommand, CancelTurn, Command, SendMessage, StartChat
 from orchestrator.sessions.choices import MAX_CHOICES
 from orchestrator.sessions.pair import Conversation, Prompt
-from orchestrator.sessions.requests import MAX_REQUEST_ID_LENGTH, check_request_id
-from orchestrator.sessions.sessions import Generation, UserMessage
+from orchestrator.sessions.requests import MAX_REQUEST_ID_LENGTH, NAMELESS, RequestName, check_request_id
+from orchestrator.sessions.sessions import Generation, NewSession, UserMessage
 from orchestrator.sessions.text import Message
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.v1 import orchestrator_pb2, session_pb2
@@ -34,15 +37,21 @@ def generation_of(request: orchestrator_pb2.GenerateRequest) -> Generation:
         raise InvalidFieldsError([FieldViolation("after_token_counts", what)])
     for seen in request.after_token_counts:
         check_position(seen, "after_token_counts")
-    return Generation(
-        _prompt(request), settings_of(request.settings), count, request.request_id, time_of(request, "template_time")
-    )
+    clock, name = time_of(request, "template_time"), _name(request.request_id, request, "after_token_counts")
+    return Generation(_prompt(request), settings_of(request.settings), count, clock, name)
+
+
+def session_of(request: orchestrator_pb2.CreateSessionRequest) -> NewSession:
+    """What CreateSession asks for."""
+    settings, clock = settings_of(request.settings), time_of(request, "template_time")
+    return NewSession(given(request, "system"), settings, clock, _name(request.request_id, request))
 
 
 def message_of(request: orchestrator_pb2.SendMessageRequest) -> UserMessage:
     """What SendMessage asks for."""
     check_position(request.after_token_count, "after_token_count")
-    return UserMessage(request.content, settings_of(request.settings), request.request_id)
+    name = _name(request.request_id, request, "session_id", "after_token_count")
+    return UserMessage(request.content, settings_of(request.settings), name)
 
 
 def check_position(after_token_count: int, field: str) -> None:
@@ -64,20 +73,38 @@ def _command(request: orchestrator_pb2.ChatRequest) -> Command:
     kind, name = request.WhichOneof("command"), request.request_id
     if kind == "start":
         start = request.start
-        settings = settings_of(start.settings)
-        return StartChat(
-            given(start, "session_id"), given(start, "system"), settings, time_of(start, "template_time"), name
+        new = orchestrator_pb2.CreateSessionRequest(
+            request_id=name,
+            system=given(start, "system"),
+            settings=given(start, "settings"),
+            template_time=given(start, "template_time"),
         )
+        return StartChat(given(start, "session_id"), session_of(new))
     if kind == "message":
-        check_position(request.message.after_token_count, "message.after_token_count")
-        message = UserMessage(request.message.content, settings_of(request.message.settings), name)
-        return SendMessage(message, request.message.after_token_count)
+        said = request.message
+        check_position(said.after_token_count, "message.after_token_count")
+        alone = orchestrator_pb2.SendMessageRequest(
+            request_id=name, content=said.content, settings=given(said, "settings")
+        )
+        return SendMessage(message_of(alone), said.after_token_count)
     if kind == "cancel":
         which = request.cancel.WhichOneof("which")
         if which is None:
             raise InvalidFieldsError([FieldViolation("cancel", "must name its turn, or the request_id of its message")])
         return CancelTurn(getattr(request.cancel, which), name)
     raise InvalidFieldsError([FieldViolation("command", "must be set: start, message or cancel")])
+
+
+def _name(request_id: str, request: ProtobufMessage, *aside: str) -> RequestName:
+    """A request's name, and a fingerprint of what it asks for: all but its name and the fields ``aside``."""
+    if not request_id:
+        return NAMELESS
+    asked = type(request)()
+    asked.CopyFrom(request)
+    for field in ("request_id", *aside):
+        asked.ClearField(field)
+    digest = hashlib.blake2b(asked.SerializeToString(deterministic=True), digest_size=16)
+    return RequestName(request_id, digest.digest())
 
 
 def _prompt(request: orchestrator_pb2.GenerateRequest) -> Prompt:

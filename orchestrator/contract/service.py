@@ -15,10 +15,10 @@ from orchestrator.contract.commands import (
     message_of,
     page_size_of,
     page_token,
+    session_of,
 )
 from orchestrator.contract.events import chat_response, message_message, model_message, session_message, turn_event
-from orchestrator.contract.fields import given, time_of
-from orchestrator.contract.settings import settings_message, settings_of, speculation_message
+from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.sessions.chat import ChatStream
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
@@ -72,12 +72,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.CreateSessionRequest, context: Context
     ) -> orchestrator_pb2.CreateSessionResponse:
         async with _refusals(context):
-            record = self._sessions.create(
-                given(request, "system"),
-                settings_of(request.settings),
-                clock=time_of(request, "template_time"),
-                request_id=request.request_id,
-            )
+            record = await self._sessions.create(session_of(request))
             return orchestrator_pb2.CreateSessionResponse(session=session_message(record, self._sessions.ttl_seconds))
 
     async def SendMessage(

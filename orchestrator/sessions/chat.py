@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
 
 from opentelemetry.context import Context
 
@@ -21,7 +20,7 @@ from orchestrator.errors import (
     SessionBusyError,
     ShuttingDownError,
 )
-from orchestrator.sessions.sessions import Sessions, UserMessage
+from orchestrator.sessions.sessions import NewSession, Sessions, UserMessage
 from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.store import SessionRecord
 from orchestrator.sessions.turn_record import TurnEvent, TurnReader
@@ -33,13 +32,15 @@ MAX_WAITING = 64
 
 @dataclass(frozen=True, slots=True)
 class StartChat:
-    """Open a new session or resume one."""
+    """Open a new session, or resume one with settings of the stream's own."""
 
     session_id: str | None
-    system: str | None
-    settings: GenerationSettings
-    clock: datetime | None
-    request_id: str = ""
+    session: NewSession
+
+    @property
+    def request_id(self) -> str:
+        """The client's name for it."""
+        return self.session.name.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class SendMessage:
     @property
     def request_id(self) -> str:
         """The message's."""
-        return self.message.request_id
+        return self.message.name.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class ChatStream:
         if isinstance(command, BadCommand):
             raise command.error
         if isinstance(command, StartChat):
-            return self._start(command)
+            return await self._start(command)
         if self._record is None:
             raise ChatProtocolError("send start first")
         if isinstance(command, CancelTurn):
@@ -170,20 +171,19 @@ class ChatStream:
         self._waiting.append(command)
         return None
 
-    def _start(self, command: StartChat) -> SessionOpened:
+    async def _start(self, command: StartChat) -> SessionOpened:
         if self._record is not None:
             raise ChatProtocolError("this stream has its session already; start once, then send messages")
         if command.session_id is None:
-            self._record = self._sessions.create(
-                command.system, command.settings, clock=command.clock, request_id=command.request_id
-            )
+            self._record = await self._sessions.create(command.session)
             return SessionOpened(self._record)
-        for name, value in (("system", command.system), ("template_time", command.clock)):
+        asked = command.session
+        for name, value in (("system", asked.system), ("template_time", asked.clock)):
             if value is not None:
                 what = "must not be set when a session is resumed: it has its own"
                 raise InvalidFieldsError([FieldViolation(f"start.{name}", what)])
-        self._record = self._sessions.get(command.session_id)
-        self._settings = command.settings
+        self._record = await self._sessions.resume(command.session_id, asked.settings)
+        self._settings = asked.settings
         return SessionOpened(self._record)
 
     async def _cancel(self, record: SessionRecord, which: int | str) -> CommandFailed | None:

@@ -73,6 +73,11 @@ class Pair:
             target=own,
         )
 
+    async def check(self, settings: GenerationSettings) -> None:
+        """InvalidFieldsError or InvalidStructureError for what no turn could be run with, however short its prompt."""
+        resolve(settings, 1, self.limits)
+        await self.check_structure(settings)
+
     async def check_structure(self, settings: GenerationSettings) -> None:
         """InvalidStructureError with the reason. On another thread: a large schema takes a while."""
         if settings.structure is not None:

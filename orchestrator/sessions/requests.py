@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from orchestrator.errors import RequestIdReusedError
@@ -12,6 +12,17 @@ from slipstream.errors import FieldViolation, InvalidFieldsError
 MAX_REQUEST_ID_LENGTH = 128
 
 AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestName:
+    """What a client calls a request, and a ``fingerprint`` of what it asks for. An empty ``id`` is none."""
+
+    id: str = ""
+    fingerprint: bytes = b""
+
+
+NAMELESS = RequestName()
 
 
 def check_request_id(request_id: str) -> None:
@@ -28,14 +39,14 @@ class Requests(Generic[AnswerT]):
         self._max_count = max_count
         self._answers: OrderedDict[str, tuple[bytes, AnswerT]] = OrderedDict()
 
-    def find(self, request_id: str, content: object) -> AnswerT | None:
-        """What the request was answered with, if it was. RequestIdReusedError if it had another content."""
-        check_request_id(request_id)
-        known = self._answers.get(request_id) if request_id else None
+    def find(self, name: RequestName) -> AnswerT | None:
+        """What the request was answered with, if it was. RequestIdReusedError if it asked for something else."""
+        check_request_id(name.id)
+        known = self._answers.get(name.id) if name.id else None
         if known is None:
             return None
-        if known[0] != _digest(content):
-            raise RequestIdReusedError(f"request_id {request_id!r} came with another content before")
+        if known[0] != name.fingerprint:
+            raise RequestIdReusedError(f"request_id {name.id!r} came with another content before")
         return known[1]
 
     def answer_to(self, request_id: str) -> AnswerT | None:
@@ -43,18 +54,13 @@ class Requests(Generic[AnswerT]):
         known = self._answers.get(request_id)
         return None if known is None else known[1]
 
-    def keep(self, request_id: str, content: object, answer: AnswerT) -> None:
+    def keep(self, name: RequestName, answer: AnswerT) -> None:
         """Note an answer. Requests without a name are not known again."""
-        if request_id:
-            self._answers[request_id] = (_digest(content), answer)
+        if name.id:
+            self._answers[name.id] = (name.fingerprint, answer)
             while len(self._answers) > self._max_count:
                 self._answers.popitem(last=False)
 
     def forget(self, request_id: str) -> None:
         """What was asked has not happened."""
         self._answers.pop(request_id, None)
-
-
-def _digest(content: object) -> bytes:
-    """Contents are made of frozen dataclasses, tuples and literals, whose text tells them apart."""
-    return hashlib.blake2b(repr(content).encode(), digest_size=16).digest()

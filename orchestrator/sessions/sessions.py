@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 
@@ -18,7 +18,7 @@ from orchestrator.errors import NotReadyError, SessionBusyError, TurnNotFoundErr
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.choices import resolved_choice
 from orchestrator.sessions.pair import Pair, Prompt
-from orchestrator.sessions.requests import Requests
+from orchestrator.sessions.requests import NAMELESS, RequestName, Requests
 from orchestrator.sessions.resolving import ResolvedTurn
 from orchestrator.sessions.session import common_prefix_length
 from orchestrator.sessions.settings import GenerationSettings
@@ -36,12 +36,22 @@ _NOTHING_SAID = GenerationSettings()
 
 
 @dataclass(frozen=True, slots=True)
+class NewSession:
+    """What asks for a session. ``clock`` is what its chat template takes for now."""
+
+    system: str | None = None
+    settings: GenerationSettings = _NOTHING_SAID
+    clock: datetime | None = None
+    name: RequestName = NAMELESS
+
+
+@dataclass(frozen=True, slots=True)
 class UserMessage:
     """What starts a turn. ``settings`` are this turn's alone."""
 
     content: str
     settings: GenerationSettings = _NOTHING_SAID
-    request_id: str = ""
+    name: RequestName = NAMELESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,8 @@ class Generation:
     prompt: Prompt
     settings: GenerationSettings = _NOTHING_SAID
     choice_count: int = 1
-    request_id: str = ""
     clock: datetime | None = None
+    name: RequestName = NAMELESS
 
 
 class Sessions:
@@ -99,31 +109,36 @@ class Sessions:
         """Idle time after which a session expires."""
         return self._store.ttl_seconds
 
-    def create(
-        self,
-        system: str | None,
-        settings: GenerationSettings,
-        *,
-        clock: datetime | None = None,
-        request_id: str = "",
-    ) -> SessionRecord:
-        """A new session, or the one that this request got before. SessionLimitError, RequestIdReusedError, NotReadyError."""
-        content = (system, settings, clock)
-        known = self._created.find(request_id, content)
+    async def create(self, new: NewSession) -> SessionRecord:
+        """A new session, or the one that this request got before.
+
+        SessionLimitError, RequestIdReusedError, NotReadyError; InvalidFieldsError for settings that no turn could be run with.
+        """
+        known = self._created.find(new.name)
+        if known is not None:
+            return self._store.get(known)
+        if new.system == "":
+            raise InvalidFieldsError([FieldViolation("system", "must not be empty: leave it unset")])
+        pair = self.pair
+        await pair.check(new.settings)
+        known = self._created.find(new.name)
         if known is not None:
             return self._store.get(known)
         self.tasks.refuse_while_draining()
-        pair = self.pair
-        if system == "":
-            raise InvalidFieldsError([FieldViolation("system", "must not be empty: leave it unset")])
         self._store.make_room(1, listed=True)
-        record = self._store.add(pair.codec, pair.rounds.open, settings, system=system, clock=clock)
-        self._created.keep(request_id, content, record.session.id)
+        record = self._store.add(pair.codec, pair.rounds.open, new.settings, system=new.system, clock=new.clock)
+        self._created.keep(new.name, record.session.id)
         return record
 
     def get(self, session_id: str) -> SessionRecord:
         """SessionNotFoundError or SessionExpiredError."""
         return self._store.get(session_id)
+
+    async def resume(self, session_id: str, stream_settings: GenerationSettings) -> SessionRecord:
+        """A session that a stream goes on with. What ``get`` raises, NotReadyError, and InvalidFieldsError as for a new one."""
+        record = self._store.get(session_id)
+        await self.pair.check(stream_settings.over(record.settings))
+        return self._store.get(session_id)  # it may be gone by now
 
     def page(self, size: int, after: tuple[int, str] | None) -> tuple[list[SessionRecord], bool]:
         """See SessionStore.page."""
@@ -154,8 +169,8 @@ class Sessions:
             raise SessionBusyError(f"session {session.id} has turn {turn} running", turn=turn)
         prompt = session.prompt_for(message.content)
         resolved = pair.resolve(settings, len(prompt), acceptance=session.acceptance)
-        turn_record = self._begin(record, prompt, resolved, message.request_id, parent, content=message.content)
-        record.requests.keep(message.request_id, (message.content, message.settings), turn_record.turn)
+        turn_record = self._begin(record, prompt, resolved, message.name.id, parent, content=message.content)
+        record.requests.keep(message.name, turn_record.turn)
         return turn_record
 
     async def generate(self, generation: Generation, parent: Context) -> list[TurnRecord]:
@@ -181,8 +196,8 @@ class Sessions:
         for index, record in enumerate(records):
             choice = resolved_choice(resolved, index)
             after = turns[0] if turns else None  # the others find the prompt's pages in the prefix cache
-            turns.append(self._begin(record, prompt, choice, generation.request_id, parent, after=after))
-        self._generated.keep(generation.request_id, _asked(generation), [record.session.id for record in records])
+            turns.append(self._begin(record, prompt, choice, generation.name.id, parent, after=after))
+        self._generated.keep(generation.name, [record.session.id for record in records])
         return turns
 
     def turn(self, session_id: str, turn: int) -> TurnRecord:
@@ -267,11 +282,11 @@ class Sessions:
             record.rounds = self._spent or record.rounds
 
     def _known_turn(self, record: SessionRecord, message: UserMessage) -> TurnRecord | None:
-        turn = record.requests.find(message.request_id, (message.content, message.settings))
+        turn = record.requests.find(message.name)
         return None if turn is None else record.turns.get(turn)
 
     def _known_generation(self, generation: Generation) -> list[TurnRecord] | None:
-        ids = self._generated.find(generation.request_id, _asked(generation)) or ()
+        ids = self._generated.find(generation.name) or ()
         records = [record for session_id in ids if (record := self._store.find(session_id)) is not None]
         if not records or len(records) < len(ids):  # answers that are kept no more are generated anew
             return None
@@ -287,7 +302,3 @@ class Sessions:
             for record in self._store.expire():
                 log.info("session %s expired", record.session.id)
                 self._release(record)
-
-
-def _asked(generation: Generation) -> Generation:
-    return replace(generation, request_id="")

@@ -75,8 +75,12 @@ SETTINGS = [
 @pytest.mark.parametrize(
     ("settings", "field"), SETTINGS, ids=[f"{index} {field}" for index, (_, field) in enumerate(SETTINGS)]
 )
-def test_a_bad_setting_is_named(client: Client, settings: generation_pb2.GenerationSettings, field: str) -> None:
-    assert refusal(lambda: generate(client, settings=settings)) == ("INVALID_ARGUMENT", "INVALID_FIELDS", [field])
+def test_a_bad_setting_is_named_wherever_it_is_said(
+    client: Client, settings: generation_pb2.GenerationSettings, field: str
+) -> None:
+    new = pb.CreateSessionRequest(settings=settings)
+    for call in (lambda: generate(client, settings=settings), lambda: client.stub.CreateSession(new)):
+        assert refusal(call) == ("INVALID_ARGUMENT", "INVALID_FIELDS", [field])
 
 
 def test_an_empty_prompt_is_named(client: Client) -> None:
@@ -122,9 +126,12 @@ def test_bad_pages_of_a_list_are_named(client: Client) -> None:
 
 def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) -> None:
     cold = {"sampling": {"temperature": -1}}
+    session = client.stub.CreateSession(pb.CreateSessionRequest()).session.id
 
     def commands() -> Iterator[pb.ChatRequest]:
         yield pb.ChatRequest(request_id="early", message={"content": "too early"})
+        yield pb.ChatRequest(request_id="cold start", start={"settings": cold})
+        yield pb.ChatRequest(request_id="cold resumption", start={"session_id": session, "settings": cold})
         yield pb.ChatRequest(request_id="start", start={})
         yield pb.ChatRequest(request_id="again", start={})
         yield pb.ChatRequest(request_id="nothing")
@@ -145,6 +152,8 @@ def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) 
             reasons[event.failed.request_id] = info.reason
     assert reasons == {
         "early": "CHAT_PROTOCOL",
+        "cold start": "INVALID_FIELDS",
+        "cold resumption": "INVALID_FIELDS",
         "again": "CHAT_PROTOCOL",
         "nothing": "INVALID_FIELDS",
         "nameless": "INVALID_FIELDS",

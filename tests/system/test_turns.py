@@ -137,6 +137,27 @@ def test_a_message_sent_twice_at_once_is_one_turn_and_another_content_is_refused
     assert stub.GetSession(pb.GetSessionRequest(session_id=session)).session.turn_count == 1, "nothing has begun"
 
 
+def test_a_request_is_the_same_through_a_chat_and_through_a_call(stub: Stub) -> None:
+    settings = {"max_token_count": 20, "sampling": {"logit_bias": {7: 1.0, 9: -1.0}}, **PLAIN}
+    new = pb.CreateSessionRequest(request_id="same start", system="s", settings=settings)
+    session = stub.CreateSession(new).session.id
+    chat = Commands(stub)
+    chat.send("same start", start={"system": "another", "settings": settings})
+    assert reason_of(chat.until("failed").failed.error)[0] == "REQUEST_ID_REUSED"
+    chat.send("same start", start={"system": "s", "settings": settings})
+    assert chat.until("opened").opened.session.id == session
+    chat.send("m", message={"content": "x", "settings": settings})
+    chat.until("finished")
+    chat.send("m", message={"content": "x", "settings": settings, "after_token_count": 5})
+    assert [chat.until(kind).turn.turn for kind in ("started", "finished")] == [1, 1]
+    request = pb.SendMessageRequest(session_id=session, request_id="m", content="x", settings=settings)
+    assert len(tokens_of([response.event for response in stub.SendMessage(request)])) == 20
+    request.settings.sampling.logit_bias[9] = 1.0
+    with pytest.raises(grpc.RpcError, match="came with another content"):
+        list(stub.SendMessage(request))
+    chat.close()
+
+
 def test_a_generation_with_a_name_goes_on_alone_and_one_without_ends_with_its_call(stub: Stub) -> None:
     prompt = pb.TokenList(token_ids=[5, 6, 7])
     named = pb.GenerateRequest(
@@ -205,7 +226,7 @@ import grpc
 from slipstream.v1 import orchestrator_pb2 as pb, orchestrator_pb2_grpc
 channel = grpc.insecure_channel(sys.argv[1], options=[("grpc.http2.lookahead_bytes", 0)])
 stub = orchestrator_pb2_grpc.OrchestratorServiceStub(channel)
-settings = {"max_token_count": 300, "speculation": {"off": {}}}
+settings = {"max_token_count": 1000, "speculation": {"off": {}}, "logprobs": {"top_count": 20}}
 call = stub.SendMessage(pb.SendMessageRequest(session_id=sys.argv[2], request_id="m", content="x", settings=settings))
 next(call)
 print("reading", flush=True)
@@ -224,7 +245,9 @@ def test_a_frozen_client_holds_nothing(steady: LocalServices, stub: Stub) -> Non
             with pytest.raises(grpc.RpcError) as busy:
                 list(stub.SendMessage(message(session, "other", 5)))
             assert reason_of(_status_of(busy.value)) == ("SESSION_BUSY", True)
-            assert len(tokens_of(watched(stub, session, 1))) == 300  # it ends as if it were read
+            events = watched(stub, session, 1)  # it ends as if it were read
+            assert len(tokens_of(events)) == 1000
+            assert sum(event.ByteSize() for event in events) > 2 * 2**16, "more than a stream takes unread"
             assert len(tokens_of([r.event for r in stub.SendMessage(message(session, "other", 5))])) == 5
         finally:
             frozen.kill()
@@ -232,9 +255,13 @@ def test_a_frozen_client_holds_nothing(steady: LocalServices, stub: Stub) -> Non
 
 def test_one_who_never_reads_costs_no_memory_and_nobody_any_time(steady: LocalServices, stub: Stub) -> None:
     process = psutil.Process(steady.services["orchestrator"].process.pid)
-    calls = [stub.SendMessage(message(new_session(stub), "m", 3000)) for _ in range(4)]
-    for call in calls:
-        next(call)
+    sessions = [new_session(stub) for _ in range(4)]
+    calls = []
+    for session in sessions:
+        request = message(session, "m", 1200)
+        request.settings.logprobs.top_count = 6
+        calls.append(stub.SendMessage(request))
+        next(calls[-1])
     prompts = [[10 + index, 20, 30] for index in range(4)]
     with Client(steady.orchestrator_address) as client:
 
@@ -245,6 +272,10 @@ def test_one_who_never_reads_costs_no_memory_and_nobody_any_time(steady: LocalSe
         before = process.memory_info().rss
         assert [answers() for _ in range(3)] == [first] * 3
         assert process.memory_info().rss - before < 2**23
+    with grpc.insecure_channel(steady.orchestrator_address) as channel:
+        for session in sessions:
+            events = watched(orchestrator_pb2_grpc.OrchestratorServiceStub(channel), session, 1)
+            assert len(tokens_of(events)) == 1200 and sum(event.ByteSize() for event in events) > 2**16
     for call in calls:
         call.cancel()
 

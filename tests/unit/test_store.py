@@ -15,7 +15,7 @@ from orchestrator.errors import (
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.kept_turns import KEPT_SIZE, KEPT_TURNS, KeptTurns
-from orchestrator.sessions.requests import Requests
+from orchestrator.sessions.requests import RequestName, Requests
 from orchestrator.sessions.session import Commit
 from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.store import SessionRecord, SessionStore
@@ -93,47 +93,51 @@ def test_pages_go_back_in_time_and_survive_activity_and_deletion() -> None:
     assert (rest, more) == (in_order[4:], False)
 
 
+def named(name: str, content: str = "") -> RequestName:
+    return RequestName(name, content.encode())
+
+
 def test_a_request_is_known_by_its_name_and_must_be_the_same() -> None:
     requests: Requests[int] = Requests(2)
-    assert requests.find("a", ("hello", 1)) is None
-    requests.keep("a", ("hello", 1), 7)
-    assert requests.find("a", ("hello", 1)) == 7
+    assert requests.find(named("a", "hello")) is None
+    requests.keep(named("a", "hello"), 7)
+    assert requests.find(named("a", "hello")) == 7
     with pytest.raises(RequestIdReusedError):
-        requests.find("a", ("hello", 2))
-    requests.keep("", "nameless", 8)
-    assert requests.find("", "nameless") is None and requests.answer_to("") is None
+        requests.find(named("a", "goodbye"))
+    requests.keep(named("", "nameless"), 8)
+    assert requests.find(named("", "nameless")) is None and requests.answer_to("") is None
     with pytest.raises(InvalidFieldsError, match="request_id must have at most 128"):
-        requests.find("x" * 129, "")
+        requests.find(named("x" * 129))
 
 
 def test_requests_are_forgotten_oldest_first() -> None:
     requests: Requests[int] = Requests(2)
     for index in range(3):
-        requests.keep(str(index), index, index)
-    assert [requests.find(str(index), index) for index in range(3)] == [None, 1, 2]
+        requests.keep(named(str(index)), index)
+    assert [requests.find(named(str(index))) for index in range(3)] == [None, 1, 2]
 
 
 def test_a_name_may_be_as_long_as_its_limit_and_is_known_whatever_it_came_with() -> None:
     requests: Requests[int] = Requests(2)
     longest = "x" * 128
-    requests.keep(longest, "content", 3)
-    assert (requests.find(longest, "content"), requests.answer_to(longest)) == (3, 3)
+    requests.keep(named(longest), 3)
+    assert (requests.find(named(longest)), requests.answer_to(longest)) == (3, 3)
     assert (requests.answer_to("never"), requests.answer_to("")) == (None, None)
     requests.forget(longest)
     requests.forget("never")
-    assert requests.find(longest, "another content") is None
-    requests.keep("a", 1, 4)
-    requests.keep("b", 1, 5)
-    requests.keep("a", 2, 6)
-    assert (requests.find("a", 2), requests.find("b", 1)) == (6, 5), "a name kept again takes no room of another's"
+    assert requests.find(named(longest, "another content")) is None
+    requests.keep(named("a", "1"), 4)
+    requests.keep(named("b"), 5)
+    requests.keep(named("a", "2"), 6)
+    assert (requests.find(named("a", "2")), requests.find(named("b"))) == (6, 5), "kept again it takes no room"
 
 
 def test_a_request_answered_with_nothing_is_answered_all_the_same() -> None:
     requests: Requests[int] = Requests(2)
-    requests.keep("a", "content", 0)
-    assert (requests.find("a", "content"), requests.answer_to("a")) == (0, 0)
+    requests.keep(named("a"), 0)
+    assert (requests.find(named("a")), requests.answer_to("a")) == (0, 0)
     with pytest.raises(RequestIdReusedError):
-        requests.find("a", "another content")
+        requests.find(named("a", "another content"))
 
 
 def test_the_latest_turns_can_be_watched_and_older_ones_are_told_from_ones_that_never_were() -> None:
