@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import (
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
@@ -20,7 +22,9 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from slipstream.sampling.coupled import choose_coupled, choose_likeliest
+from slipstream.sampling import filters
+from slipstream.sampling.noise import BLOCK, arrivals, beginnings
+from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
 
@@ -58,10 +62,27 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], rule: SamplingRule,
     context = list(prompt)
     while len(context) < len(prompt) + token_count:
         logits = model(torch.tensor([context])).logits[0, -1]
-        filtered = processed(rule, logits, context).unsqueeze(0)
-        sampled = rule.temperature > 0
-        choices = choose_coupled(filtered, [rule.seed], [len(context)]) if sampled else choose_likeliest(filtered)
-        context.append(choices[0].token)
+        left = processed(rule, logits, context)
+        context.append(best_token(left, rule.seed, len(context)) if rule.temperature else int(left.argmax()))
         if context[-1] in rule.end_token_ids:
             break
     return context[len(prompt) :]
+
+
+def field(seed: int, position: int, count: int) -> NDArray[np.float64]:
+    """The noise of the tokens 0 to ``count`` - 1: every block opened."""
+    blocks = list(range(-(-count // BLOCK)))
+    began = beginnings([seed], [position], len(blocks))[0]
+    times = arrivals([seed] * len(blocks), [position] * len(blocks), blocks, began)
+    noise: NDArray[np.float64] = -np.log(times).reshape(-1)[:count]
+    return noise
+
+
+def best_token(left: torch.Tensor, seed: int, position: int) -> int:
+    """The argmax of filtered logits ``[vocabulary]`` plus noise, over every token."""
+    return int((left.float().numpy().astype(np.float64) + field(seed, position, len(left))).argmax())
+
+
+def apply_filters(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    """All that rules do to logits ``[rows, vocabulary]``: float32, removed tokens at -inf."""
+    return filters.filtered(filters.processed(logits, rows).float(), [row.rule for row in rows])

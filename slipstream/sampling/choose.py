@@ -1,4 +1,4 @@
-"""Choosing: filters, then each row by its own kind of draw."""
+"""Choosing: each row by its own kind of draw."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from enum import Enum
 import torch
 
 from slipstream.sampling import ratio
-from slipstream.sampling.coupled import choose_coupled, choose_likeliest
+from slipstream.sampling.blocks import BlockedLogits
+from slipstream.sampling.coupled import Cut, choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
-from slipstream.sampling.filters import apply_filters, is_processed
+from slipstream.sampling.filters import filtered, is_processed, processed
 from slipstream.sampling.row import VOID, Choice, Row
 
 
@@ -19,28 +20,30 @@ class _Kind(Enum):
     GREEDY = 0
     COUPLED = 1
     """Also the token after a proposal's end under the ratio test: a plain draw from the target."""
-    DRAWN = 2
+    TYPICAL = 2
+    """A coupled draw from what a typical-p leaves, which is no set of likeliest tokens."""
+    DRAWN = 3
     """The draft's own draw under the ratio test."""
-    TESTED = 3
-    VOID = 4
+    TESTED = 4
+    VOID = 5
 
 
 def choose(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice]:
     """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype, or its fault. A row depends on no
     other."""
-    filtered = apply_filters(logits, rows)
+    blocked = BlockedLogits(processed(logits, rows))
     choices: dict[int, Choice] = {}
     by_kind: defaultdict[_Kind, list[int]] = defaultdict(list)
-    for index, (row, largest) in enumerate(zip(rows, filtered.amax(dim=-1).tolist(), strict=True)):
+    for index, (row, largest) in enumerate(zip(rows, blocked.maxima.max(axis=1).tolist(), strict=True)):
         fault = None if row.is_void else fault_of(largest, row.position)
         if fault is None:
             by_kind[_kind(row)].append(index)
         else:
             choices[index] = Choice(VOID, float("inf"), fault=fault)
     if len(by_kind) == 1 and not choices:
-        return _choose(next(iter(by_kind)), filtered, rows)
+        return _choose(next(iter(by_kind)), blocked, rows)
     for kind, indices in by_kind.items():
-        chosen = _choose(kind, filtered[indices], [rows[index] for index in indices])
+        chosen = _choose(kind, blocked.subset(indices), [rows[index] for index in indices])
         choices.update(zip(indices, chosen, strict=True))
     return [choices[index] for index in range(len(rows))]
 
@@ -59,18 +62,23 @@ def _kind(row: Row) -> _Kind:
         return _Kind.DRAWN
     if row.rule.draws_ratios and row.proposed is not None:
         return _Kind.TESTED
-    return _Kind.COUPLED
+    return _Kind.TYPICAL if row.rule.typical_p < 1 else _Kind.COUPLED
 
 
-def _choose(kind: _Kind, filtered: torch.Tensor, rows: Sequence[Row]) -> list[Choice]:
+def _choose(kind: _Kind, logits: BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     if kind is _Kind.VOID:
         return [Choice(VOID, float("inf")) for _ in rows]
     candidate_count = max((row.candidate_count for row in rows if row.drafting), default=None)
     if kind is _Kind.GREEDY:
-        return choose_likeliest(filtered, candidate_count)
+        return choose_likeliest(logits, candidate_count)
     rules, positions = [row.rule for row in rows], [row.position for row in rows]
+    seeds = [rule.seed for rule in rules]
     if kind is _Kind.COUPLED:
-        return choose_coupled(filtered, [rule.seed for rule in rules], positions, candidate_count)
+        cuts = [Cut(rule.temperature, rule.top_k, rule.top_p, rule.min_p) for rule in rules]
+        return choose_coupled(logits, cuts, seeds, positions, candidate_count)
+    left = filtered(logits.logits, rules)
+    if kind is _Kind.TYPICAL:
+        return choose_coupled(BlockedLogits(left), [Cut()] * len(rows), seeds, positions, candidate_count)
     if kind is _Kind.DRAWN:
-        return ratio.draw(filtered, rules, positions)
-    return ratio.decide(filtered, rules, positions, [row.proposed for row in rows if row.proposed is not None])
+        return ratio.draw(left, rules, positions)
+    return ratio.decide(left, rules, positions, [row.proposed for row in rows if row.proposed is not None])

@@ -2,86 +2,261 @@
 
 A draft token is accepted exactly if it equals the target's own choice, so the text never depends on the draft.
 Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant speculative decoding" (2024).
+
+No row is searched token by token. A block's largest logit and its first arrival bound what any of its tokens can reach, and
+the tokens that arrive first are known without looking further: blocks that cannot beat the best of them stay closed. Nor is
+any row sorted for a top-p: its winner is looked for among all tokens, and is thrown out, with all that are no likelier, if
+those above it have the mass already. (Rejection instead of sorting is FlashInfer's idea, Ye et al. 2025; here nothing is drawn
+again: the next best under the same noise takes its place.)
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from slipstream.sampling.noise import GUMBEL_SPAN, gumbel
+from slipstream.sampling.blocks import BlockedLogits, Floats32, sum_of_blocks, tokens_of
+from slipstream.sampling.noise import BLOCK, Floats, Ints, arrivals, beginnings
 from slipstream.sampling.row import Choice
 
-Floats = NDArray[np.float64]
+_SLACK = 0.1
+"""In scores: blocks that may come so near to the best are opened too, so that a near tie is seen to be one."""
+_CANDIDATE_SLACK = 3.0
+"""The same where a draft wants to know what else may be chosen: in one row of twenty it is something further off."""
 
-_DRAFT_SPAN = 8.0
-"""Logits below the largest within which a draft looks: one token in a few thousand is chosen from further below."""
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What of a row may be drawn, as in `slipstream.sampling.rule.SamplingRule`: 1, 0, 1 and 0 keep it as it is."""
 
-def choose_likeliest(logits: torch.Tensor, candidate_count: int | None = None) -> list[Choice]:
-    """Each row's largest logit, the lower token id among equals; ``logits`` is ``[rows, vocabulary]``.
-
-    With a ``candidate_count``, 0 included, the choices are a draft's: with log-probabilities, and that many candidates.
-    """
-    best = logits.topk(min(max(2, candidate_count or 0), logits.shape[1]))
-    tokens, margins = best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()
-    if 0.0 in margins:  # topk does not say which of equals it takes, argmax takes the first
-        tokens = logits.argmax(dim=-1).tolist()
-    choices = [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
-    if candidate_count is not None:
-        logprobs = logits.log_softmax(dim=-1).gather(1, best.indices[:, :1])[:, 0].tolist()
-        for choice, logprob in zip(choices, logprobs, strict=True):
-            choice.logprob = logprob
-    if candidate_count:
-        for choice, ids, values in zip(choices, best.indices.tolist(), best.values.tolist(), strict=True):
-            choice.candidates = tuple(zip(ids, values, strict=True))
-    return choices
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
 
 def choose_coupled(
-    logits: torch.Tensor, seeds: Sequence[int], positions: Sequence[int], candidate_count: int | None = None
+    logits: BlockedLogits,
+    cuts: Sequence[Cut],
+    seeds: Sequence[int],
+    positions: Sequence[int],
+    candidate_count: int | None = None,
 ) -> list[Choice]:
-    """``argmax_v(logits[v] + gumbel(seed, position, v))`` for each row of filtered ``logits`` ``[rows, vocabulary]``,
-    whose largest is finite.
+    """``argmax_v(logits[v] / temperature - log(arrival(seed, position, v)))`` for each row, over the tokens that its cut keeps.
 
-    ``candidate_count`` as in `choose_likeliest`; candidates go by their perturbed logits.
+    The largest logit of each row is finite. With a ``candidate_count``, 0 included, the choices are a draft's: with
+    log-probabilities, and that many candidates by their perturbed logits.
     """
-    # Exact pruning: noise spans GUMBEL_SPAN, so a token further below the largest logit cannot win. A draft only guesses.
-    span = GUMBEL_SPAN + 1e-3 if candidate_count is None else _DRAFT_SPAN
-    contenders = logits >= logits.amax(dim=-1, keepdim=True) - span
-    rows_and_tokens = contenders.nonzero()
-    values = logits[contenders].cpu().numpy().astype(np.float64)
-    rows, tokens = rows_and_tokens.cpu().numpy().astype(np.uint64).T
-    row_index = rows.astype(np.intp)
-    noise = gumbel(np.array(seeds, dtype=np.uint64)[row_index], np.array(positions, dtype=np.uint64)[row_index], tokens)
-    perturbed = values + noise
-    bounds = np.searchsorted(row_index, np.arange(len(seeds) + 1))
-    choices = []
-    for start, end in itertools.pairwise(bounds):
-        row = perturbed[start:end]
-        best = int(row.argmax())
-        lead = float(row[best] - np.partition(row, -2)[-2]) if len(row) > 1 else float("inf")
-        choice = Choice(int(tokens[start + best]), lead)
-        if candidate_count is not None:
-            _describe(choice, tokens[start:end], values[start:end], row, best, candidate_count)
-        choices.append(choice)
+    race = _Race(logits, cuts, seeds, positions, _CANDIDATE_SLACK if candidate_count else _SLACK)
+    winners = race.run(range(len(cuts)))
+    unsure = [row for row, cut in enumerate(cuts) if cut.top_p < 1 and winners[row].value < race.largest[row]]
+    if unsure:
+        _reject(race, winners, _Likelier(logits), cuts, unsure)
+    choices = [Choice(winner.token, winner.score - winner.next_score) for winner in winners]
+    if candidate_count is not None:
+        masses = _log_masses(logits, cuts, race.lowest)
+        for row, (choice, cut, mass) in enumerate(zip(choices, cuts, masses, strict=True)):
+            choice.logprob = winners[row].value / cut.temperature - mass
+            choice.candidates = race.candidates(row, candidate_count)
     return choices
 
 
-def _describe(
-    choice: Choice, tokens: NDArray[np.uint64], values: Floats, perturbed: Floats, best: int, candidate_count: int
-) -> None:
-    """Give a draft's choice its log-probability and its candidates."""
-    top = float(values.max())
-    choice.logprob = float(values[best]) - top - math.log(float(np.exp(values - top).sum()))
-    if candidate_count:
-        order = np.argsort(-perturbed)[:candidate_count]
-        choice.candidates = tuple(zip(tokens[order].tolist(), perturbed[order].tolist(), strict=True))
+def _reject(race: _Race, winners: list[_Winner], likelier: _Likelier, cuts: Sequence[Cut], rows: Sequence[int]) -> None:
+    """Put others in the place of winners that their rows' top-p does not keep."""
+    for row in rows:
+        cut = cuts[row]
+        likelier.look_at(row, cut.temperature, float(race.largest[row]), float(race.top_k_floors[row]))
+        while likelier.mass(winners[row].value) >= cut.top_p:
+            race.exclude(row, winners[row].value)
+            (winners[row],) = race.run([row])
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Some of a row's tokens: their ``values`` are logits, their ``scores`` these over the temperature plus noise."""
+
+    tokens: Ints
+    values: Floats32
+    scores: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Winner:
+    """A row's best token, and the best score of another."""
+
+    token: int
+    value: float
+    score: float
+    next_score: float
+
+
+class _Race:
+    """The tokens of each row against each other."""
+
+    def __init__(
+        self,
+        logits: BlockedLogits,
+        cuts: Sequence[Cut],
+        seeds: Sequence[int],
+        positions: Sequence[int],
+        slack: float,
+    ) -> None:
+        self._logits, self._seeds, self._positions, self._slack = logits, seeds, positions, slack
+        self._temperatures = np.array([[cut.temperature] for cut in cuts], dtype=np.float32)
+        self._beginnings = beginnings(seeds, positions, logits.block_count)
+        self._first_tokens = np.arange(logits.block_count) * BLOCK + self._beginnings.place
+        self._first_values = logits.tokens(self._first_tokens)
+        self._first_scores = self._first_values / self._temperatures - np.log(self._beginnings.first)
+        self._bounds = logits.maxima / self._temperatures - np.log(self._beginnings.second)
+        """What a block's other tokens reach at most."""
+        self.largest = logits.maxima.max(axis=1)
+        self.top_k_floors = _top_k_floors(logits, [cut.top_k for cut in cuts])
+        with np.errstate(divide="ignore"):
+            depths = [cut.temperature for cut in cuts] * np.log([cut.min_p for cut in cuts])
+        self.lowest: Floats = np.maximum(self.top_k_floors, self.largest + depths)
+        """Of each row: lower logits are cut off."""
+        self._seen: dict[int, tuple[_Seen, ...]] = {}
+
+    def run(self, rows: Sequence[int]) -> list[_Winner]:
+        """Each row's winner."""
+        at = np.array(rows)
+        lowest = self.lowest[at, None]
+        firsts = np.where(self._first_values[at] < lowest, -np.inf, self._first_scores[at])
+        bounds = np.where(self._logits.maxima[at] < lowest, -np.inf, self._bounds[at])
+        opened_rows, blocks = (bounds > firsts.max(axis=1, keepdims=True) - self._slack).nonzero()
+        firsts[opened_rows, blocks] = -np.inf  # they are among the opened
+        tokens, values, scores = self._open(at[opened_rows], blocks)
+        ends = np.searchsorted(opened_rows, np.arange(len(at) + 1)).tolist()
+        winners = []
+        for index, row in enumerate(rows):
+            inside = slice(ends[index], ends[index + 1])
+            opened = _Seen(tokens[inside].reshape(-1), values[inside].reshape(-1), scores[inside].reshape(-1))
+            self._seen[row] = (_Seen(self._first_tokens[row], self._first_values[row], firsts[index]), opened)
+            winners.append(_best_of(self._seen[row]))
+        return winners
+
+    def exclude(self, row: int, value: float) -> None:
+        """Throw out the tokens of a row with this logit or a lower one."""
+        self.lowest[row] = max(float(self.lowest[row]), math.nextafter(value, math.inf))
+
+    def candidates(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
+        """The best tokens of a row that were looked at and their scores, best first."""
+        scores = np.concatenate([seen.scores for seen in self._seen[row]])
+        tokens = np.concatenate([seen.tokens for seen in self._seen[row]])
+        order = np.argsort(-scores)[: min(count, int(np.isfinite(scores).sum()))]
+        return tuple(zip(tokens[order].tolist(), scores[order].tolist(), strict=True))
+
+    def _open(self, rows: Ints, blocks: Ints) -> tuple[Ints, Floats32, Floats]:
+        """Tokens, logits and scores of some blocks, each ``[blocks, BLOCK]``."""
+        seeds, positions = [self._seeds[row] for row in rows], [self._positions[row] for row in rows]
+        times = arrivals(seeds, positions, blocks.tolist(), self._beginnings[rows, blocks])
+        values = self._logits.blocks(rows, blocks)
+        scores = values / self._temperatures[rows] - np.log(times)
+        return tokens_of(blocks), values, np.where(values < self.lowest[rows, None], -np.inf, scores)
+
+
+def _best_of(groups: Sequence[_Seen]) -> _Winner:
+    best, score, next_score = (groups[0], 0), -math.inf, -math.inf
+    for seen in groups:
+        if not len(seen.scores):
+            continue
+        place = int(seen.scores.argmax())
+        top = float(seen.scores[place])
+        rest = max(seen.scores[:place].max(initial=-np.inf), seen.scores[place + 1 :].max(initial=-np.inf))
+        next_score = max(next_score, float(rest), min(top, score))
+        if top > score:
+            best, score = (seen, place), top
+    seen, place = best
+    return _Winner(int(seen.tokens[place]), float(seen.values[place]), score, next_score)
+
+
+def _top_k_floors(logits: BlockedLogits, counts: Sequence[int]) -> Floats32:
+    """Each row's k-th largest logit, -inf where k is 0.
+
+    It is in one of the k blocks with the largest maxima: at least k of their tokens are no smaller than the last of these.
+    """
+    floors = np.full(len(counts), -np.inf, dtype=np.float32)
+    for row, count in enumerate(counts):
+        if not 0 < count < logits.vocabulary_size:
+            continue
+        blocks = np.arange(logits.block_count)
+        if count < logits.block_count:
+            blocks = np.argpartition(-logits.maxima[row], count - 1)[:count]
+        values = logits.blocks(np.full(len(blocks), row), blocks).reshape(-1)
+        floors[row] = -np.partition(-values, count - 1)[count - 1]
+    return floors
+
+
+class _Likelier:
+    """How much of a row's probability is above a logit. Looks at one row at a time, in memory that stays in the cache."""
+
+    def __init__(self, logits: BlockedLogits) -> None:
+        self._logits = logits.logits
+        self._values, self._weights, self._above = (
+            torch.empty(logits.vocabulary_size, device=logits.logits.device) for _ in range(3)
+        )  # what is above as numbers: torch takes five times as long over truth values
+        self._total = 0.0
+
+    def look_at(self, row: int, temperature: float, largest: float, floor: float) -> None:
+        """A row, its largest logit, and the lowest that its top-k leaves."""
+        self._values.copy_(self._logits[row])
+        torch.sub(self._values, largest, out=self._weights).mul_(1 / temperature).exp_()
+        if floor > -math.inf:
+            self._weights.mul_(torch.ge(self._values, floor, out=self._above))
+        self._total = sum_of_blocks(self._weights)
+
+    def mass(self, value: float) -> float:
+        """The probability of the tokens with larger logits."""
+        torch.gt(self._values, value, out=self._above)
+        return sum_of_blocks(self._above.mul_(self._weights)) / self._total
+
+
+def _log_masses(logits: BlockedLogits, cuts: Sequence[Cut], lowest: Floats) -> list[float]:
+    """The logarithm of what each row's kept tokens weigh together, near enough for a draft's confidence."""
+    values = logits.logits.float()
+    if (lowest > -np.inf).any():
+        values = values.masked_fill(values < torch.from_numpy(lowest[:, None]).to(values), -torch.inf)
+    values = values / torch.tensor([[cut.temperature] for cut in cuts], device=values.device)
+    masses: list[float] = values.logsumexp(dim=-1).tolist()
+    return masses
+
+
+def choose_likeliest(logits: BlockedLogits, candidate_count: int | None = None) -> list[Choice]:
+    """Each row's largest logit, the lower token id among equals.
+
+    With a ``candidate_count``, 0 included, the choices are a draft's: with log-probabilities, and that many candidates.
+    """
+    rows = np.arange(len(logits.maxima))
+    blocks = logits.maxima.argmax(axis=1)
+    values = logits.blocks(rows, blocks)
+    places = values.argmax(axis=1)
+    best = values[rows, places]
+    values[rows, places] = -np.inf
+    others = logits.maxima.copy()
+    others[rows, blocks] = values.max(axis=1)
+    margins = best - others.max(axis=1)
+    tokens = blocks * BLOCK + places
+    choices = [Choice(token, margin) for token, margin in zip(tokens.tolist(), margins.tolist(), strict=True)]
+    if candidate_count is not None:
+        masses = logits.logits.float().logsumexp(dim=-1).tolist()
+        for row, (choice, value, mass) in enumerate(zip(choices, best.tolist(), masses, strict=True)):
+            choice.logprob = value - mass
+            choice.candidates = _likeliest(logits, row, candidate_count)
+    return choices
+
+
+def _likeliest(logits: BlockedLogits, row: int, count: int) -> tuple[tuple[int, float], ...]:
+    """A row's largest logits, of equals the lower token ids: each is in one of as many blocks."""
+    if not count:
+        return ()
+    blocks = np.sort(np.argsort(-logits.maxima[row], kind="stable")[:count])
+    values = logits.blocks(np.full(len(blocks), row), blocks).reshape(-1)
+    order = np.argsort(-values, kind="stable")[: min(count, logits.vocabulary_size)]
+    return tuple(zip(tokens_of(blocks).reshape(-1)[order].tolist(), values[order].tolist(), strict=True))
 
 
 def accepted_count(proposal: Sequence[int], choices: Sequence[int]) -> int:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
@@ -14,17 +12,15 @@ from slipstream.sampling.rule import SamplingRule
 _OFF = SamplingRule()
 
 
-def apply_filters(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-    """Logits as the rows' rules leave them: float32 ``[rows, vocabulary]``, removed tokens at -inf.
+def filtered(logits: torch.Tensor, rules: Sequence[SamplingRule]) -> torch.Tensor:
+    """What is left of processed ``logits`` ``[rows, vocabulary]`` to draw from, removed tokens at -inf: for sampled rows
+    temperature, top-k, top-p, min-p, typical-p, in transformers' order. A row's result does not depend on the other rows.
 
-    The order is transformers': logit bias, penalties, banned tokens, end tokens held back, allowed tokens, structure; and
-    for sampled rows temperature, top-k, top-p, min-p, typical-p. A row's result does not depend on the other rows.
+    For what needs a whole distribution; `slipstream.sampling.coupled` finds its tokens without.
     """
-    logits = _process(logits, rows)
-    rules = [row.rule for row in rows]
     if all(rule.temperature == 0 for rule in rules):
         return logits
-    logits = logits / _column([rule.temperature or 1.0 for rule in rules], logits)
+    logits = over_temperatures(logits, [rule.temperature or 1.0 for rule in rules])
     sampled = [rule if rule.temperature else _OFF for rule in rules]
     if any(rule.top_k for rule in sampled):
         logits = _top_k(logits, [rule.top_k for rule in sampled])
@@ -37,27 +33,34 @@ def apply_filters(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     return logits
 
 
+def over_temperatures(logits: torch.Tensor, temperatures: Sequence[float]) -> torch.Tensor:
+    """Each row over its temperature. Not by a number: CUDA would multiply by its reciprocal, which rounds differently."""
+    return logits / _column(temperatures, logits)
+
+
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
 
 
-def _process(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-    """What transformers calls processors: they look at tokens, and greedy rows have them too."""
-    processed = [index for index, row in enumerate(rows) if is_processed(row)]
-    given, logits = logits, logits.float()
-    if not processed:
+def processed(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    """Logits as transformers' processors leave them: they look at tokens, and greedy rows have them too.
+
+    The order is logit bias, penalties, banned tokens, end tokens held back, allowed tokens, structure. Float32 if any row is
+    changed, and else the logits as they are. A row's result does not depend on the other rows.
+    """
+    changed = [index for index, row in enumerate(rows) if is_processed(row)]
+    if not changed:
         return logits
-    if logits is given:  # a copy only where the conversion made none
-        logits = logits.clone()
-    contexts: dict[int, NDArray[np.int64]] = {}  # a step's rows share their sequence's tokens and their rule
-    excluded: dict[int, torch.Tensor] = {}
-    for index in processed:
+    logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
+    contexts: dict[int, torch.Tensor] = {}  # a step's rows share their sequence's tokens
+    for index in changed:
         row = rows[index]
-        if _penalises(row.rule) and id(row.context) not in contexts:
-            contexts[id(row.context)] = np.array(row.context, dtype=np.int64)
-        if id(row.rule) not in excluded:
-            excluded[id(row.rule)] = _excluded(row.rule, logits[index])
-        _process_row(logits[index], row, contexts.get(id(row.context)), excluded[id(row.rule)])
+        context = None
+        if _penalises(row.rule):
+            if id(row.context) not in contexts:
+                contexts[id(row.context)] = torch.tensor(row.context, dtype=torch.int64, device=logits.device)
+            context = contexts[id(row.context)][: row.position]
+        _process_row(logits[index], row, context)
     return logits
 
 
@@ -76,49 +79,39 @@ def _penalises(rule: SamplingRule) -> bool:
     return rule.repetition_penalty != 1 or rule.presence_penalty != 0 or rule.frequency_penalty != 0
 
 
-def _excluded(rule: SamplingRule, like: torch.Tensor) -> torch.Tensor:
-    """Which tokens a rule never lets be chosen, bool ``[vocabulary]``."""
-    excluded = torch.full_like(like, bool(rule.allowed_token_ids), dtype=torch.bool)
-    excluded[list(rule.allowed_token_ids)] = False
-    excluded[list(rule.banned_token_ids)] = True
-    return excluded
-
-
-def _process_row(logits: torch.Tensor, row: Row, context: NDArray[np.int64] | None, excluded: torch.Tensor) -> None:
+def _process_row(logits: torch.Tensor, row: Row, context: torch.Tensor | None) -> None:
     """In place, for one row of logits ``[vocabulary]``."""
     rule = row.rule
     if rule.logit_bias:
         tokens, biases = zip(*rule.logit_bias, strict=True)
         logits[list(tokens)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
-    if context is not None and _penalises(rule):
-        _penalise(logits, rule, context[: row.position])
-    logits.masked_fill_(excluded, -torch.inf)
+    if context is not None:
+        _penalise(logits, rule, context)
+    if rule.banned_token_ids:
+        logits[list(rule.banned_token_ids)] = -torch.inf
+    if rule.allowed_token_ids:
+        allowed = list(rule.allowed_token_ids)
+        kept = logits[allowed]
+        logits.fill_(-torch.inf)
+        logits[allowed] = kept
     if row.position < rule.first_end_position and rule.end_token_ids:
         logits[list(rule.end_token_ids)] = -torch.inf
     if row.allowed is not None:
         logits.masked_fill_(torch.from_numpy(~row.allowed).to(logits.device), -torch.inf)
 
 
-def _penalise(logits: torch.Tensor, rule: SamplingRule, context: NDArray[np.int64]) -> None:
+def _penalise(logits: torch.Tensor, rule: SamplingRule, context: torch.Tensor) -> None:
     """Repetition as in transformers, over the whole context; frequency and presence as in OpenAI's API, over what was
     generated in this turn."""
     if rule.repetition_penalty != 1:
-        tokens = _unique(context, logits)[0]
+        tokens = context[context < len(logits)]  # a token that occurs twice is written the same twice
         scores = logits[tokens]
         logits[tokens] = torch.where(scores < 0, scores * rule.repetition_penalty, scores / rule.repetition_penalty)
     if rule.presence_penalty or rule.frequency_penalty:
-        tokens, counts = _unique(context[rule.first_generated_position :], logits)
-        logits[tokens] -= rule.frequency_penalty * counts
+        generated = context[rule.first_generated_position :]
+        tokens, counts = torch.unique(generated[generated < len(logits)], return_counts=True)
+        logits[tokens] -= rule.frequency_penalty * counts.float()
         logits[tokens] -= rule.presence_penalty
-
-
-def _unique(context: NDArray[np.int64], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The context's tokens that the vocabulary has, each once, and how often each occurs, as float32."""
-    tokens, counts = np.unique(context[context < logits.shape[0]], return_counts=True)
-    return (
-        torch.from_numpy(tokens).to(logits.device),
-        torch.from_numpy(counts.astype(np.float32)).to(logits.device),
-    )
 
 
 def _top_k(logits: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:
@@ -131,13 +124,13 @@ def _top_k(logits: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:
 
 
 def _top_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
-    # A stable sort: which of two equal logits survives must not depend on the batch.
-    ascending, order = logits.sort(dim=-1, stable=True)
+    """As transformers does, but that tokens as likely as the last one kept are kept too: no order decides among equals."""
+    ascending = logits.sort(dim=-1).values
     # The subtraction is done in Python's float64 and rounded once, as transformers does it for a scalar.
     removed = ascending.softmax(dim=-1).cumsum(dim=-1) <= _column([1 - p for p in ps], logits)
-    removed[:, -1] = False
+    last = removed.sum(dim=-1, keepdim=True).clamp(max=logits.shape[1] - 1)
     off = torch.tensor([p == 1 for p in ps], device=logits.device).unsqueeze(1)
-    return logits.masked_fill((removed & ~off).scatter(1, order, removed & ~off), -torch.inf)
+    return logits.masked_fill((logits < ascending.gather(1, last)) & ~off, -torch.inf)
 
 
 def _min_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:

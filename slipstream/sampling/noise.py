@@ -1,75 +1,135 @@
-"""Counter-based Gumbel noise: the same (seed, position, token) gives the same number on every machine.
+"""The field of noise by which tokens are chosen: a number for each (seed, position, token), the same on every machine.
 
-Philox4x32-10 is from Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Only numpy:
-the few candidates that need noise are computed on the CPU in float64, whatever device holds the logits.
+A token's noise is an arrival time, exponential with mean 1 and independent of all others. The token with the smallest
+``arrival * exp(-logit)`` is a draw from the logits' softmax, and so is the argmax of ``logit - log(arrival)``: minus the
+logarithm of an arrival is standard Gumbel noise.
+
+The field is drawn in blocks of `BLOCK` tokens, so that a few numbers tell which of 128,000 tokens can win at all. The first of
+n independent arrivals is exponential with mean 1/n; which token's it is is uniform; and the others come after it as if they
+began anew, for arrivals have no memory. So a block's first arrival, its token, and the time of its second are drawn alone, and
+the others' only where a block has to be opened.
+
+Words come from numpy's Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the
+key is (seed, 0), the counter (1 + index / 4, position, domain, 0), and index modulo 4 picks one of the counter's four words.
+Always computed on the CPU in float64, whatever device holds the logits, so that no device's logarithm changes a text.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]  # each element holds 32 bits
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
 
-# Words 0 and 2 of the counter are multiplied, words 1 and 3 are not: each pair is one array ``[2, n]``.
-_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
-_KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-_ROUNDS = 10
+FIELD_VERSION = 2
+"""Of the definition above: a seed's text changes when it does, and must not change without it."""
 
-_UNIFORM_BITS = 24
-_SMALLEST_UNIFORM = 2.0 ** -(_UNIFORM_BITS + 1)
-GUMBEL_SPAN = -math.log(-math.log1p(-_SMALLEST_UNIFORM)) + math.log(-math.log(_SMALLEST_UNIFORM))
-"""Largest minus smallest noise (20.2): a token further than this below the largest logit cannot win."""
+BLOCK = 64
+
+_UNIFORM_BITS = 52
+_PLACE_MASK = np.uint64(BLOCK - 1)
 
 
 class Domain(IntEnum):
-    """What the noise is for: the counter's last word, so that no two uses ever share a number."""
+    """What a word is for, so that no two uses ever share one."""
 
-    CHOICE = 0
-    """The token at a position, in coupled sampling by draft and target alike."""
-    PROPOSAL = 1
+    BEGINNING = 0
+    """Of a block: two words, at twice its number and the next. Both say how long one waits, the first also for which token."""
+    ARRIVAL = 1
+    """How long one waits for a token of an opened block. The index is the token's id."""
+    PROPOSAL = 2
     """The draft's own token under the ratio test."""
-    ACCEPTANCE = 2
+    ACCEPTANCE = 3
     """The ratio test's coin."""
-    RECOVERY = 3
+    RECOVERY = 4
     """The token drawn after the ratio test has rejected one."""
 
 
-def philox4x32(
-    counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]
-) -> tuple[Words, Words, Words, Words]:
-    """Philox4x32-10: four 32-bit words of noise for each 128-bit counter and 64-bit key, elementwise."""
-    multiplied = np.stack((counter[0], counter[2]))
-    others = np.stack((counter[1], counter[3]))
-    keys = np.stack(key)
-    for _ in range(_ROUNDS):
-        product = multiplied * _MULTIPLIERS
-        multiplied = (product >> _HALF)[::-1] ^ others ^ keys
-        others = (product & _LOW)[::-1]
-        keys = (keys + _KEY_STEPS) & _LOW
-    return multiplied[0], others[0], multiplied[1], others[1]
+class Words64:
+    """Random words by (seed, position, domain, index). Holds one generator: not for two threads at a time."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.Philox(key=0)
+        self._counter = np.zeros(4, dtype=np.uint64)
+        self._key = np.zeros(2, dtype=np.uint64)
+        self._state: Any = {
+            "bit_generator": "Philox",
+            "state": {"counter": self._counter, "key": self._key},
+            "buffer": np.zeros(4, dtype=np.uint64),
+            "buffer_pos": 4,  # used up: the next word is the next counter's first
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+
+    def draw(self, seed: int, position: int, domain: Domain, start: int, count: int) -> Words:
+        """``count`` words from index ``start``, a multiple of four, on."""
+        self._key[0] = seed
+        self._counter[0] = start // 4  # the generator adds one before it draws
+        self._counter[1] = position
+        self._counter[2] = domain
+        self._generator.state = self._state
+        words: Words = self._generator.random_raw(count)
+        return words
 
 
-def uniform(seeds: Words, positions: Words, tokens: Words, domain: Domain = Domain.CHOICE) -> NDArray[np.float64]:
-    """``u`` in (0, 1) with 24 bits, one for each (seed, position, token): three arrays of one length.
+def _uniform(words: Words) -> Floats:
+    """In (0, 1), from a word's upper bits."""
+    kept = words >> np.uint64(64 - _UNIFORM_BITS)
+    uniform: Floats = (kept.astype(np.float64) + 0.5) * 2.0**-_UNIFORM_BITS
+    return uniform
 
-    The key is the seed; the counter is (token / 4, position in two words, domain); the token's two low bits pick one of the
-    four words.
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """How blocks begin: when their ``first`` token arrives, its ``place`` in the block, and when the ``second`` does.
+
+    All of one shape, ``[rows, blocks]`` or ``[blocks]``.
     """
-    words = philox4x32(
-        (tokens >> np.uint64(2), positions & _LOW, positions >> _HALF, np.full_like(tokens, domain)),
-        (seeds & _LOW, seeds >> _HALF),
-    )
-    lane = (tokens & np.uint64(3)).astype(np.intp)
-    bits = np.stack(words)[lane, np.arange(len(tokens))] >> np.uint64(32 - _UNIFORM_BITS)
-    return (bits.astype(np.float64) + 0.5) * 2.0**-_UNIFORM_BITS
+
+    first: Floats
+    place: Ints
+    second: Floats
+
+    def __getitem__(self, index: Any) -> Beginnings:
+        return Beginnings(self.first[index], self.place[index], self.second[index])
 
 
-def gumbel(seeds: Words, positions: Words, tokens: Words, domain: Domain = Domain.CHOICE) -> NDArray[np.float64]:
-    """Standard Gumbel noise ``-log(-log u)``: the argmax of logits plus this is a draw from their softmax."""
-    return -np.log(-np.log(uniform(seeds, positions, tokens, domain)))
+def beginnings(seeds: Sequence[int], positions: Sequence[int], block_count: int) -> Beginnings:
+    """How the blocks of each (seed, position) begin, ``[rows, block_count]``."""
+    source = Words64()
+    words = np.empty((len(seeds), block_count, 2), dtype=np.uint64)
+    for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
+        words[row].reshape(-1)[:] = source.draw(seed, position, Domain.BEGINNING, 0, 2 * block_count)
+    waits = -np.log(_uniform(words))
+    first = waits[..., 0] / BLOCK
+    return Beginnings(first, (words[..., 0] & _PLACE_MASK).astype(np.int64), first + waits[..., 1] / (BLOCK - 1))
+
+
+def arrivals(seeds: Sequence[int], positions: Sequence[int], blocks: Sequence[int], beginning: Beginnings) -> Floats:
+    """When each token of some blocks arrives, ``[blocks, BLOCK]``.
+
+    Of the others' exponential times the smallest is taken off: what is left after it is again exponential, and its token comes
+    second.
+    """
+    source = Words64()
+    words = np.empty((len(blocks), BLOCK), dtype=np.uint64)
+    for at, (seed, position, block) in enumerate(zip(seeds, positions, blocks, strict=True)):
+        words[at] = source.draw(seed, position, Domain.ARRIVAL, block * BLOCK, BLOCK)
+    times = -np.log(_uniform(words))
+    every = np.arange(len(blocks))
+    times[every, beginning.place] = np.inf
+    times += (beginning.second - times.min(axis=1))[:, None]
+    times[every, beginning.place] = beginning.first
+    return times
+
+
+def coin(seed: int, position: int, domain: Domain) -> float:
+    """One number in (0, 1)."""
+    return float(_uniform(Words64().draw(seed, position, domain, 0, 1))[0])

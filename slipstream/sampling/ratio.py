@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slipstream.sampling.noise import Domain, gumbel, uniform
+from slipstream.sampling.noise import Domain, coin
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule
@@ -33,10 +33,11 @@ def draw(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequenc
     kept = torch.tensor([rule.proposal_top_k for rule in rules], device=logits.device).unsqueeze(1)
     cut = torch.arange(most, device=logits.device) >= kept
     sent = top.values.masked_fill(cut, -torch.inf).double().softmax(dim=1).float().cpu().numpy()
-    with np.errstate(divide="ignore"):
-        perturbed = np.log(sent.astype(np.float64)) + _gumbel(rules, positions, tokens, Domain.PROPOSAL)
-    picks = perturbed.argmax(axis=1)
-    return [_drawn(tokens[row], sent[row], int(pick)) for row, pick in enumerate(picks)]
+    picks = [
+        _drawn_from(sent[row], coin(rule.seed, position, Domain.PROPOSAL))
+        for row, (rule, position) in enumerate(zip(rules, positions, strict=True))
+    ]
+    return [_drawn(tokens[row], sent[row], pick) for row, pick in enumerate(picks)]
 
 
 def _drawn(tokens: Tokens, sent: NDArray[np.float32], pick: int) -> Choice:
@@ -56,7 +57,9 @@ def decide(
     at = np.arange(len(proposed))
     tokens = np.array([draft.token for draft in proposed])
     q = np.stack([_dense(draft.distribution, p.shape[1]) for draft in proposed])
-    coins = uniform(*_key(rules, positions, np.zeros((len(proposed), 1), np.int64)), Domain.ACCEPTANCE)
+    coins = np.array(
+        [coin(rule.seed, position, Domain.ACCEPTANCE) for rule, position in zip(rules, positions, strict=True)]
+    )
     rejected = (coins * q[at, tokens] >= p[at, tokens]).nonzero()[0]
     if len(rejected):
         tokens[rejected] = _recover(
@@ -82,24 +85,14 @@ def _recover(p: Floats, q: Floats, rejected: Tokens, rules: Sequence[SamplingRul
     residual[np.arange(len(rejected)), rejected] = 0.0  # it was rejected because it is that, but for rounding
     empty = ~residual.any(axis=1)  # only rounding can reject where p equals q
     residual[empty] = p[empty]
-    rows, tokens = residual.nonzero()
-    seeds = np.array([rule.seed for rule in rules], dtype=np.uint64)[rows]
-    noise = gumbel(seeds, np.array(positions, dtype=np.uint64)[rows], tokens.astype(np.uint64), Domain.RECOVERY)
-    perturbed = np.full(residual.shape, -np.inf)
-    perturbed[rows, tokens] = np.log(residual[rows, tokens]) + noise
-    picks: Tokens = perturbed.argmax(axis=1)
-    return picks
+    picks = [
+        _drawn_from(left, coin(rule.seed, position, Domain.RECOVERY))
+        for left, rule, position in zip(residual, rules, positions, strict=True)
+    ]
+    return np.array(picks)
 
 
-def _gumbel(rules: Sequence[SamplingRule], positions: Sequence[int], tokens: Tokens, domain: Domain) -> Floats:
-    """Noise ``[rows, n]`` for ``tokens`` ``[rows, n]``."""
-    return gumbel(*_key(rules, positions, tokens), domain).reshape(tokens.shape)
-
-
-def _key(
-    rules: Sequence[SamplingRule], positions: Sequence[int], tokens: Tokens
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
-    """Seeds, positions and tokens, flat and of one length."""
-    width = tokens.shape[1]
-    seeds = np.array([rule.seed for rule in rules], dtype=np.uint64).repeat(width)
-    return seeds, np.array(positions, dtype=np.uint64).repeat(width), tokens.reshape(-1).astype(np.uint64)
+def _drawn_from(weights: NDArray[np.floating], where: float) -> int:
+    """The index at a fraction ``where`` in (0, 1) of the way through the weights; never one without any."""
+    reached = weights.cumsum(dtype=np.float64)
+    return int(np.searchsorted(reached, where * reached[-1], side="right").clip(max=np.flatnonzero(weights)[-1]))

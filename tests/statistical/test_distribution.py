@@ -13,14 +13,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 from slipstream.sampling import ratio
 from slipstream.sampling.choose import choose
 from slipstream.sampling.coupled import accepted_count
-from slipstream.sampling.filters import apply_filters
 from slipstream.sampling.noise import Domain
 from slipstream.sampling.row import Choice, Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
+from tests.oracle import apply_filters
 from tests.statistical.chi_square import FALSE_ALARM, p_value
 
 VOCABULARY = 12
@@ -171,3 +172,29 @@ def test_the_statistic_sees_noise_shared_with_the_ratio_test(planted: bool, monk
     rule = replace(RULES["plain"], acceptance=Acceptance.RATIO)
     texts = served(rule, FAR_DRAFT, 1, 1, DRAWS)
     assert (p_of_texts(texts, joint(rule).sum(axis=(1, 2))) < FALSE_ALARM) == planted
+
+
+@pytest.mark.parametrize("name", ["plain", "top_p", "top_k"])
+def test_every_position_of_long_texts_follows_its_conditional_distribution(name: str) -> None:
+    """By quantile: the mass below the chosen token plus a fair share of its own is uniform at each of 160 positions, and a
+    position's tells nothing of the next one's. The vocabulary is five blocks of noise."""
+    size, texts, length = 300, 150, 160
+    generator = torch.Generator().manual_seed(11)
+    table = torch.randn(size, size, generator=generator) * 2
+    shares = np.random.default_rng(3).random((length, texts))
+    contexts = [[index] for index in range(texts)]
+    quantiles = np.zeros((length, texts))
+    for place in range(length):
+        rows = [Row(replace(RULES[name], seed=seed), place + 1, text) for seed, text in enumerate(contexts)]
+        logits = table[[text[-1] for text in contexts]]
+        exact = apply_filters(logits, rows).double().softmax(-1).numpy()
+        chosen = [choice.token for choice in choose(logits, rows)]
+        below = exact.cumsum(axis=1)[range(texts), chosen]
+        quantiles[place] = below - (1 - shares[place]) * exact[range(texts), chosen]
+        for text, token in zip(contexts, chosen, strict=True):
+            text.append(token)
+    assert kstest(quantiles.reshape(-1), "uniform").pvalue > FALSE_ALARM
+    assert min(kstest(row, "uniform").pvalue for row in quantiles) > FALSE_ALARM
+    assert min(kstest(text, "uniform").pvalue for text in quantiles.T) > FALSE_ALARM
+    steps = np.corrcoef(quantiles[:-1].reshape(-1), quantiles[1:].reshape(-1))[0, 1]
+    assert abs(steps) < 5 / np.sqrt(texts * length)

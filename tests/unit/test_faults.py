@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from slipstream.errors import SlipstreamError
 from slipstream.sampling.choose import choose
-from slipstream.sampling.filters import apply_filters
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import VOID, Proposed, Row
 from slipstream.sampling.rule import (
@@ -27,6 +26,7 @@ from slipstream.sampling.rule import (
     SamplingRule,
     sampling_violations,
 )
+from tests.oracle import apply_filters
 
 VOCABULARY = 50
 EMPTY = [

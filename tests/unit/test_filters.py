@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.sampling.filters import apply_filters
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
-from tests.oracle import processed
+from tests.oracle import apply_filters, processed
 
 VOCABULARY = 300
 CONTEXT = [random.Random(7).randrange(40) for _ in range(64)]

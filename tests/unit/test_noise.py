@@ -1,67 +1,112 @@
+"""The field of noise: its definition in plain integers, its distribution, and that nothing else has a part in it."""
+
+from __future__ import annotations
+
 import math
 
 import numpy as np
 import pytest
+from scipy.stats import expon, kstest
 
-from slipstream.sampling.noise import GUMBEL_SPAN, Domain, Words, gumbel, philox4x32, uniform
+from slipstream.sampling.noise import BLOCK, FIELD_VERSION, Domain, Words64, arrivals, beginnings, coin
+from tests.oracle import field
 
-# Random123's kat_vectors for philox4x32-10: counter, key, result.
-KNOWN_ANSWERS = [
-    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
-]
-PINNED = [3.06903732495041, 0.9124332578255425, 1.0571368983121008]
-
-
-def words(text: str) -> tuple[Words, ...]:
-    return tuple(np.array([int(word, 16)], dtype=np.uint64) for word in text.split())
+# Of Random123's kat_vectors for philox4x64-10, for counter and key zero.
+KNOWN_ANSWER = [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]
+LOW = 2**64 - 1
+PINNED = [-0.8277330030379636, 1.1743290988384627, 0.10366638561214823]
 
 
-def u64(*values: int) -> Words:
-    return np.array(values, dtype=np.uint64)
+def philox4x64(counter: list[int], key: list[int]) -> list[int]:
+    """Philox4x64-10, written out from the paper."""
+    for _ in range(10):
+        first, second = counter[0] * 0xD2E7470EE14C6C93, counter[2] * 0xCA5A826395121157
+        counter = [second >> 64 ^ counter[1] ^ key[0], second & LOW, first >> 64 ^ counter[3] ^ key[1], first & LOW]
+        key = [key[0] + 0x9E3779B97F4A7C15 & LOW, key[1] + 0xBB67AE8584CAA73B & LOW]
+    return counter
 
 
-@pytest.mark.parametrize(("counter", "key", "result"), KNOWN_ANSWERS)
-def test_philox_gives_the_published_answers(counter: str, key: str, result: str) -> None:
-    c0, c1, c2, c3 = words(counter)
-    k0, k1 = words(key)
-    assert [int(word[0]) for word in philox4x32((c0, c1, c2, c3), (k0, k1))] == [int(w[0]) for w in words(result)]
+def word(seed: int, position: int, domain: Domain, index: int) -> int:
+    return philox4x64([1 + index // 4, position, domain, 0], [seed, 0])[index % 4]
 
 
-def test_uniform_reads_the_lane_that_the_token_names() -> None:
-    seed = 0x299F31D0A4093822
-    lanes = philox4x32((u64(5), u64(7), u64(0), u64(0)), (u64(seed & 0xFFFFFFFF), u64(seed >> 32)))
-    got = uniform(u64(*[seed] * 4), u64(7, 7, 7, 7), u64(20, 21, 22, 23))
-    assert got.tolist() == [((int(lane[0]) >> 8) + 0.5) / 2**24 for lane in lanes]
+def wait(bits: int) -> float:
+    return -math.log(((bits >> 12) + 0.5) / 2**52)
 
 
-@pytest.mark.parametrize("domain", range(4))
-def test_seed_position_token_and_use_each_have_their_place_in_key_and_counter(domain: int) -> None:
-    """Written out in plain integers: were any of them exchanged, draft and target would still agree, on another text."""
-    seed, position, token = 0x299F31D0A4093822, 0x5_0000_0007, 4 * 0x243F6A88 + 2
-    low, high = 0xFFFFFFFF, 32
-    counter = (u64(token // 4), u64(position & low), u64(position >> high), u64(domain))
-    word = int(philox4x32(counter, (u64(seed & low), u64(seed >> high)))[2][0])
-    u = ((word >> 8) + 0.5) / 2**24
-    assert uniform(u64(seed), u64(position), u64(token), Domain(domain)).tolist() == [u]
-    noise = gumbel(u64(seed), u64(position), u64(token), Domain(domain))
-    assert noise == pytest.approx(-math.log(-math.log(u)), rel=1e-12)
+def by_the_definition(seed: int, position: int, block: int) -> list[float]:
+    """When each token of a block arrives."""
+    heads = [word(seed, position, Domain.BEGINNING, 2 * block + which) for which in (0, 1)]
+    first, place = wait(heads[0]) / BLOCK, heads[0] % BLOCK
+    second = first + wait(heads[1]) / (BLOCK - 1)
+    waits = [wait(word(seed, position, Domain.ARRIVAL, block * BLOCK + token)) for token in range(BLOCK)]
+    least = min(each for token, each in enumerate(waits) if token != place)
+    return [first if token == place else second + (each - least) for token, each in enumerate(waits)]
 
 
-def test_a_choices_noise_is_what_it_always_was() -> None:
-    """Values of this release: a text must not change with the version."""
-    assert gumbel(u64(7, 7, 8), u64(0, 31, 31), u64(0, 5, 5)) == pytest.approx(PINNED, rel=1e-12)
+def test_philox_written_out_gives_the_published_answer() -> None:
+    assert philox4x64([0] * 4, [0] * 2) == KNOWN_ANSWER
+
+
+@pytest.mark.parametrize("domain", Domain)
+def test_seed_position_use_and_index_each_have_their_place_in_key_and_counter(domain: Domain) -> None:
+    """Were any of them exchanged, draft and target would still agree, on another text."""
+    seed, position, start = 0x299F31D0A4093822, 0x5_0000_0007, 4 * 0x243F6A88
+    expected = [word(seed, position, domain, start + index) for index in range(7)]
+    assert Words64().draw(seed, position, domain, start, 7).tolist() == expected
+
+
+def test_words_are_the_same_whatever_was_drawn_before() -> None:
+    source = Words64()
+    first = source.draw(3, 4, Domain.ARRIVAL, 64, 5).tolist()
+    source.draw(9, 1, Domain.BEGINNING, 0, 3)
+    assert source.draw(3, 4, Domain.ARRIVAL, 64, 5).tolist() == first
+
+
+@pytest.mark.parametrize(("seed", "position", "block"), [(0, 0, 0), (7, 31, 2), (2**63 - 1, 2**31, 2003)])
+def test_a_blocks_arrivals_are_as_they_are_defined(seed: int, position: int, block: int) -> None:
+    began = beginnings([seed], [position], block + 1)[0, block : block + 1]
+    got = arrivals([seed], [position], [block], began)[0]
+    assert got.tolist() == pytest.approx(by_the_definition(seed, position, block), rel=1e-12)
+    assert got.min() == began.first and int(got.argmin()) == began.place
+    assert np.sort(got)[1] == pytest.approx(float(began.second[0]), rel=1e-12)
+
+
+def test_the_field_is_what_it_always_was() -> None:
+    """Values of this version: a text must not change with the release. Whoever changes them raises FIELD_VERSION."""
+    got = [field(seed, position, 128)[token] for seed, position, token in ((7, 0, 0), (7, 31, 5), (8, 31, 100))]
+    assert FIELD_VERSION == 2
+    assert got == pytest.approx(PINNED, rel=1e-12)
 
 
 def test_noise_is_the_same_alone_and_in_any_batch() -> None:
-    tokens = np.arange(1000, dtype=np.uint64)
-    many = gumbel(np.full(1000, 9, np.uint64), np.full(1000, 3, np.uint64), tokens)
-    assert [gumbel(u64(9), u64(3), u64(token))[0] for token in (0, 1, 500, 999)] == many[[0, 1, 500, 999]].tolist()
+    together = beginnings([9, 8, 9], [3, 3, 4], 70)
+    for row, (seed, position) in enumerate([(9, 3), (8, 3), (9, 4)]):
+        alone = beginnings([seed], [position], 40)
+        assert together.first[row, :40].tolist() == alone.first[0].tolist()
+        assert together.place[row, :40].tolist() == alone.place[0].tolist()
+    opened = arrivals([9, 8], [3, 3], [5, 6], together[np.array([0, 1]), np.array([5, 6])])
+    assert opened[1].tolist() == arrivals([8], [3], [6], together[np.array([1]), np.array([6])])[0].tolist()
 
 
-def test_span_is_the_distance_of_the_extreme_values() -> None:
-    smallest, largest = 0.5 / 2**24, 1 - 0.5 / 2**24
-    assert pytest.approx(-np.log(-np.log(largest)) + np.log(-np.log(smallest)), abs=1e-6) == GUMBEL_SPAN
-    drawn = gumbel(np.full(100_000, 1, np.uint64), np.zeros(100_000, np.uint64), np.arange(100_000, dtype=np.uint64))
-    assert drawn.max() - drawn.min() < GUMBEL_SPAN
+def test_arrivals_are_independent_exponentials() -> None:
+    """Each token's own over many seeds, and all tokens' of one seed; and neighbours of a block know nothing of one another."""
+    one_seed = np.exp(-field(5, 1, 128_000))
+    assert kstest(one_seed, expon.cdf).pvalue > 1e-4
+    many = np.exp(-np.stack([field(seed, 9, BLOCK) for seed in range(4000)]))
+    for token in (0, 17, 63):
+        assert kstest(many[:, token], expon.cdf).pvalue > 1e-4
+    correlations = np.corrcoef(np.minimum(many, 1.0).T) - np.eye(BLOCK)
+    assert np.abs(correlations).max() < 5.5 / math.sqrt(4000)
+    smallest = many.argmin(axis=1)
+    assert np.bincount(smallest, minlength=BLOCK).std() < 2 * math.sqrt(4000 / BLOCK)
+    lone = expon.cdf(many[np.arange(4000), smallest] * BLOCK)
+    assert kstest(lone, "uniform").pvalue > 1e-4
+
+
+def test_coins_are_fair_and_every_use_has_its_own() -> None:
+    coins = np.array([[coin(seed, 3, domain) for domain in Domain] for seed in range(3000)])
+    assert ((coins > 0) & (coins < 1)).all()
+    for use in range(len(Domain)):
+        assert kstest(coins[:, use], "uniform").pvalue > 1e-4
+    assert np.abs(np.corrcoef(coins.T) - np.eye(len(Domain))).max() < 0.1

@@ -8,7 +8,7 @@ import torch
 
 from orchestrator.speculation.proposal import Proposal
 from slipstream.sampling.choose import choose
-from slipstream.sampling.noise import Domain, gumbel, uniform
+from slipstream.sampling.noise import Domain, coin
 from slipstream.sampling.outcome import TokenDistribution, distribution_fault
 from slipstream.sampling.row import Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
@@ -27,8 +27,14 @@ def test_the_draft_sends_what_it_drew_from_cut_to_its_likeliest() -> None:
     assert choose(logits, [Row(narrow, 4, drafting=True)]) == [choice], "a repeated round must not roll again"
 
 
-def u64(*values: int) -> np.ndarray:
-    return np.array(values, dtype=np.uint64)
+def drawn(weights: np.ndarray, seed: int, position: int, domain: Domain) -> int:
+    """The first index at which the weights so far exceed the coin's share of them."""
+    where, so_far = coin(seed, position, domain) * float(weights.sum()), 0.0
+    for index, weight in enumerate(weights.tolist()):
+        so_far += weight
+        if so_far > where:
+            return index
+    raise AssertionError
 
 
 def test_a_draft_draws_from_what_it_sends_with_noise_of_its_own() -> None:
@@ -45,21 +51,16 @@ def test_a_draft_draws_from_what_it_sends_with_noise_of_its_own() -> None:
         assert type(choice.distribution.probabilities) is tuple and type(choice.token) is int
         assert choice.distribution.probabilities == pytest.approx(q.tolist(), rel=1e-6)
         assert all(p == float(np.float32(p)) for p in choice.distribution.probabilities), "as it travels"
-        noise = gumbel(np.full_like(tokens, row.rule.seed), np.full_like(tokens, row.position), tokens, Domain.PROPOSAL)
-        assert choice.token == tokens[(np.log(q) + noise).argmax()]
+        sent = np.array(choice.distribution.probabilities)
+        assert choice.token == tokens[drawn(sent, row.rule.seed, row.position, Domain.PROPOSAL)]
         assert choice.margin == float("inf")
 
 
 def by_the_formula(p: np.ndarray, q: np.ndarray, x: int, seed: int, position: int) -> int:
     """x with min(1, p(x)/q(x)), else a draw from max(0, p - q)."""
-    coin = uniform(u64(seed), u64(position), u64(0), Domain.ACCEPTANCE)[0]
-    if coin < p[x] / q[x]:
+    if coin(seed, position, Domain.ACCEPTANCE) < p[x] / q[x]:
         return x
-    tokens = np.flatnonzero(p > q)
-    noise = gumbel(
-        np.full(len(tokens), seed, "u8"), np.full(len(tokens), position, "u8"), tokens.astype("u8"), Domain.RECOVERY
-    )
-    return int(tokens[(np.log((p - q)[tokens]) + noise).argmax()])
+    return drawn(np.maximum(p - q, 0), seed, position, Domain.RECOVERY)
 
 
 def test_the_test_accepts_and_recovers_by_the_formula() -> None:
