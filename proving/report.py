@@ -13,6 +13,7 @@ from rich.table import Table
 
 from proving.comparison import Row, Verdict
 from proving.schedule import least_share
+from slipstream.sampling.rule import SAMPLING_VERSION
 
 _COLUMNS = ("disturbance", "prompts", "tokens", "struck", "differing prompts", "first difference")
 _MOST_COMPLAINTS = 20
@@ -107,7 +108,7 @@ def markdown(verdict: Verdict, circumstances: Circumstances) -> str:
         "logits. `struck` counts what really happened; a disturbance that never struck fails the run.",
         "",
         f"- command: `{circumstances.command}`",
-        f"- commit: {circumstances.commit}; seed: {circumstances.seed}",
+        f"- commit: {circumstances.commit}; seed: {circumstances.seed}; sampling version {SAMPLING_VERSION}",
         f"- {circumstances.prompt_count:,} prompts, {circumstances.token_count} tokens each, every disturbance on at "
         f"least {least_share(circumstances.prompt_count):,} of them",
         f"- machine: {circumstances.machine}",

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from slipstream.sampling import filters
-from slipstream.sampling.noise import BLOCK, arrivals, beginnings
+from slipstream.sampling.noise import all_arrivals
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
@@ -71,10 +71,7 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], rule: SamplingRule,
 
 def field(seed: int, position: int, count: int) -> NDArray[np.float64]:
     """The noise of the tokens 0 to ``count`` - 1: every block opened."""
-    blocks = list(range(-(-count // BLOCK)))
-    began = beginnings([seed], [position], len(blocks))[0]
-    times = arrivals([seed] * len(blocks), [position] * len(blocks), blocks, began)
-    noise: NDArray[np.float64] = -np.log(times).reshape(-1)[:count]
+    noise: NDArray[np.float64] = -np.log(all_arrivals([seed], [position], count))[0]
     return noise
 
 

@@ -21,7 +21,7 @@ from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingDefaults
 
-MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w")
+MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w", 2)
 TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
 
 

@@ -93,6 +93,7 @@ def model_message(info: ModelInfo) -> orchestrator_pb2.Model:
         device=info.device,
         max_draft_length=info.max_draft_length,
         weights_fingerprint=info.weights_fingerprint,
+        sampling_version=info.sampling_version,
     )
 
 

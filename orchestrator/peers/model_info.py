@@ -25,6 +25,7 @@ class ModelInfo:
     device: str
     max_draft_length: int
     weights_fingerprint: str
+    sampling_version: int
     step_times: tuple[tuple[int, float], ...] = field(default=(), compare=False)
     """(token count, seconds) of forwards, as the service measured them at its start."""
 
@@ -43,5 +44,6 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         device=message.device,
         max_draft_length=message.max_draft_length,
         weights_fingerprint=message.weights_fingerprint,
+        sampling_version=message.sampling_version,
         step_times=tuple((point.token_count, seconds(point.time)) for point in message.step_times),
     )

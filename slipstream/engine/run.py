@@ -8,9 +8,9 @@ from collections.abc import Sequence as TokenSequence
 import torch
 
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.choose import choose, is_plain_argmax
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.steps import Steps, steps_of
 
 
 class Run:
@@ -35,10 +35,7 @@ class Run:
         self._sequences, self._starts, self._rule = sequences, starts, rule
         self._given = given
         self._interrupted = interrupted
-        first = sequences[0]
-        self._plain = is_plain_argmax(Row(rule, starts[0], first.tokens, drafting=True))
-        self._logits: list[torch.Tensor] = []
-        self._choices: list[list[Choice]] = []
+        self._steps: Steps | None = None
 
     def next_tokens(self, logits: torch.Tensor) -> list[int] | None:
         """Take a step's logits ``[sequences, vocabulary]``; each sequence's next token, or None after the last step."""
@@ -46,7 +43,9 @@ class Run:
         index = self.step_count - self._given  # of the choice
         if index < 0:
             return [s.tokens[start + index] for s, start in zip(self._sequences, self._starts, strict=True)]
-        tokens = self._choose(logits, index)
+        if self._steps is None:
+            self._steps = steps_of(self._rows_at, logits.shape[1])
+        tokens = self._steps.choose(logits)
         for at, token in enumerate(tokens):
             if token in self._rule.end_token_ids or token == VOID:
                 self.lengths[at] = min(self.lengths[at], index + 1)
@@ -60,20 +59,8 @@ class Run:
 
     def choices(self) -> list[list[Choice]]:
         """Each sequence's choices."""
-        if self._plain:
-            width = len(self._sequences)
-            rows = [row for index in range(len(self._logits)) for row in self._rows_at(index)]
-            flat = choose(torch.cat(self._logits), rows)
-            self._choices = [flat[start : start + width] for start in range(0, len(flat), width)]
-        return [[step[at] for step in self._choices[:length]] for at, length in enumerate(self.lengths)]
-
-    def _choose(self, logits: torch.Tensor, index: int) -> list[int]:
-        if self._plain:
-            self._logits.append(logits.clone())  # described together at the end
-            tokens: list[int] = logits.argmax(dim=-1).tolist()
-            return tokens
-        self._choices.append(choose(logits, self._rows_at(index)))
-        return [choice.token for choice in self._choices[-1]]
+        steps = [] if self._steps is None else self._steps.choices()
+        return [[step[at] for step in steps[:length]] for at, length in enumerate(self.lengths)]
 
     def _rows_at(self, index: int) -> list[Row]:
         return [

@@ -14,6 +14,7 @@ from slipstream.hosting.handles import Handles
 from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.rpc.sampling_wire import defaults_message
 from slipstream.rpc.wire import duration
+from slipstream.sampling.rule import SAMPLING_VERSION
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -47,7 +48,8 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             dtype=model.dtype,
             device=str(model.device),
             max_draft_length=max_draft_length,
-            weights_fingerprint=model.weights_fingerprint,
+            weights_fingerprint=f"{model.weights_fingerprint}{SAMPLING_VERSION:02x}",
+            sampling_version=SAMPLING_VERSION,
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
         self.handles = Handles(host, self._info)

@@ -53,6 +53,13 @@ def is_plain_argmax(row: Row) -> bool:
     return row.rule.temperature == 0 and not row.is_void and not is_processed(row)
 
 
+def is_plain_draw(row: Row) -> bool:
+    """Whether a row's choice is coupled and from all of its logits as they are."""
+    rule = row.rule
+    is_cut = rule.top_k > 0 or rule.top_p < 1 or rule.min_p > 0
+    return _kind(row) is _Kind.COUPLED and not is_cut and not is_processed(row)
+
+
 def _kind(row: Row) -> _Kind:
     if row.is_void:
         return _Kind.VOID

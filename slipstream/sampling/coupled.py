@@ -83,6 +83,11 @@ class _Seen:
     values: Floats32
     scores: Floats
 
+    def part(self, rows: Ints, row: int) -> _Seen:
+        """What is one row's, flat; ``rows`` ascend."""
+        inside = slice(int(np.searchsorted(rows, row)), int(np.searchsorted(rows, row, side="right")))
+        return _Seen(self.tokens[inside].reshape(-1), self.values[inside].reshape(-1), self.scores[inside].reshape(-1))
+
 
 @dataclass(frozen=True, slots=True)
 class _Winner:
@@ -127,15 +132,22 @@ class _Race:
         lowest = self.lowest[at, None]
         firsts = np.where(self._first_values[at] < lowest, -np.inf, self._first_scores[at])
         bounds = np.where(self._logits.maxima[at] < lowest, -np.inf, self._bounds[at])
-        opened_rows, blocks = (bounds > firsts.max(axis=1, keepdims=True) - self._slack).nonzero()
-        firsts[opened_rows, blocks] = -np.inf  # they are among the opened
-        tokens, values, scores = self._open(at[opened_rows], blocks)
-        ends = np.searchsorted(opened_rows, np.arange(len(at) + 1)).tolist()
+        known = firsts.max(axis=1)
+        # The block that can reach most, and then those that still can reach more than the best found there: where one token is
+        # by far the likeliest the first alone will do.
+        every = np.arange(len(at))
+        most = bounds.argmax(axis=1)
+        promising = (bounds[every, most] > known - self._slack).nonzero()[0]
+        before = self._open(at, promising, most[promising])
+        known[promising] = np.maximum(known[promising], before.scores.max(axis=1, initial=-np.inf))
+        bounds[promising, most[promising]] = -np.inf
+        opened, blocks = (bounds > known[:, None] - self._slack).nonzero()
+        after = self._open(at, opened, blocks)
+        firsts[promising, most[promising]] = firsts[opened, blocks] = -np.inf  # they are among the opened
         winners = []
         for index, row in enumerate(rows):
-            inside = slice(ends[index], ends[index + 1])
-            opened = _Seen(tokens[inside].reshape(-1), values[inside].reshape(-1), scores[inside].reshape(-1))
-            self._seen[row] = (_Seen(self._first_tokens[row], self._first_values[row], firsts[index]), opened)
+            unopened = _Seen(self._first_tokens[row], self._first_values[row], firsts[index])
+            self._seen[row] = unopened, before.part(promising, index), after.part(opened, index)
             winners.append(_best_of(self._seen[row]))
         return winners
 
@@ -150,13 +162,14 @@ class _Race:
         order = np.argsort(-scores)[: min(count, int(np.isfinite(scores).sum()))]
         return tuple(zip(tokens[order].tolist(), scores[order].tolist(), strict=True))
 
-    def _open(self, rows: Ints, blocks: Ints) -> tuple[Ints, Floats32, Floats]:
-        """Tokens, logits and scores of some blocks, each ``[blocks, BLOCK]``."""
+    def _open(self, at: Ints, which: Ints, blocks: Ints) -> _Seen:
+        """The tokens of some blocks of the rows ``at[which]``, ``[blocks, BLOCK]``."""
+        rows = at[which]
         seeds, positions = [self._seeds[row] for row in rows], [self._positions[row] for row in rows]
         times = arrivals(seeds, positions, blocks.tolist(), self._beginnings[rows, blocks])
         values = self._logits.blocks(rows, blocks)
         scores = values / self._temperatures[rows] - np.log(times)
-        return tokens_of(blocks), values, np.where(values < self.lowest[rows, None], -np.inf, scores)
+        return _Seen(tokens_of(blocks), values, np.where(values < self.lowest[rows, None], -np.inf, scores))
 
 
 def _best_of(groups: Sequence[_Seen]) -> _Winner:

@@ -4,10 +4,10 @@ A token's noise is an arrival time, exponential with mean 1 and independent of a
 ``arrival * exp(-logit)`` is a draw from the logits' softmax, and so is the argmax of ``logit - log(arrival)``: minus the
 logarithm of an arrival is standard Gumbel noise.
 
-The field is drawn in blocks of `BLOCK` tokens, so that a few numbers tell which of 128,000 tokens can win at all. The first of
-n independent arrivals is exponential with mean 1/n; which token's it is is uniform; and the others come after it as if they
-began anew, for arrivals have no memory. So a block's first arrival, its token, and the time of its second are drawn alone, and
-the others' only where a block has to be opened.
+This is version 2 (`slipstream.sampling.rule.SAMPLING_VERSION`). The field is drawn in blocks of `BLOCK` tokens, so that a few
+numbers tell which of 128,000 tokens can win at all. The first of n independent arrivals is exponential with mean 1/n; which
+token's it is is uniform; and the others come after it as if they began anew, for arrivals have no memory. So a block's first
+arrival, its token, and the time of its second are drawn alone, and the others' only where a block has to be opened.
 
 Words come from numpy's Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the
 key is (seed, 0), the counter (1 + index / 4, position, domain, 0), and index modulo 4 picks one of the counter's four words.
@@ -27,9 +27,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
-
-FIELD_VERSION = 2
-"""Of the definition above: a seed's text changes when it does, and must not change without it."""
 
 BLOCK = 64
 
@@ -113,20 +110,36 @@ def beginnings(seeds: Sequence[int], positions: Sequence[int], block_count: int)
 
 
 def arrivals(seeds: Sequence[int], positions: Sequence[int], blocks: Sequence[int], beginning: Beginnings) -> Floats:
-    """When each token of some blocks arrives, ``[blocks, BLOCK]``.
-
-    Of the others' exponential times the smallest is taken off: what is left after it is again exponential, and its token comes
-    second.
-    """
+    """When each token of some blocks arrives, ``[blocks, BLOCK]``."""
     source = Words64()
     words = np.empty((len(blocks), BLOCK), dtype=np.uint64)
     for at, (seed, position, block) in enumerate(zip(seeds, positions, blocks, strict=True)):
         words[at] = source.draw(seed, position, Domain.ARRIVAL, block * BLOCK, BLOCK)
+    return _after(beginning, words)
+
+
+def all_arrivals(seeds: Sequence[int], positions: Sequence[int], count: int) -> Floats:
+    """When each of the tokens 0 to ``count`` - 1 arrives, ``[rows, count]``: every block opened."""
+    block_count = -(-count // BLOCK)
+    source = Words64()
+    words = np.empty((len(seeds), block_count, BLOCK), dtype=np.uint64)
+    for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
+        words[row].reshape(-1)[:] = source.draw(seed, position, Domain.ARRIVAL, 0, block_count * BLOCK)
+    times = _after(beginnings(seeds, positions, block_count), words)
+    return times.reshape(len(seeds), -1)[:, :count]
+
+
+def _after(beginning: Beginnings, words: Words) -> Floats:
+    """Arrival times from the words of blocks' tokens ``[..., BLOCK]``.
+
+    Of the others' exponential times the smallest is taken off: what is left of each is again exponential, and the token whose
+    time that was comes second.
+    """
     times = -np.log(_uniform(words))
-    every = np.arange(len(blocks))
-    times[every, beginning.place] = np.inf
-    times += (beginning.second - times.min(axis=1))[:, None]
-    times[every, beginning.place] = beginning.first
+    place = beginning.place[..., None]
+    np.put_along_axis(times, place, np.inf, axis=-1)
+    times += (beginning.second - times.min(axis=-1))[..., None]
+    np.put_along_axis(times, place, beginning.first[..., None], axis=-1)
     return times
 
 

@@ -11,6 +11,9 @@ from typing import Any
 from slipstream.errors import FieldViolation
 from slipstream.sampling.structure import Structure
 
+SAMPLING_VERSION = 2
+"""Of how tokens are chosen: noise, filters and their order. A seed's text changes when it does, and must not without it."""
+
 MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE = 1e-6
 """Below, dividing by it may overflow."""

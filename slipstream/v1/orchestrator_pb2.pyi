@@ -903,6 +903,7 @@ class Model(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
     WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -920,7 +921,9 @@ class Model(_message.Message):
     max_draft_length: _builtins.int
     """Most proposal tokens that a round may carry or ask for."""
     weights_fingerprint: _builtins.str
-    """A fingerprint of weights, dtype, kind of device and end tokens, in hex. Verifiers that share sessions agree in it."""
+    """A fingerprint of weights, dtype, kind of device, end tokens and sampling_version, in hex. Verifiers that share sessions agree in it."""
+    sampling_version: _builtins.int
+    """Of how tokens are chosen from logits: under another version the same seed gives another text."""
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by the model's generation config."""
@@ -943,10 +946,11 @@ class Model(_message.Message):
         device: _builtins.str = ...,
         max_draft_length: _builtins.int = ...,
         weights_fingerprint: _builtins.str = ...,
+        sampling_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from slipstream.rpc.status import PeerError, status_of
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
-INFO = ModelInfo("m", "A", 100, "t", 4096, (2,), SamplingDefaults(), "float32", "cpu", 32, "w")
+INFO = ModelInfo("m", "A", 100, "t", 4096, (2,), SamplingDefaults(), "float32", "cpu", 32, "w", 2)
 TERMS = Terms("t", "w", 60.0)
 RULE = SamplingRule(temperature=0.5, seed=3)
 

@@ -79,6 +79,7 @@ class ModelInfo(_message.Message):
     MAX_DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
     WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
     STEP_TIMES_FIELD_NUMBER: _builtins.int
+    SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -96,7 +97,11 @@ class ModelInfo(_message.Message):
     max_draft_length: _builtins.int
     """Most proposal tokens an item may carry or ask for."""
     weights_fingerprint: _builtins.str
-    """A fingerprint of weights, dtype, kind of device and end tokens, in hex. Verifiers that share sessions must agree in it."""
+    """A fingerprint of weights, dtype, kind of device, end tokens and sampling_version, in hex. Verifiers that share sessions must
+    agree in it.
+    """
+    sampling_version: _builtins.int
+    """Of how tokens are chosen from logits: under another version the same seed gives another text."""
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by the model's generation config."""
@@ -124,10 +129,11 @@ class ModelInfo(_message.Message):
         max_draft_length: _builtins.int = ...,
         weights_fingerprint: _builtins.str = ...,
         step_times: _abc.Iterable[Global___StepTime] | None = ...,
+        sampling_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
