@@ -50,6 +50,12 @@ CASES: dict[str, Case] = {
         "--name heavy --target build/heavy-500m --prompts 2 --modes adaptive --draft-lengths 8",
         "--name heavy --target build/heavy-500m --prompts 1 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
     ),
+    "sampling": Case(
+        "choosing tokens at small and large vocabularies, beside torch and transformers",
+        "sampling",
+        "",
+        "--rows 1 8 --repetitions 5",
+    ),
     "sharpening": Case(
         "the learnt sharpening beside fixed factors",
         "sharpening",

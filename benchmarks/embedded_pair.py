@@ -32,7 +32,7 @@ from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
 from training import corpus
-from training.dialogues import HELD_OUT_PHRASING, QUESTION_PHRASINGS
+from training.dialogues import HELD_OUT_PHRASINGS, QUESTION_PHRASINGS
 
 
 def prompts(count: int, phrasings: Sequence[str]) -> list[list[int]]:
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--repeated", action="store_true", help="ask what the chat has answered already: a copy-heavy task"
     )
-    parser.add_argument("--held-out", action="store_true", help="ask in the phrasing that training never saw")
+    parser.add_argument("--held-out", action="store_true", help="ask in phrasings that training never saw")
     parser.add_argument(
         "--onnxruntime", type=Path, metavar="DIRECTORY", help="beside onnxruntime-genai too; its models are kept there"
     )
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{torch.get_num_threads()} torch threads, torch {torch.__version__}, {options.dtype}, {options.prompts} prompts "
         f"in {wording} phrasings, {options.streams} at a time, {options.repetitions} repetitions"
     )
-    phrasings = [HELD_OUT_PHRASING] if options.held_out else QUESTION_PHRASINGS
+    phrasings = HELD_OUT_PHRASINGS if options.held_out else QUESTION_PHRASINGS
     questions = prompts(options.prompts, phrasings)
     systems: list[System] = []
     exported = None

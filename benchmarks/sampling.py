@@ -1,0 +1,123 @@
+"""Choosing tokens: rows x vocabulary x rule, beside torch's own multinomial and transformers' processors on the same logits.
+
+Logits are bfloat16 on the CPU unless ``--device`` says otherwise, normal with a spread as real models have it. The systems take
+turns, and every cell is the median of what they took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from rich.progress import track
+from rich.table import Table
+from transformers import (
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from benchmarks.report import Picture, Report, add_output
+from slipstream.sampling.choose import choose
+from slipstream.sampling.row import Row
+from slipstream.sampling.rule import SamplingRule
+
+CONTEXT_LENGTH = 1000
+RULES = {
+    "greedy": SamplingRule(),
+    "T = 1": SamplingRule(temperature=1.0, seed=5),
+    "T = 0.8, top-p 0.95": SamplingRule(temperature=0.8, top_p=0.95, seed=5),
+    "T = 1, repetition penalty 1.1": SamplingRule(temperature=1.0, repetition_penalty=1.1, seed=5),
+    "T = 1, top-k 50": SamplingRule(temperature=1.0, top_k=50, seed=5),
+}
+
+
+def processors_of(rule: SamplingRule) -> LogitsProcessorList:
+    """The same rule, but for its top-k, as transformers has it."""
+    processors = LogitsProcessorList()
+    if rule.repetition_penalty != 1:
+        processors.append(RepetitionPenaltyLogitsProcessor(rule.repetition_penalty))
+    if rule.temperature not in (0, 1):
+        processors.append(TemperatureLogitsWarper(rule.temperature))
+    if rule.top_p < 1:
+        processors.append(TopPLogitsWarper(rule.top_p))
+    return processors
+
+
+def systems(rule: SamplingRule, logits: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """What each system does with the logits."""
+    count, device = len(logits), logits.device
+    context = [index * 7 % 4000 for index in range(CONTEXT_LENGTH)]
+    rows = [Row(rule, CONTEXT_LENGTH + index, context) for index in range(count)]
+    ids = torch.tensor([context] * count, device=device)
+    processors = processors_of(rule)
+
+    def by_transformers() -> object:
+        scores = processors(ids, logits.float())
+        if rule.top_k:
+            scores = scores.masked_fill(scores < scores.topk(rule.top_k).values[:, -1:], -torch.inf)
+        if rule.temperature == 0:
+            return scores.argmax(dim=-1).tolist()
+        return scores.softmax(dim=-1).multinomial(1).tolist()
+
+    found: dict[str, Callable[[], object]] = {
+        "Slipstream": lambda: choose(logits, rows),
+        "transformers": by_transformers,
+    }
+    if rule.temperature:
+        found["softmax and multinomial alone"] = lambda: logits.float().softmax(dim=-1).multinomial(1).tolist()
+    return found
+
+
+def measured(calls: dict[str, Callable[[], object]], repetitions: int, device: str) -> dict[str, float]:
+    """Median milliseconds of each, taken in turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for repetition in range(repetitions + 1):
+        for name, call in calls.items():
+            if device != "cpu":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            call()
+            if repetition:  # the first warms up
+                times[name].append((time.perf_counter() - start) * 1e3)
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling", description=__doc__)
+    parser.add_argument("--vocabularies", type=int, nargs="+", default=[4096, 128_256])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--spread", type=float, default=2.5, help="standard deviation of the logits")
+    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--device", default="cpu", help="torch device of the logits")
+    add_output(parser)
+    options = parser.parse_args(arguments)
+    report = Report("sampling", __doc__ or "", options.output)
+    report.console.print(f"{torch.get_num_threads()} torch threads, torch {torch.__version__}, {options.device}")
+    table = Table(title="ms to choose, median")
+    for column in ("vocabulary", "rule", "rows", "Slipstream", "x greedy", "transformers", "multinomial alone"):
+        table.add_column(column, justify="left" if column == "rule" else "right")
+    cases = [(size, count) for size in options.vocabularies for count in options.rows]
+    for size, count in track(cases, "cases", console=report.console):
+        generator = torch.Generator().manual_seed(0)
+        logits = (torch.randn(count, size, generator=generator) * options.spread).bfloat16().to(options.device)
+        greedy = 0.0
+        for name, rule in RULES.items():
+            times = measured(systems(rule, logits), options.repetitions, options.device)
+            ours, theirs, alone = (
+                times.get(s) for s in ("Slipstream", "transformers", "softmax and multinomial alone")
+            )
+            greedy = ours if name == "greedy" and ours is not None else greedy
+            cells = (ours, (ours or 0.0) / greedy, theirs, alone)
+            table.add_row(f"{size:,}", name, str(count), *("" if value is None else f"{value:.2f}" for value in cells))
+        table.add_section()
+    report.show(table, Picture("rule", ("Slipstream", "transformers"), by="rows", bars=True, y_label="ms"))
+
+
+if __name__ == "__main__":
+    main()
