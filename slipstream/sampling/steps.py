@@ -16,8 +16,8 @@ RowsAt = Callable[[int], list[Row]]
 """The rows of a step, by its index: all of one rule, and alike but for their sequences and positions."""
 
 _LARGEST_OPEN = 16_384
-"""Tokens of a vocabulary whose noise is drawn for several steps together: that takes less time than looking, one row at a time,
-for the few tokens that need any."""
+"""Tokens of a vocabulary that is looked at whole: for so few it takes less time than finding out where to look. Noise is then
+drawn for several steps together."""
 _STEPS_AHEAD = 8
 
 
@@ -36,10 +36,11 @@ class Steps(Protocol):
 def steps_of(rows_at: RowsAt, vocabulary_size: int) -> Steps:
     """The steps whose rows these are."""
     first = rows_at(0)[0]
-    if is_plain_argmax(first):
-        return _Likeliest(rows_at)
-    if is_plain_draw(first) and vocabulary_size <= _LARGEST_OPEN:
-        return _Drawn(rows_at)
+    if vocabulary_size <= _LARGEST_OPEN:
+        if is_plain_argmax(first):
+            return _Likeliest(rows_at)
+        if is_plain_draw(first):
+            return _Drawn(rows_at)
     return _Any(rows_at)
 
 

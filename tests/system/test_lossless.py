@@ -16,7 +16,7 @@ from slipstream.client import Client, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
 from tests import tiny_models
 from training import corpus
-from training.dialogues import FOLLOW_UP_PHRASINGS, HELD_OUT_PHRASING, QUESTION_PHRASINGS
+from training.dialogues import FOLLOW_UP_PHRASINGS, HELD_OUT_PHRASINGS, QUESTION_PHRASINGS
 
 PROMPT_COUNT = 300
 END = 2
@@ -27,7 +27,7 @@ def embedded_prompts(count: int, seed: int) -> list[list[int]]:
     """Questions about symbols in every phrasing, as token ids under the chat template."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_directory("target"))
     rng = random.Random(seed)
-    phrasings = (*QUESTION_PHRASINGS, *FOLLOW_UP_PHRASINGS, HELD_OUT_PHRASING)
+    phrasings = (*QUESTION_PHRASINGS, *FOLLOW_UP_PHRASINGS, *HELD_OUT_PHRASINGS)
     entries = rng.sample(corpus.read(embedded_directory("target").parent / "symbols.jsonl"), count)
     return [
         tokenizer.encode(
