@@ -77,7 +77,7 @@ class System:
             self.verifier_proxies = [self._proxy_thread.open(free_address(), upstream) for upstream in verifiers]
             self.draft_proxy = self._proxy_thread.open(free_address(), draft)
             verifiers, draft = [proxy.address for proxy in self.verifier_proxies], self.draft_proxy.address
-        flags = ["--verifier", ",".join(verifiers), "--draft", draft]
+        flags = ["--verifier", ",".join(verifiers), "--draft", draft, "--learnt-directory", ""]
         # Patience for restarts on a busy machine; it decides when a turn fails, never what it says.
         flags += ["--draft-deadline-seconds", "5", "--verifier-patience-seconds", "120", "--drain-seconds", "1"]
         self._start("orchestrator", "orchestrator", self.orchestrator_address, flags)

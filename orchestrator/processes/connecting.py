@@ -9,6 +9,7 @@ from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
+from orchestrator.processes.learnt import LearntFile
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.rounds import Rounds
@@ -54,7 +55,15 @@ class Peers:
                 log.warning("no draft service yet: decoding plainly until it comes")
             elif (mismatch := pair.mismatch) is not None:
                 log.error("%s", mismatch)
+        self._go_on_learning(target, tasks)
         return pair
+
+    def _go_on_learning(self, target: ModelInfo, tasks: asyncio.TaskGroup) -> None:
+        directory = self._settings.learnt_path
+        if directory is not None:
+            learnt = LearntFile(directory, target, None if self.draft is None else self.draft.info)
+            learnt.load(self._knowledge)
+            tasks.create_task(learnt.keep(self._knowledge))
 
     async def close(self) -> None:
         """Give back what has been given up, then close the channels."""

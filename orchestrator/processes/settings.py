@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
+from platformdirs import user_cache_path
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -48,6 +50,11 @@ class OrchestratorSettings(BaseSettings):
         le=64,
         description="processes that share the port, the connections and the sessions: when one core is not enough",
     )
+    learnt_directory: str | None = Field(
+        None,
+        description="where to keep between starts how fast this machine and pair are and how often the draft is right; empty: "
+        "nowhere; left out: the user's cache",
+    )
     default_max_token_count: int = Field(512, ge=1, description="tokens a turn may generate unless a request says so")
     max_session_count: int = Field(
         4096, ge=1, description="sessions kept; one more is refused; several processes keep a share each"
@@ -60,6 +67,13 @@ class OrchestratorSettings(BaseSettings):
     verifier_patience_seconds: float = Field(30, gt=0, description="how long a turn waits for a lost verifier")
     drain_seconds: float = Field(30, ge=0, description="time that running turns get to end after SIGTERM")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe log line shown")
+
+    @property
+    def learnt_path(self) -> Path | None:
+        """Where to keep what is learnt."""
+        if self.learnt_directory is None:
+            return user_cache_path("slipstream", appauthor=False) / "learnt"
+        return Path(self.learnt_directory) if self.learnt_directory else None
 
     @property
     def verifier_addresses(self) -> list[str]:

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import accumulate
 from operator import mul
 
+from orchestrator.speculation.kept import Kept, Plain, check_shares, faded
 from orchestrator.speculation.proposal import Confidence
 
 WINDOW = 200
@@ -16,15 +17,21 @@ WINDOW = 200
 _POSITIONS = (1, 2, 3, 4, 6, 9, 16)
 """Tokens share an estimate from one of these positions to the next: later ones come up too seldom to have their own."""
 
+_KEPT_TOKENS = 200.0
+"""Drafted tokens that what was learnt before counts for, where it is of all tokens, and where it is of one sort of them."""
+_KEPT_TOKENS_OF_A_SORT = 20.0
+
 _PRIOR_WEIGHT = 6.0
 """Observations that what is known of others is worth."""
 
 
-class AcceptanceEstimate:
+class AcceptanceEstimate(Kept):
     """The odds that a draft token is accepted if all before it are, by its position in the proposal.
 
     A session's estimate leans on the pair's until it has seen enough itself; the pair's on an initial guess.
     """
+
+    KEPT = ("_accepted", "_tried", "_all_accepted", "_all_tried")
 
     def __init__(self, prior: AcceptanceEstimate | float, window: float = WINDOW) -> None:
         self._prior = prior
@@ -52,6 +59,14 @@ class AcceptanceEstimate:
             self._accepted[bucket] += position < accepted
         if isinstance(self._prior, AcceptanceEstimate):
             self._prior.observe(drafted, accepted)
+
+    def take(self, state: Plain) -> None:
+        """Go on from counts. NotKeptError."""
+        super().take(state)
+        check_shares([*self._accepted, self._all_accepted], [*self._tried, self._all_tried])
+        total = self._all_tried
+        self._accepted, self._tried = (faded(counts, total, _KEPT_TOKENS) for counts in (self._accepted, self._tried))
+        self._all_accepted, self._all_tried = faded([self._all_accepted, self._all_tried], total, _KEPT_TOKENS)
 
     @property
     def mean(self) -> float:
@@ -88,13 +103,15 @@ _LOGPROBS = (-3.0, -1.5, -0.7, -0.3, -0.1, -0.03, -0.005)
 _MARGINS = (0.1, 0.3, 0.6, 1.0, 1.7, 3.0, 6.0)
 
 
-class Calibration:
+class Calibration(Kept):
     """The odds that a draft token is accepted, given how sure the draft is of it.
 
     A draft's own log-probability is not those odds: it may be over- or underconfident, and at a temperature its token
     depends on noise that the target shares. So tokens are sorted by log-probability and margin, and what came of each
     sort is counted.
     """
+
+    KEPT = ("_accepted", "_tried")
 
     def __init__(self, window: float = 20 * WINDOW) -> None:
         self._keep = 1 - 1 / window
@@ -108,6 +125,14 @@ class Calibration:
             cell = _cell(confidence)
             self._tried[cell] = self._tried[cell] * self._keep + 1
             self._accepted[cell] = self._accepted[cell] * self._keep + (position < accepted)
+
+    def take(self, state: Plain) -> None:
+        """Go on from counts. NotKeptError."""
+        super().take(state)
+        check_shares(self._accepted, self._tried)
+        for cell, total in enumerate(self._tried):
+            counts = [self._accepted[cell], total]
+            self._accepted[cell], self._tried[cell] = faded(counts, total, _KEPT_TOKENS_OF_A_SORT)
 
     def survivals(self, confidences: Sequence[Confidence], fallback: Sequence[float]) -> list[float]:
         """As `AcceptanceEstimate.survivals`; ``fallback`` is that estimate, for sorts that have hardly been seen."""

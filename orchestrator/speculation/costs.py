@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.speculation.plan import Regime
+from orchestrator.speculation.kept import Kept, NotKeptError, Plain, faded, number
+from orchestrator.speculation.plan import Overlap, Regime
 
 Floats = NDArray[np.float64]
 
@@ -22,6 +23,9 @@ LONGEST_WEIGHED = 64
 
 _OWN = np.arange(LONGEST_WEIGHED + 2, dtype=np.float64)
 _TABLE_USES = 16
+
+_KEPT_COUNT = 4.0
+"""Observations that a mean from before counts for."""
 
 _HICCUP = 4.0
 """A time above so many times the mean is a machine's hiccup and not its speed."""
@@ -41,6 +45,21 @@ class Average:
         """The mean; 0 if nothing is known."""
         return 0.0 if self._value is None else self._value
 
+    @property
+    def count(self) -> float:
+        """Observations, those forgotten too."""
+        return self._count
+
+    def state(self) -> list[Plain]:
+        """The mean and of how many observations."""
+        return [self.value, self._count]
+
+    def take(self, state: Plain) -> None:
+        """Go on from a mean. NotKeptError."""
+        if not isinstance(state, list) or len(state) != 2:
+            raise NotKeptError("a mean is its value and its count")
+        self._value, self._count = number(state[0]), min(number(state[1]), _KEPT_COUNT)
+
     def observe(self, value: float, share: float = 1.0) -> None:
         """One observation, or a ``share`` of one."""
         first, self._count = not self._count, self._count + share
@@ -52,7 +71,7 @@ class Average:
         self._value += weight * (counted - self._value)
 
 
-class ByRegime:
+class ByRegime(Kept):
     """A mean for each regime; where one has not been seen, that of all."""
 
     def __init__(self) -> None:
@@ -63,13 +82,43 @@ class ByRegime:
         """The mean in a regime, or in all."""
         return (self._each.get(regime, self._all) if regime is not None else self._all).value
 
+    @property
+    def count(self) -> float:
+        """Observations in all."""
+        return self._all.count
+
     def observe(self, value: float, regime: Regime, share: float = 1.0) -> None:
         """One observation, or a ``share`` of one."""
         self._all.observe(value, share)
         self._each.setdefault(regime, Average(ceiling=_HICCUP)).observe(value, share)
 
+    def state(self) -> dict[str, Plain]:
+        """By the regimes' names."""
+        each = {_name(regime): mean.state() for regime, mean in self._each.items()}
+        return {"all": self._all.state(), **each}
 
-class StepTimeCurve:
+    def take(self, state: Plain) -> None:
+        """Go on from means. NotKeptError."""
+        if not isinstance(state, dict) or "all" not in state:
+            raise NotKeptError("means are by regime, and one of all")
+        for name, mean in state.items():
+            known = self._all if name == "all" else self._each.setdefault(_regime(name), Average(ceiling=_HICCUP))
+            known.take(mean)
+
+
+def _name(regime: Regime) -> str:
+    return f"{regime.way.value if regime.way is not None else 'plain'} {regime.load}"
+
+
+def _regime(name: str) -> Regime:
+    try:
+        way, load = name.split()
+        return Regime(None if way == "plain" else Overlap(way), int(load))
+    except ValueError as error:
+        raise NotKeptError(f"no regime is called {name!r}") from error
+
+
+class StepTimeCurve(Kept):
     """A model's step time by the tokens in the step: profiled at start, kept current by what steps really take.
 
     Between the profiled token counts it is linear; a measured step moves the whole curve near it.
@@ -106,6 +155,19 @@ class StepTimeCurve:
         self._counts.insert(index, token_count)
         self._times.insert(index, Average(ceiling=_HICCUP))
 
+    def state(self) -> dict[str, Plain]:
+        """Means by token count."""
+        return {str(count): time.state() for count, time in zip(self._counts, self._times, strict=True)}
+
+    def take(self, state: Plain) -> None:
+        """Go on from means. NotKeptError."""
+        if not isinstance(state, dict) or not all(count.isdecimal() for count in state):
+            raise NotKeptError("step times are by token count")
+        self._counts = sorted(map(int, state))
+        self._times = [Average(ceiling=_HICCUP) for _ in self._counts]
+        for count, time in zip(self._counts, self._times, strict=True):
+            time.take(state[str(count)])
+
     def at(self, token_count: float) -> float:
         """Expected seconds of a step; 0 if nothing is known. More tokens never take less."""
         return float(self.table(np.array([token_count]))[0])
@@ -122,9 +184,11 @@ class StepTimeCurve:
         return table
 
 
-class VerifyCosts:
+class VerifyCosts(Kept):
     """Of verification: the step, and what surrounds it (network, queue). Steps beside a draft at work are kept apart:
     where the two share processors they take longer."""
+
+    KEPT = ("alone", "beside", "around", "_own", "_in_step")
 
     def __init__(self) -> None:
         self.alone = StepTimeCurve()
@@ -155,6 +219,11 @@ class VerifyCosts:
             return
         self._own.observe(own, regime, share)
         self._in_step.observe(max(own, in_step), regime, share)
+
+    @property
+    def observation_count(self) -> float:
+        """Of verifications."""
+        return self.around.count
 
     def share(self, regime: Regime) -> float:
         """How many times a session's own tokens a step has. Others weigh as it does: what one finds worth its while all do,
@@ -190,9 +259,11 @@ class VerifyCosts:
         return self.curve(regime).table(own * self.share(regime)) + self.around.at(regime)
 
 
-class DraftCosts:
+class DraftCosts(Kept):
     """Of proposals: a step by its rows, those of all branches of all sessions, and what surrounds the steps. Steps beside a
     verification are kept apart, as its own are."""
+
+    KEPT = ("_alone", "_beside", "around")
 
     def __init__(self) -> None:
         self._alone = StepTimeCurve(smallest=1)
@@ -236,8 +307,10 @@ class DraftCosts:
         return self.around.at(regime) + steps * self.alone.at(rows)
 
 
-class HitRates:
+class HitRates(Kept):
     """The odds that one of a request's first n branches comes true, learnt from which one it was."""
+
+    KEPT = ("_hits", "_misses")
 
     def __init__(self) -> None:
         self._keep = 0.995
@@ -253,6 +326,11 @@ class HitRates:
             self._fade()
             self._misses += min(1.0, branches / _MOST_BRANCHES)
 
+    def take(self, state: Plain) -> None:
+        """Go on from counts. NotKeptError."""
+        super().take(state)
+        *self._hits, self._misses = faded([*self._hits, self._misses], sum(self._hits) + self._misses, _KEPT_HITS)
+
     def _fade(self) -> None:
         self._hits = [hits * self._keep for hits in self._hits]
         self._misses *= self._keep
@@ -263,3 +341,5 @@ class HitRates:
 
 
 _MOST_BRANCHES = 16
+_KEPT_HITS = 20.0
+"""Requests that what was learnt before counts for."""

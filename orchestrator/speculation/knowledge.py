@@ -9,6 +9,7 @@ from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.common import CommonWay
 from orchestrator.speculation.corrections import Corrections
 from orchestrator.speculation.costs import Average, DraftCosts, HitRates, VerifyCosts
+from orchestrator.speculation.kept import Kept, NotKeptError, Plain
 from orchestrator.speculation.load import Loaded
 from orchestrator.speculation.ngrams import SharedHistory
 from orchestrator.speculation.sharpening import Sharpening
@@ -26,15 +27,18 @@ class VerifierKnowledge(Loaded):
         self.budget = VerifyBudget(self.costs)
 
 
-class PairKnowledge(Loaded):
+class PairKnowledge(Loaded, Kept):
     """What all sessions of a pair learn together. A draft takes the rows of all of them into one step."""
+
+    KEPT = ("drafting", "acceptance", "ngram_acceptance", "calibration", "hits", "sharpening")
 
     def __init__(self, history: SharedHistory | None = None) -> None:
         """``history`` if sessions may propose what others said."""
         super().__init__()
         self.history = history
-        self.verifiers: defaultdict[str, VerifierKnowledge] = defaultdict(VerifierKnowledge)
+        self.verifiers: defaultdict[str, VerifierKnowledge] = defaultdict(self._new_verifier)
         """By address."""
+        self._verifier_state: Plain | None = None
         self.drafting = DraftCosts()
         self.common = CommonWay()
         self.turn_length = Average()
@@ -46,6 +50,34 @@ class PairKnowledge(Loaded):
         self.hits = HitRates()
         self.sharpening = Sharpening()
         self.corrections = Corrections()
+
+    @property
+    def observation_count(self) -> float:
+        """Of verifications since this process began."""
+        return sum(known.costs.observation_count for known in self.verifiers.values())
+
+    def state(self) -> dict[str, Plain]:
+        """What has been learnt, of all verifiers that of the one that has been asked most."""
+        costs = [known.costs for known in self.verifiers.values()]
+        verifying = max(costs, key=lambda each: each.observation_count, default=VerifyCosts())
+        return {**super().state(), "verifying": verifying.state()}
+
+    def take(self, state: Plain) -> None:
+        """Begin with what another process has learnt; also of verifiers yet to come. NotKeptError, and then nothing of this may
+        be used any more."""
+        if not isinstance(state, dict) or "verifying" not in state:
+            raise NotKeptError("nothing is said of verifying")
+        super().take({name: value for name, value in state.items() if name != "verifying"})
+        VerifyCosts().take(state["verifying"])
+        self._verifier_state = state["verifying"]
+        for known in self.verifiers.values():
+            known.costs.take(state["verifying"])
+
+    def _new_verifier(self) -> VerifierKnowledge:
+        known = VerifierKnowledge()
+        if self._verifier_state is not None:
+            known.costs.take(self._verifier_state)
+        return known
 
     @property
     def running_count(self) -> int:

@@ -59,7 +59,7 @@ def up(
     draft_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50053",
 ) -> None:
     """Run the three services here until Ctrl-C."""
-    settings = PairSettings(target=target, draft=draft, device=device, dtype=dtype)
+    settings = PairSettings(target=target, draft=draft, device=device, dtype=dtype, keeps_learnt=True)
     with _serving(settings, orchestrator=orchestrator_address, verifier=verifier_address, draft=draft_address) as local:
         for name, service in local.services.items():
             progress.print(f"{name:>12}  {service.address}  log {service.log}")
@@ -91,7 +91,7 @@ def chat(
     if not local:
         _converse(address, options)
         return
-    with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
+    with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype, keeps_learnt=True)) as services:
         _converse(services.orchestrator_address, options)
 
 

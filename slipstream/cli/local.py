@@ -53,6 +53,8 @@ class PairSettings:
     draft_flags: Sequence[str] = ()
     orchestrator_flags: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    keeps_learnt: bool = False
+    """Whether the orchestrator goes on from what it has learnt of the pair before, in the user's cache, and keeps it there."""
 
 
 def free_address() -> str:
@@ -206,6 +208,7 @@ class LocalServices:
     def start_orchestrator(self) -> Service:
         """Start the orchestrator."""
         flags = ["--verifier", self.verifier_address, "--draft", self.draft_address]
+        flags += [] if self.settings.keeps_learnt else ["--learnt-directory", ""]
         return self._start(
             "orchestrator", "orchestrator", self.orchestrator_address, [*flags, *self.settings.orchestrator_flags]
         )

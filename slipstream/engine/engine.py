@@ -13,7 +13,7 @@ import torch
 from slipstream.engine.errors import OutOfPagesError, UnsupportedModelError
 from slipstream.engine.model import Model
 from slipstream.engine.pages import PADDING_PAGE, PagePool
-from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, Padding, Segment, build_plan
+from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, Segment, build_plan
 from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
@@ -31,6 +31,10 @@ _PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 
 _PROFILE_TRIALS = 2
 """Of each count, once its time has settled."""
+
+_WARMED_LENGTHS = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
+_WARMED_COUNTS = (8, 16, 24, 32)
+"""Sequences so long, and forwards of so many of their tokens, are common soon after the profile's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,27 @@ class Engine:
         self.step_count = 0  # of steps that served
         self.step_times = points
         return points
+
+    def warm(self, seconds: float) -> None:
+        """Run the shapes of longer chats until they take as long as they will, in about ``seconds`` at most. Leaves nothing
+        behind."""
+        give_up = time.monotonic() + seconds
+        sequence, rule, served = Sequence("warm"), SamplingRule(), self.step_count
+        for length in _WARMED_LENGTHS:
+            counts = (1,) if self.runs_on else _WARMED_COUNTS
+            if not self.model.settled_after or length + max(counts) > self.context_length:
+                break
+            self.cache.extend(sequence, [0] * (length - len(sequence)))
+            self.step([Append(sequence, len(sequence), 1, rule)])
+            for count in counts:
+                for _ in range(self.model.settled_after):
+                    if time.monotonic() > give_up:
+                        break
+                    self.cache.extend(sequence, [0] * count)
+                    self.steps([Append(sequence, count, count, rule, drafting=self.runs_on)], 8 if self.runs_on else 1)
+                    self.cache.truncate(sequence, length)
+        self.cache.release(sequence)
+        self.step_count = served
 
     def give_back(self, sequence: Sequence) -> None:
         """A sequence is gone: its pages are others', its structure's matcher too."""

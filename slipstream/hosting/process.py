@@ -34,6 +34,9 @@ from slipstream.wire.v1 import model_pb2_grpc
 
 log = logging.getLogger(__name__)
 
+_WARM_SECONDS = 4.0
+"""Before a service says it is healthy: what is not warm by then gets warm as it serves."""
+
 AddService = Callable[[EngineHost[Any], ModelServiceSettings, Server, ModelService], None]
 
 
@@ -90,6 +93,7 @@ async def _serve(
         engine = _load(settings, name, padding)
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
         step_times.extend(engine.profile(profile_seconds))
+        engine.warm(_WARM_SECONDS)
         return engine
 
     host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits())

@@ -116,3 +116,28 @@ def test_a_recording_that_does_not_run_gives_way_to_the_forward(caplog: pytest.L
     assert captured(plan(8)).tolist() == [8.0]
     assert captured(plan(9)).tolist() == [9.0]
     assert forward.count == before + 2
+
+
+def test_a_warm_engine_records_nothing_while_it_serves_a_longer_chat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    engine = Engine(TransformersModel.load(str(saved), device="cpu", dtype="bfloat16"), kv_memory_mib=8)
+    engine.warm(60)
+    assert engine.step_count == 0 and engine.pool.counts().held == engine.pool.counts().cached == 0
+    recorded: list[object] = []
+
+    def record(*arguments: object, **options: object) -> None:
+        recorded.append(arguments)
+        raise RuntimeError("nothing is recorded any more")
+
+    monkeypatch.setattr(torch.jit, "trace", record)
+    sequence, rule = Sequence("chat"), SamplingRule()
+    engine.cache.extend(sequence, list(range(5, 205)))
+    engine.step([Append(sequence, 200, 1, rule)])
+    for count in (9, 9, 9, 9, 17, 17, 17, 1, 1, 1):
+        engine.cache.extend(sequence, list(range(5, 5 + count)))
+        engine.step([Append(sequence, count, count, rule)])
+    assert not recorded
+    engine.cache.release(sequence)
+    engine.pool.check()

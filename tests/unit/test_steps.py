@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -56,7 +58,14 @@ def test_only_a_coupled_row_that_nothing_changes_or_cuts_is_a_plain_draw() -> No
     assert is_plain_draw(Row(PLAIN, 5))
     ratio = SamplingRule(temperature=0.7, acceptance=Acceptance.RATIO)
     assert not is_plain_draw(Row(ratio, 5, drafting=True))
-    for change in ({"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.9}):
+    cuts: list[dict[str, float]] = [
+        {"temperature": 0.0},
+        {"top_k": 3},
+        {"top_p": 0.9},
+        {"min_p": 0.1},
+        {"typical_p": 0.9},
+    ]
+    for change in cuts:
         assert not is_plain_draw(Row(SamplingRule(**{"temperature": 0.7, **change}), 5)), change
-    for change in ({"banned_token_ids": (1,)}, {"logit_bias": ((1, 1.0),)}, {"presence_penalty": 0.5}):
-        assert not is_plain_draw(Row(SamplingRule(temperature=0.7, **change), 5)), change
+    for rule in (replace(PLAIN, banned_token_ids=(1,)), replace(PLAIN, logit_bias=((1, 1.0),))):
+        assert not is_plain_draw(Row(rule, 5))
