@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +48,9 @@ SKIPPED = re.compile(
 
 SIGNATURE = re.compile(r"^[\w.]+\(.*\)( *-+> *.*)?$")
 INLINE_SIGNATURE = re.compile(r"^[\w.]+\([^)]*\)\s*(-+>\s*[\w\[\], .|]+?)?\s*(--|:)\s*")
+FRAGMENT = re.compile(r"^[(\[]|^(async )?\w+\([^)]*\)$|^use module\.|^the module is")
+"""The rest of a signature, or of another paragraph, not prose."""
+INTERVAL = re.compile(r"\[[^\[\]()]*\)")
 MAX_ANSWER_CHARACTERS = 200
 
 
@@ -58,6 +62,11 @@ class Entry:
     answer: str
 
 
+def _closes_more_than_it_opens(text: str) -> bool:
+    text = INTERVAL.sub("", text)
+    return text.count(")") > text.count("(")
+
+
 def first_paragraph(docstring: str) -> str | None:
     """The docstring's first paragraph of prose on one line, cut at a sentence end; None where there is none."""
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
@@ -65,7 +74,7 @@ def first_paragraph(docstring: str) -> str | None:
         while lines and SIGNATURE.match(lines[0].strip()):
             lines.pop(0)
         text = INLINE_SIGNATURE.sub("", " ".join(" ".join(lines).split()))
-        if len(text) < 12 or text.startswith(">"):
+        if len(text) < 12 or text.startswith(">") or FRAGMENT.match(text) or _closes_more_than_it_opens(text):
             continue
         answer = ""
         for sentence in re.split(r"(?<=[.!?])\s+", text):
@@ -83,15 +92,20 @@ def _public_members(owner: Any, *, only_own: bool) -> list[tuple[str, Any]]:
     return [(name, member) for name, member in sorted(members.items()) if not name.startswith("_")]
 
 
-def _module_names(module: ModuleType) -> set[str] | None:
-    exported = getattr(module, "__all__", None)
-    return set(exported) if exported is not None else None
+def _exported(module: ModuleType) -> list[tuple[str, Any]] | None:
+    """What a module says is public, if it does; asking for a name may load it."""
+    names = getattr(module, "__all__", None)
+    return (
+        None if names is None else [(name, getattr(module, name)) for name in sorted(names) if not name.startswith("_")]
+    )
 
 
 def _document(entries: dict[str, str], symbol: str, member: Any) -> None:
     docstring = inspect.getdoc(member)
-    if docstring is None or not (callable(member) or inspect.isdatadescriptor(member)):
+    if docstring is None or not (callable(member) or inspect.isdatadescriptor(member) or inspect.ismodule(member)):
         return
+    if str(getattr(member, "__module__", None) or "builtins").split(".")[0] not in sys.stdlib_module_names:
+        return  # another library has put it there
     if SKIPPED.match(symbol) or (isinstance(member, type) and docstring == inspect.getdoc(object)):
         return
     answer = first_paragraph(docstring)
@@ -100,7 +114,7 @@ def _document(entries: dict[str, str], symbol: str, member: Any) -> None:
 
 
 def collect() -> list[Entry]:
-    """Every documented public symbol of the chosen modules, named the way it is imported (``os.path.join``)."""
+    """The chosen modules and each of their documented public symbols, named the way it is imported (``os.path.join``)."""
     entries: dict[str, str] = {}
     for name, member in _public_members(builtins, only_own=False):
         if not (isinstance(member, type) and issubclass(member, BaseException)) and name not in (
@@ -113,9 +127,10 @@ def collect() -> list[Entry]:
             _document(entries, f"{kind.__name__}.{name}", member)
     for module_name in MODULES:
         module = importlib.import_module(module_name)
-        exported = _module_names(module)
-        for name, member in _public_members(module, only_own=True):
-            if inspect.ismodule(member) or (exported is not None and name not in exported):
+        exported = _exported(module)
+        _document(entries, module_name, module)
+        for name, member in exported or _public_members(module, only_own=True):
+            if inspect.ismodule(member):
                 continue
             if exported is None and str(getattr(member, "__module__", module_name)).split(".")[0].lstrip("_") not in (
                 module_name.split(".")[0],

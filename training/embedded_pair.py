@@ -1,7 +1,8 @@
 """Train the embedded pair: ``python -m training.embedded_pair all --out slipstream/embedded``.
 
 Four steps, each runnable alone: ``corpus`` (read the docstrings), ``tokenizer`` (byte-level BPE), ``target`` (next-token
-cross-entropy on the answers) and ``draft`` (distilled from the target's distributions). About half an hour on two cores.
+cross-entropy on the answers) and ``draft`` (distilled from the target's distributions). An hour and a half on two
+quiet cores.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training import corpus
-from training.dialogues import HELD_OUT_PHRASING, SYSTEM_PROMPT, Dialogue, draw_pass
+from training.dialogues import HELD_OUT_PHRASINGS, SYSTEM_PROMPTS, Dialogue, draw_pass
 
 VOCABULARY_SIZE = 4096
 CONTEXT_LENGTH = 2048
@@ -42,8 +43,8 @@ class Recipe:
     seed: int = 0
 
 
-TARGET_RECIPE = Recipe(passes=32, peak_learning_rate=2e-3, batch_tokens=1024)
-DRAFT_RECIPE = Recipe(passes=40, peak_learning_rate=2e-3, batch_tokens=1024)
+TARGET_RECIPE = Recipe(passes=40, peak_learning_rate=2e-3, batch_tokens=2048)
+DRAFT_RECIPE = Recipe(passes=36, peak_learning_rate=2e-3, batch_tokens=2048)
 
 
 def train_tokenizer(entries: list[corpus.Entry], out: Path) -> None:
@@ -59,7 +60,7 @@ def train_tokenizer(entries: list[corpus.Entry], out: Path) -> None:
     )
     rng = random.Random(0)
     texts = [m["content"] for _ in range(3) for d in draw_pass(entries, rng) for m in d]
-    texts += ["system\nuser\nassistant\n", SYSTEM_PROMPT, HELD_OUT_PHRASING]
+    texts += ["system\nuser\nassistant\n", *SYSTEM_PROMPTS, *HELD_OUT_PHRASINGS]
     tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -1,12 +1,15 @@
-"""Ask the embedded pair about sampled symbols in the held-out phrasing: exact answers, and acceptance for each position.
+"""Chats with the embedded pair in phrasings that training never saw: exact answers and acceptance, by turn and by phrasing.
 
-The questions go through the three real services, as a client would send them.
+The questions go through the three real services, as a client would send them; a chat's later turns follow on the pair's own
+answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import track
@@ -16,18 +19,30 @@ from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Result, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
 from training import corpus
-from training.dialogues import held_out_question
+from training.dialogues import HELD_OUT_PHRASINGS, held_out_question
 
 console = Console()
 
 
-def ask(client: Client, entries: list[corpus.Entry], settings: Settings) -> list[Result]:
-    """One conversation of one question for each entry."""
-    results = []
-    for entry in track(entries, f"temperature {settings.temperature:g}", console=console):
-        messages = [(m["role"], m["content"]) for m in held_out_question(entry)]
-        results.append(client.answer(messages, settings).wait())
-    return results
+@dataclass(frozen=True)
+class Asked:
+    """A question of a chat and what came back."""
+
+    turn: int
+    phrasing: str
+    exact: bool
+    result: Result
+
+
+def chat(client: Client, entries: Sequence[corpus.Entry], settings: Settings, rng: random.Random) -> list[Asked]:
+    """One chat with a question about each entry."""
+    asked = []
+    with client.chat(settings=settings) as session:
+        for turn, entry in enumerate(entries, 1):
+            phrasing = rng.choice(HELD_OUT_PHRASINGS)
+            result = session.send(held_out_question(entry, phrasing)[0]["content"]).wait()
+            asked.append(Asked(turn, phrasing, result.text == entry.answer, result))
+    return asked
 
 
 def acceptance_by_position(results: list[Result]) -> list[float]:
@@ -46,31 +61,50 @@ def acceptance(results: list[Result]) -> float:
     return sum(r.accepted_token_count for r in results) / sum(r.draft_token_count for r in results)
 
 
+def _row(asked: list[Asked]) -> tuple[str, ...]:
+    results = [question.result for question in asked]
+    rounds = sum(result.draft_count for result in results)
+    return (
+        str(len(asked)),
+        f"{sum(question.exact for question in asked) / len(asked):.1%}",
+        f"{acceptance(results):.3f}",
+        " ".join(f"{share:.2f}" for share in acceptance_by_position(results)),
+        f"{1 + sum(result.accepted_token_count for result in results) / rounds:.2f}",
+    )
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=500, help="symbols to sample")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--chats", type=int, default=100, help="chats to hold at each temperature")
+    parser.add_argument("--turns", type=int, default=16, help="questions of each")
+    parser.add_argument("--seed", type=int, default=1, help="of what is asked")
     parser.add_argument("--draft-length", type=int, default=5, help="draft tokens a round")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32")
     options = parser.parse_args()
     entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
-    sample = random.Random(options.seed).sample(entries, options.count)
-    table = Table(title=f"{options.count} of {len(entries)} symbols, held-out phrasing, {options.dtype}")
-    for column in ("temperature", "exact answers", "acceptance", "by position", "mean acceptance length"):
-        table.add_column(column, justify="right")
+    title = f"{options.chats} chats of {options.turns} questions, held-out phrasings, {options.dtype}"
+    table = Table(title=title)
+    for column in ("temperature", "questions", "count", "exact answers", "acceptance", "by position", "mean length"):
+        table.add_column(column, justify="left" if column == "questions" else "right")
     with LocalServices(PairSettings(dtype=options.dtype)) as local, Client(local.orchestrator_address) as client:
         for temperature in (0.0, 0.8):
-            results = ask(client, sample, Settings(temperature=temperature, seed=1, draft_length=options.draft_length))
-            exact = sum(result.text == entry.answer for result, entry in zip(results, sample, strict=True))
-            drafts = sum(result.draft_count for result in results)
-            table.add_row(
-                f"{temperature:g}",
-                f"{exact / len(sample):.1%}",
-                f"{acceptance(results):.3f}",
-                " ".join(f"{share:.2f}" for share in acceptance_by_position(results)),
-                f"{1 + sum(r.accepted_token_count for r in results) / drafts:.2f}",
-            )
+            settings = Settings(temperature=temperature, seed=1, draft_length=options.draft_length)
+            rng = random.Random(options.seed)
+            asked = [
+                question
+                for _ in track(range(options.chats), f"temperature {temperature:g}", console=console)
+                for question in chat(client, rng.sample(entries, options.turns), settings, rng)
+            ]
+            rows = {"all": asked}
+            for turn in sorted({1, (options.turns + 1) // 2, options.turns}):
+                rows[f"turn {turn}"] = [question for question in asked if question.turn == turn]
+            for phrasing in HELD_OUT_PHRASINGS:
+                rows[phrasing.format("X")] = [question for question in asked if question.phrasing == phrasing]
+            for name, questions in rows.items():
+                if questions:
+                    table.add_row(f"{temperature:g}", name, *_row(questions))
+            table.add_section()
     console.print(table)
 
 
