@@ -40,9 +40,11 @@ class BlockedLogits:
 
     def tokens(self, tokens: Ints) -> Floats32:
         """Each row's logits of its own tokens ``[rows, n]``; -inf for ids past the vocabulary."""
-        inside = torch.from_numpy(np.minimum(tokens, self.vocabulary_size - 1)).to(self.logits.device)
-        values: Floats32 = self.logits.gather(1, inside).float().cpu().numpy()
-        values[tokens >= self.vocabulary_size] = -np.inf
+        inside = tokens if self._rest is None else np.minimum(tokens, self.vocabulary_size - 1)
+        picked = self.logits.gather(1, torch.from_numpy(inside).to(self.logits.device))
+        values: Floats32 = picked.float().cpu().numpy()
+        if inside is not tokens:
+            values[tokens >= self.vocabulary_size] = -np.inf
         return values
 
     def blocks(self, rows: Ints, blocks: Ints) -> Floats32:
@@ -85,7 +87,8 @@ def sum_of_blocks(values: torch.Tensor) -> float:
     """
     end = len(values) // BLOCK * BLOCK
     sums = values[:end].view(-1, BLOCK).sum(dim=-1).cpu().numpy()
-    return float(sums.sum(dtype=np.float64)) + float(values[end:].sum())
+    total = float(sums.sum(dtype=np.float64))
+    return total + float(values[end:].sum()) if end < len(values) else total
 
 
 def _filled_up(rest: torch.Tensor) -> torch.Tensor | None:

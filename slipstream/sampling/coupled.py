@@ -15,13 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from slipstream.sampling.blocks import BlockedLogits, Floats32, sum_of_blocks, tokens_of
-from slipstream.sampling.noise import BLOCK, Floats, Ints, arrivals, beginnings
+from slipstream.sampling.noise import BLOCK, Floats, Ints, all_arrivals, arrivals, beginnings
 from slipstream.sampling.row import Choice
+
+LARGEST_OPEN = 8192
+"""Tokens of a vocabulary that is looked at whole, in few rows: for so few it takes less time than finding out where to look."""
+_MOST_OPEN_ROWS = 2
 
 _SLACK = 0.1
 """In scores: blocks that may come so near to the best are opened too, so that a near tie is seen to be one."""
@@ -77,16 +82,15 @@ def _reject(race: _Race, winners: list[_Winner], likelier: _Likelier, cuts: Sequ
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Some of a row's tokens: their ``values`` are logits, their ``scores`` these over the temperature plus noise."""
+    """Some rows' tokens ``[n, width]``: their ``values`` are logits, their ``scores`` these over the temperature plus noise.
 
+    ``rows[i]`` says whose they are; ascending.
+    """
+
+    rows: Ints
     tokens: Ints
     values: Floats32
     scores: Floats
-
-    def part(self, rows: Ints, row: int) -> _Seen:
-        """What is one row's, flat; ``rows`` ascend."""
-        inside = slice(int(np.searchsorted(rows, row)), int(np.searchsorted(rows, row, side="right")))
-        return _Seen(self.tokens[inside].reshape(-1), self.values[inside].reshape(-1), self.scores[inside].reshape(-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,11 @@ class _Winner:
     value: float
     score: float
     next_score: float
+
+    def against(self, other: _Winner) -> _Winner:
+        """The better of two of one row."""
+        better, worse = (self, other) if self.score >= other.score else (other, self)
+        return _Winner(better.token, better.value, better.score, max(better.next_score, worse.score))
 
 
 class _Race:
@@ -110,46 +119,29 @@ class _Race:
         positions: Sequence[int],
         slack: float,
     ) -> None:
-        self._logits, self._seeds, self._positions, self._slack = logits, seeds, positions, slack
-        self._temperatures = np.array([[cut.temperature] for cut in cuts], dtype=np.float32)
-        self._beginnings = beginnings(seeds, positions, logits.block_count)
-        self._first_tokens = np.arange(logits.block_count) * BLOCK + self._beginnings.place
-        self._first_values = logits.tokens(self._first_tokens)
-        self._first_scores = self._first_values / self._temperatures - np.log(self._beginnings.first)
-        self._bounds = logits.maxima / self._temperatures - np.log(self._beginnings.second)
-        """What a block's other tokens reach at most."""
+        temperatures = np.array([[cut.temperature] for cut in cuts], dtype=np.float32)
+        if logits.vocabulary_size <= LARGEST_OPEN and len(cuts) <= _MOST_OPEN_ROWS:
+            self._scores: _Scores = _AllScores(logits, temperatures, seeds, positions)
+        else:
+            self._scores = _FewScores(logits, temperatures, seeds, positions, slack)
         self.largest = logits.maxima.max(axis=1)
         self.top_k_floors = _top_k_floors(logits, [cut.top_k for cut in cuts])
         with np.errstate(divide="ignore"):
             depths = [cut.temperature for cut in cuts] * np.log([cut.min_p for cut in cuts])
         self.lowest: Floats = np.maximum(self.top_k_floors, self.largest + depths)
         """Of each row: lower logits are cut off."""
-        self._seen: dict[int, tuple[_Seen, ...]] = {}
+        self._seen: dict[int, list[_Seen]] = {}
 
     def run(self, rows: Sequence[int]) -> list[_Winner]:
         """Each row's winner."""
         at = np.array(rows)
-        lowest = self.lowest[at, None]
-        firsts = np.where(self._first_values[at] < lowest, -np.inf, self._first_scores[at])
-        bounds = np.where(self._logits.maxima[at] < lowest, -np.inf, self._bounds[at])
-        known = firsts.max(axis=1)
-        # The block that can reach most, and then those that still can reach more than the best found there: where one token is
-        # by far the likeliest the first alone will do.
-        every = np.arange(len(at))
-        most = bounds.argmax(axis=1)
-        promising = (bounds[every, most] > known - self._slack).nonzero()[0]
-        before = self._open(at, promising, most[promising])
-        known[promising] = np.maximum(known[promising], before.scores.max(axis=1, initial=-np.inf))
-        bounds[promising, most[promising]] = -np.inf
-        opened, blocks = (bounds > known[:, None] - self._slack).nonzero()
-        after = self._open(at, opened, blocks)
-        firsts[promising, most[promising]] = firsts[opened, blocks] = -np.inf  # they are among the opened
-        winners = []
-        for index, row in enumerate(rows):
-            unopened = _Seen(self._first_tokens[row], self._first_values[row], firsts[index])
-            self._seen[row] = unopened, before.part(promising, index), after.part(opened, index)
-            winners.append(_best_of(self._seen[row]))
-        return winners
+        groups = self._scores.look(at, self.lowest[at])
+        self._seen.update(dict.fromkeys(rows, groups))
+        winners: dict[int, _Winner] = {}
+        for seen in groups:
+            for row, winner in zip(seen.rows.tolist(), _best(seen), strict=True):
+                winners[row] = winners[row].against(winner) if row in winners else winner
+        return [winners[row] for row in rows]
 
     def exclude(self, row: int, value: float) -> None:
         """Throw out the tokens of a row with this logit or a lower one."""
@@ -157,34 +149,101 @@ class _Race:
 
     def candidates(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
         """The best tokens of a row that were looked at and their scores, best first."""
-        scores = np.concatenate([seen.scores for seen in self._seen[row]])
-        tokens = np.concatenate([seen.tokens for seen in self._seen[row]])
+        own = [(seen.rows == row, seen) for seen in self._seen[row]]
+        scores = np.concatenate([seen.scores[mine].reshape(-1) for mine, seen in own])
+        tokens = np.concatenate([seen.tokens[mine].reshape(-1) for mine, seen in own])
         order = np.argsort(-scores)[: min(count, int(np.isfinite(scores).sum()))]
         return tuple(zip(tokens[order].tolist(), scores[order].tolist(), strict=True))
 
-    def _open(self, at: Ints, which: Ints, blocks: Ints) -> _Seen:
-        """The tokens of some blocks of the rows ``at[which]``, ``[blocks, BLOCK]``."""
-        rows = at[which]
+
+class _Scores(Protocol):
+    """Where the scores of rows' tokens come from."""
+
+    def look(self, rows: Ints, lowest: Floats) -> list[_Seen]:
+        """The tokens of rows among which each row's best must be, and the next best; those below ``lowest`` have none."""
+        ...
+
+
+class _AllScores:
+    """Every token's."""
+
+    def __init__(
+        self, logits: BlockedLogits, temperatures: Floats32, seeds: Sequence[int], positions: Sequence[int]
+    ) -> None:
+        self._values = logits.logits.float().cpu().numpy()
+        self._scores = -np.log(all_arrivals(seeds, positions, logits.vocabulary_size))
+        self._scores += self._values / temperatures
+        self._tokens = np.broadcast_to(np.arange(logits.vocabulary_size), self._values.shape)
+
+    def look(self, rows: Ints, lowest: Floats) -> list[_Seen]:
+        values = self._values[rows]
+        scores = self._scores[rows]
+        scores[values < lowest[:, None]] = -np.inf
+        return [_Seen(rows, self._tokens[rows], values, scores)]
+
+
+class _FewScores:
+    """Of those that come first in their blocks, and of the others in blocks where they may win."""
+
+    def __init__(
+        self,
+        logits: BlockedLogits,
+        temperatures: Floats32,
+        seeds: Sequence[int],
+        positions: Sequence[int],
+        slack: float,
+    ) -> None:
+        self._logits, self._temperatures, self._slack = logits, temperatures, slack
+        self._seeds, self._positions = seeds, positions
+        self._beginnings = beginnings(seeds, positions, logits.block_count)
+        self._first_tokens = np.arange(logits.block_count) * BLOCK + self._beginnings.place
+        self._first_values = logits.tokens(self._first_tokens)
+        self._first_scores = -np.log(self._beginnings.first)
+        self._first_scores += self._first_values / temperatures
+        self._bounds = logits.maxima / temperatures - np.log(self._beginnings.second)
+        """What a block's other tokens reach at most."""
+
+    def look(self, rows: Ints, lowest: Floats) -> list[_Seen]:
+        firsts = _Seen(rows, self._first_tokens[rows], self._first_values[rows], self._first_scores[rows])
+        bounds = self._bounds[rows]
+        if lowest.max() > -np.inf:
+            firsts.scores[firsts.values < lowest[:, None]] = -np.inf
+            bounds[self._logits.maxima[rows] < lowest[:, None]] = -np.inf
+        known = firsts.scores.max(axis=1)
+        # The block that can reach most, and then those that still can reach more than the best found there: where one token is
+        # by far the likeliest the first alone will do.
+        every, most = np.arange(len(rows)), bounds.argmax(axis=1)
+        promising = (bounds[every, most] > known - self._slack).nonzero()[0]
+        before = self._open(rows[promising], most[promising], lowest[promising])
+        known[promising] = np.maximum(known[promising], before.scores.max(axis=1, initial=-np.inf))
+        bounds[promising, most[promising]] = -np.inf
+        opened, blocks = (bounds > known[:, None] - self._slack).nonzero()
+        return [firsts, before, self._open(rows[opened], blocks, lowest[opened])]
+
+    def _open(self, rows: Ints, blocks: Ints, lowest: Floats) -> _Seen:
+        """The tokens of some blocks, but for those that come first."""
+        if not len(rows):
+            return _Seen(rows, np.zeros((0, BLOCK), np.int64), np.zeros((0, BLOCK), np.float32), np.zeros((0, BLOCK)))
         seeds, positions = [self._seeds[row] for row in rows], [self._positions[row] for row in rows]
-        times = arrivals(seeds, positions, blocks.tolist(), self._beginnings[rows, blocks])
+        began = self._beginnings[rows, blocks]
         values = self._logits.blocks(rows, blocks)
-        scores = values / self._temperatures[rows] - np.log(times)
-        return _Seen(tokens_of(blocks), values, np.where(values < self.lowest[rows, None], -np.inf, scores))
+        scores: Floats = -np.log(arrivals(seeds, positions, blocks.tolist(), began))
+        scores += values / self._temperatures[rows]
+        scores[values < lowest[:, None]] = -np.inf
+        scores[np.arange(len(rows)), began.place] = -np.inf
+        return _Seen(rows, tokens_of(blocks), values, scores)
 
 
-def _best_of(groups: Sequence[_Seen]) -> _Winner:
-    best, score, next_score = (groups[0], 0), -math.inf, -math.inf
-    for seen in groups:
-        if not len(seen.scores):
-            continue
-        place = int(seen.scores.argmax())
-        top = float(seen.scores[place])
-        rest = max(seen.scores[:place].max(initial=-np.inf), seen.scores[place + 1 :].max(initial=-np.inf))
-        next_score = max(next_score, float(rest), min(top, score))
-        if top > score:
-            best, score = (seen, place), top
-    seen, place = best
-    return _Winner(int(seen.tokens[place]), float(seen.values[place]), score, next_score)
+def _best(seen: _Seen) -> list[_Winner]:
+    """Of each of ``seen.rows``, as they come, among these tokens."""
+    every = np.arange(len(seen.rows))
+    places = seen.scores.argmax(axis=1) if len(every) else every
+    top = seen.scores[every, places]
+    seen.scores[every, places] = -np.inf
+    second = seen.scores.max(axis=1, initial=-np.inf)
+    seen.scores[every, places] = top
+    found = (seen.tokens[every, places], seen.values[every, places], top, second)
+    return [_Winner(*winner) for winner in zip(*(each.tolist() for each in found), strict=True)]
 
 
 def _top_k_floors(logits: BlockedLogits, counts: Sequence[int]) -> Floats32:

@@ -16,6 +16,7 @@ Always computed on the CPU in float64, whatever device holds the logits, so that
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -37,20 +38,22 @@ _PLACE_MASK = np.uint64(BLOCK - 1)
 class Domain(IntEnum):
     """What a word is for, so that no two uses ever share one."""
 
-    BEGINNING = 0
-    """Of a block: two words, at twice its number and the next. Both say how long one waits, the first also for which token."""
-    ARRIVAL = 1
+    FIRST = 0
+    """How long one waits for a block's first token, and which it is. The index is the block's number."""
+    SECOND = 1
+    """How long one then waits for its second."""
+    OTHERS = 2
     """How long one waits for a token of an opened block. The index is the token's id."""
-    PROPOSAL = 2
+    PROPOSAL = 3
     """The draft's own token under the ratio test."""
-    ACCEPTANCE = 3
+    ACCEPTANCE = 4
     """The ratio test's coin."""
-    RECOVERY = 4
+    RECOVERY = 5
     """The token drawn after the ratio test has rejected one."""
 
 
-class Words64:
-    """Random words by (seed, position, domain, index). Holds one generator: not for two threads at a time."""
+class _Source(threading.local):
+    """A generator for each thread, for making one takes longer than a draw."""
 
     def __init__(self) -> None:
         self._generator = np.random.Philox(key=0)
@@ -65,7 +68,7 @@ class Words64:
             "uinteger": 0,
         }
 
-    def draw(self, seed: int, position: int, domain: Domain, start: int, count: int) -> Words:
+    def words(self, seed: int, position: int, domain: Domain, start: int, count: int) -> Words:
         """``count`` words from index ``start``, a multiple of four, on."""
         self._key[0] = seed
         self._counter[0] = start // 4  # the generator adds one before it draws
@@ -76,10 +79,15 @@ class Words64:
         return words
 
 
+random_words = _Source().words
+"""Random words by (seed, position, domain, index)."""
+
+
 def _uniform(words: Words) -> Floats:
     """In (0, 1), from a word's upper bits."""
-    kept = words >> np.uint64(64 - _UNIFORM_BITS)
-    uniform: Floats = (kept.astype(np.float64) + 0.5) * 2.0**-_UNIFORM_BITS
+    uniform = (words >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float64)
+    uniform += 0.5
+    uniform *= 2.0**-_UNIFORM_BITS
     return uniform
 
 
@@ -98,33 +106,40 @@ class Beginnings:
         return Beginnings(self.first[index], self.place[index], self.second[index])
 
 
+def _waits(words: Words) -> Floats:
+    """Exponential with mean 1, from words' upper bits."""
+    waits = _uniform(words)
+    np.log(waits, out=waits)
+    return np.negative(waits, out=waits)
+
+
 def beginnings(seeds: Sequence[int], positions: Sequence[int], block_count: int) -> Beginnings:
     """How the blocks of each (seed, position) begin, ``[rows, block_count]``."""
-    source = Words64()
-    words = np.empty((len(seeds), block_count, 2), dtype=np.uint64)
+    words = np.empty((2, len(seeds), block_count), dtype=np.uint64)
     for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
-        words[row].reshape(-1)[:] = source.draw(seed, position, Domain.BEGINNING, 0, 2 * block_count)
-    waits = -np.log(_uniform(words))
-    first = waits[..., 0] / BLOCK
-    return Beginnings(first, (words[..., 0] & _PLACE_MASK).astype(np.int64), first + waits[..., 1] / (BLOCK - 1))
+        words[0, row] = random_words(seed, position, Domain.FIRST, 0, block_count)
+        words[1, row] = random_words(seed, position, Domain.SECOND, 0, block_count)
+    first, second = _waits(words)
+    first /= BLOCK
+    second /= BLOCK - 1
+    second += first
+    return Beginnings(first, (words[0] & _PLACE_MASK).view(np.int64), second)
 
 
 def arrivals(seeds: Sequence[int], positions: Sequence[int], blocks: Sequence[int], beginning: Beginnings) -> Floats:
     """When each token of some blocks arrives, ``[blocks, BLOCK]``."""
-    source = Words64()
     words = np.empty((len(blocks), BLOCK), dtype=np.uint64)
     for at, (seed, position, block) in enumerate(zip(seeds, positions, blocks, strict=True)):
-        words[at] = source.draw(seed, position, Domain.ARRIVAL, block * BLOCK, BLOCK)
+        words[at] = random_words(seed, position, Domain.OTHERS, block * BLOCK, BLOCK)
     return _after(beginning, words)
 
 
 def all_arrivals(seeds: Sequence[int], positions: Sequence[int], count: int) -> Floats:
     """When each of the tokens 0 to ``count`` - 1 arrives, ``[rows, count]``: every block opened."""
     block_count = -(-count // BLOCK)
-    source = Words64()
     words = np.empty((len(seeds), block_count, BLOCK), dtype=np.uint64)
     for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
-        words[row].reshape(-1)[:] = source.draw(seed, position, Domain.ARRIVAL, 0, block_count * BLOCK)
+        words[row].reshape(-1)[:] = random_words(seed, position, Domain.OTHERS, 0, block_count * BLOCK)
     times = _after(beginnings(seeds, positions, block_count), words)
     return times.reshape(len(seeds), -1)[:, :count]
 
@@ -135,7 +150,7 @@ def _after(beginning: Beginnings, words: Words) -> Floats:
     Of the others' exponential times the smallest is taken off: what is left of each is again exponential, and the token whose
     time that was comes second.
     """
-    times = -np.log(_uniform(words))
+    times = _waits(words)
     place = beginning.place[..., None]
     np.put_along_axis(times, place, np.inf, axis=-1)
     times += (beginning.second - times.min(axis=-1))[..., None]
@@ -145,4 +160,4 @@ def _after(beginning: Beginnings, words: Words) -> Floats:
 
 def coin(seed: int, position: int, domain: Domain) -> float:
     """One number in (0, 1)."""
-    return float(_uniform(Words64().draw(seed, position, domain, 0, 1))[0])
+    return float(_uniform(random_words(seed, position, domain, 0, 1))[0])

@@ -9,16 +9,15 @@ import numpy as np
 import torch
 
 from slipstream.sampling.choose import choose, is_plain_argmax, is_plain_draw
+from slipstream.sampling.coupled import LARGEST_OPEN
 from slipstream.sampling.noise import Floats, all_arrivals
 from slipstream.sampling.row import Choice, Row
 
 RowsAt = Callable[[int], list[Row]]
 """The rows of a step, by its index: all of one rule, and alike but for their sequences and positions."""
 
-_LARGEST_OPEN = 16_384
-"""Tokens of a vocabulary that is looked at whole: for so few it takes less time than finding out where to look. Noise is then
-drawn for several steps together."""
 _STEPS_AHEAD = 8
+"""For which noise is drawn together."""
 
 
 class Steps(Protocol):
@@ -36,7 +35,7 @@ class Steps(Protocol):
 def steps_of(rows_at: RowsAt, vocabulary_size: int) -> Steps:
     """The steps whose rows these are."""
     first = rows_at(0)[0]
-    if vocabulary_size <= _LARGEST_OPEN:
+    if vocabulary_size <= LARGEST_OPEN:
         if is_plain_argmax(first):
             return _Likeliest(rows_at)
         if is_plain_draw(first):

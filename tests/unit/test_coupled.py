@@ -23,7 +23,7 @@ def brute_force(logits: torch.Tensor, rule: SamplingRule, position: int) -> tupl
 @given(
     seed=st.integers(0, 2**63 - 1),
     position=st.integers(0, 2**31),
-    size=st.sampled_from([3, 64, 65, 500, 4096]),
+    size=st.sampled_from([3, 64, 65, 500, 8193, 9000]),
     spread=st.floats(0.01, 30),
     tied=st.booleans(),
     temperature=st.floats(0.05, 5),
@@ -96,8 +96,8 @@ def test_temperature_zero_is_argmax_and_ties_go_to_the_lower_id() -> None:
     assert [c.margin for c in choices] == [0.0, 7.5]
 
 
-def with_ties(*, tied: bool) -> torch.Tensor:
-    logits = torch.randn(5, 400, generator=torch.Generator().manual_seed(8)) * 2
+def with_ties(*, tied: bool, size: int = 400) -> torch.Tensor:
+    logits = torch.randn(5, size, generator=torch.Generator().manual_seed(8)) * 2
     if tied:
         logits[1, [250, 31, 377]] = logits[3, [90, 4]] = 11.0
     return logits
@@ -127,12 +127,13 @@ def test_a_greedy_row_chooses_its_largest_logit_and_a_draft_describes_it(
 
 @pytest.mark.parametrize("candidate_count", [0, 1, 5])
 @pytest.mark.parametrize("cut", [{}, {"top_k": 9}, {"min_p": 0.1}])
-def test_a_draft_describes_what_it_draws_by_its_scores(candidate_count: int, cut: dict[str, float]) -> None:
-    logits = with_ties(tied=False)
+@pytest.mark.parametrize("size", [400, 9000])
+def test_a_draft_describes_what_it_draws_by_its_scores(size: int, candidate_count: int, cut: dict[str, float]) -> None:
+    logits = with_ties(tied=False, size=size)
     rules = [SamplingRule(temperature=0.9, seed=seed, **cut) for seed in range(5)]
     rows = [Row(rule, 20 + rule.seed, drafting=True, candidate_count=candidate_count) for rule in rules]
     for values, row, choice in zip(apply_filters(logits, rows), rows, choose(logits, rows), strict=True):
-        scores = values.numpy().astype(np.float64) + field(row.rule.seed, row.position, 400)
+        scores = values.numpy().astype(np.float64) + field(row.rule.seed, row.position, size)
         assert choice.token == int(scores.argmax())
         assert type(choice.token) is int and type(choice.margin) is type(choice.logprob) is float
         assert choice.logprob == pytest.approx(float(values[choice.token] - values.logsumexp(0)), abs=1e-5)
