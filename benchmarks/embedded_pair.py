@@ -142,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
     parser.add_argument("--streams", type=int, default=1, help="questions at a time")
     parser.add_argument("--target", type=Path, default=embedded_directory("target"), help="target model's directory")
+    parser.add_argument("--draft", type=Path, default=embedded_directory("draft"), help="draft model's directory")
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES), help="of Slipstream")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32, for every system")
     parser.add_argument("--draft-lengths", type=int, nargs="*", default=[8, 24], help="fixed lengths to measure too")
@@ -167,14 +168,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     systems: list[System] = []
     exported = None
     if options.onnxruntime is not None:
-        exported = onnx_models.export(options.onnxruntime, options.target, embedded_directory("draft"))
-    pair = PairSettings(target=str(options.target), dtype=options.dtype)
+        exported = onnx_models.export(options.onnxruntime, options.target, options.draft)
+    pair = PairSettings(target=str(options.target), draft=str(options.draft), dtype=options.dtype)
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         modes = {name: MODES[name] for name in MODES if name in ("off", *options.modes)}
         modes |= {f"K={length}": Settings(draft_length=length) for length in options.draft_lengths}
         for temperature in options.temperatures:
             limits = Limits(temperature, options.max_tokens, options.streams)
-            systems += transformers_systems(limits, options.target, options.dtype)
+            systems += transformers_systems(limits, options.target, options.draft, options.dtype)
             if exported is not None:
                 systems += onnxruntime_systems(limits, exported)
             for name, mode in modes.items():

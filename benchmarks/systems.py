@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks import onnx_models
 from slipstream.client import Client, Result, Settings
-from slipstream.hosting.tokenizer_files import embedded_directory
 
 Prompts = Sequence[list[int]]
 
@@ -41,12 +40,12 @@ class System:
     results: list[Result] = field(default_factory=list)
 
 
-def transformers_systems(limits: Limits, target_directory: Path, dtype: str) -> list[System]:
+def transformers_systems(limits: Limits, target_directory: Path, draft_directory: Path, dtype: str) -> list[System]:
     """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt lookup; the last two know only
     one question at a time."""
     target, draft = (
         AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).eval()
-        for directory in (target_directory, embedded_directory("draft"))
+        for directory in (target_directory, draft_directory)
     )
     temperature = limits.temperature
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
