@@ -28,7 +28,7 @@ LARGEST_OPEN = 8192
 """Tokens of a vocabulary that is looked at whole, in few rows: for so few it takes less time than finding out where to look."""
 _MOST_OPEN_ROWS = 2
 
-_SLACK = 0.1
+SLACK = 0.1
 """In scores: blocks that may come so near to the best are opened too, so that a near tie is seen to be one."""
 _CANDIDATE_SLACK = 3.0
 """The same where a draft wants to know what else may be chosen: in one row of twenty it is something further off."""
@@ -56,17 +56,19 @@ def choose_coupled(
     The largest logit of each row is finite. With a ``candidate_count``, 0 included, the choices are a draft's: with
     log-probabilities, and that many candidates by their perturbed logits.
     """
-    race = _Race(logits, cuts, seeds, positions, _CANDIDATE_SLACK if candidate_count else _SLACK)
+    race = _Race(logits, cuts, seeds, positions, _CANDIDATE_SLACK if candidate_count else SLACK)
     winners = race.run(range(len(cuts)))
     unsure = [row for row, cut in enumerate(cuts) if cut.top_p < 1 and winners[row].value < race.largest[row]]
     if unsure:
         _reject(race, winners, _Likelier(logits), cuts, unsure)
-    choices = [Choice(winner.token, winner.score - winner.next_score) for winner in winners]
-    if candidate_count is not None:
-        masses = _log_masses(logits, cuts, race.lowest)
-        for row, (choice, cut, mass) in enumerate(zip(choices, cuts, masses, strict=True)):
-            choice.logprob = winners[row].value / cut.temperature - mass
-            choice.candidates = race.candidates(row, candidate_count)
+    leads = [winner.score - winner.next_score for winner in winners]
+    if candidate_count is None:  # what is further off may have been looked at or not, as the other rows had it
+        return [Choice(winner.token, min(lead, SLACK)) for winner, lead in zip(winners, leads, strict=True)]
+    choices = [Choice(winner.token, lead) for winner, lead in zip(winners, leads, strict=True)]
+    masses = _log_masses(logits, cuts, race.lowest)
+    for row, (choice, cut, mass) in enumerate(zip(choices, cuts, masses, strict=True)):
+        choice.logprob = winners[row].value / cut.temperature - mass
+        choice.candidates = race.candidates(row, candidate_count)
     return choices
 
 

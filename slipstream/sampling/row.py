@@ -49,8 +49,10 @@ class Row:
 
 @dataclass(slots=True)
 class Choice:
-    """A chosen token and its lead over the next best in perturbed logits; infinite if no other could win.
+    """A chosen token and its ``margin``, its lead over the next best; infinite where nothing else was asked.
 
+    Where it was drawn the lead is one of perturbed logits, over what a top-p does not keep too, and a target's choice says of
+    a lead above `slipstream.sampling.coupled.SLACK` only that much.
     The choice of a void row is `VOID`: it must not be used. So is that of a row with a ``fault``, which says why there is none.
     ``distribution`` is what it was drawn from, where a draft draws for the ratio test; ``logprobs`` come if asked for.
     A draft's own choice has its ``logprob`` among what the filters left, and ``candidates``, where asked for: the likeliest
