@@ -44,7 +44,7 @@ prove: $(VENV)/dev ## served under disturbances against plain decoding, bit by b
 protos: $(VENV)/dev ## generate the Python stubs anew
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py
 
-train: $(VENV)/dev ## train the embedded pair anew (half an hour to an hour on two cores)
+train: $(VENV)/dev ## train the embedded pair anew (an hour and a half on two cores)
 	$(BIN)/python -W ignore -m training.embedded_pair all
 
 evaluate: $(VENV)/dev ## exact answers and acceptance of the embedded pair, as the model card has them

@@ -21,7 +21,7 @@ from slipstream.hosting.tokenizer_files import embedded_directory
 from training import corpus
 from training.dialogues import HELD_OUT_PHRASINGS, held_out_question
 
-console = Console()
+console = Console(width=max(160, Console().width))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _row(asked: list[Asked]) -> tuple[str, ...]:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--chats", type=int, default=100, help="chats to hold at each temperature")
+    parser.add_argument("--chats", type=int, default=60, help="chats to hold at each temperature")
     parser.add_argument("--turns", type=int, default=16, help="questions of each")
     parser.add_argument("--seed", type=int, default=1, help="of what is asked")
     parser.add_argument("--draft-length", type=int, default=5, help="draft tokens a round")
