@@ -20,6 +20,8 @@ from training.dialogues import FOLLOW_UP_PHRASINGS, HELD_OUT_PHRASINGS, QUESTION
 
 PROMPT_COUNT = 300
 END = 2
+NEAR = 0.25
+"""In logits of up to twenty, of which bfloat16 has steps of an eighth."""
 DRAFT_LENGTHS = (0, 1, 3, 5, 8)
 
 
@@ -38,18 +40,30 @@ def embedded_prompts(count: int, seed: int) -> list[list[int]]:
     ]
 
 
-def oracle(directory: Path, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """transformers' own greedy tokens on the target alone, float32; prompts of one length go through it together."""
+def oracle(directory: Path, prompts: list[list[int]], max_tokens: int) -> list[tuple[list[int], list[float]]]:
+    """transformers' own greedy tokens on the target alone, float32, and the lead of each over the next best logit.
+
+    Prompts of one length go through it together.
+    """
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    answers: dict[int, list[int]] = {}
+    found: dict[int, tuple[list[int], list[float]]] = {}
     by_length = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     for length, group in itertools.groupby(by_length, key=lambda index: len(prompts[index])):
         indices = list(group)
         ids = torch.tensor([prompts[index] for index in indices])
-        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False)
-        for index, tokens in zip(indices, output[:, length:].tolist(), strict=True):
-            answers[index] = tokens[: tokens.index(END) + 1] if END in tokens else tokens
-    return [answers[index] for index in range(len(prompts))]
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        best = torch.stack(output.logits, dim=1).topk(2).values
+        leads = (best[..., 0] - best[..., 1]).tolist()
+        for index, tokens, own in zip(indices, output.sequences[:, length:].tolist(), leads, strict=True):
+            found[index] = (tokens[: tokens.index(END) + 1] if END in tokens else tokens), own
+    return [found[index] for index in range(len(prompts))]
 
 
 def answers(client: Client, prompts: list[list[int]], settings: list[Settings], streams: int) -> list[list[int]]:
@@ -65,18 +79,31 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def greedy(prompts: list[list[int]]) -> list[list[int]]:
+def greedy(prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
     return oracle(embedded_directory("target"), prompts, 48)
 
 
 def test_greedy_tokens_equal_transformers_on_the_embedded_pair(
-    embedded: LocalServices, prompts: list[list[int]], greedy: list[list[int]]
+    embedded: LocalServices, prompts: list[list[int]], greedy: list[tuple[list[int], list[float]]]
 ) -> None:
-    """In float32 exactly. In bfloat16 too: the answers are known by heart, so no two logits are near one another."""
+    """In float32 exactly. In bfloat16 too, but where the pair hardly knows: where the oracle's two best logits are nearer to
+    one another than bfloat16's rounding moves them."""
+    expected = [tokens for tokens, _ in greedy]
+    given: list[list[list[int]]] = []
     with Client(embedded.orchestrator_address) as client:
         for draft_length in (0, 5):
             settings = Settings(temperature=0, max_token_count=48, draft_length=draft_length)
-            assert answers(client, prompts, [settings] * len(prompts), streams=16) == greedy
+            given.append(answers(client, prompts, [settings] * len(prompts), streams=16))
+    assert given[0] == given[1]
+    if embedded.settings.dtype == "float32":
+        assert given[0] == expected
+        return
+    differing = [index for index, tokens in enumerate(given[0]) if tokens != expected[index]]
+    assert len(differing) <= PROMPT_COUNT / 30
+    for index in differing:
+        tokens, leads = greedy[index]
+        at = next(at for at, pair in enumerate(zip(given[0][index], tokens, strict=False)) if pair[0] != pair[1])
+        assert leads[at] < NEAR, (index, at, leads[at])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -108,7 +135,7 @@ def test_a_random_weight_pair_equals_transformers(family: str, padded: tuple[str
     target, draft = (tiny_models.save(model, tmp_path / role) for role, model in models.items())
     rng = random.Random(1)
     prompts = [[rng.randrange(3, 4000) for _ in range(rng.randint(1, 60))] for _ in range(8)]
-    expected = oracle(target, prompts, 32)
+    expected = [tokens for tokens, _ in oracle(target, prompts, 32)]
     pair = PairSettings(target=str(target), draft=str(draft), dtype="float32")
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         for draft_length, streams in ((0, 1), (4, 1), (8, 4)):

@@ -264,7 +264,7 @@ def test_the_mask_says_what_advance_does(structure: Structure) -> None:
 
 
 def test_a_mask_is_not_that_of_another_text_with_as_many_parser_rows() -> None:
-    first = '{ Ġ" n am e " : " `` tegral ). ow " Ċ , Ġ" ro l e " Ċ Ġ : Ċ'
+    first = '{ Ġ" n am e " : " `` lement ). ow " Ċ , Ġ" ro l e " Ċ Ġ : Ċ'
     second = '{ Ġ " name " Ċ : Ċ "). exc olds br à ¤ Ń " Ċ Ġ ĉ ĉ , Ġ" ro le " Ċ'
     matcher, fresh = COMPILER.matcher(SCHEMA), COMPILER.matcher(SCHEMA)
     assert matcher.sync(ids(first))
