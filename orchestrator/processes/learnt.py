@@ -57,9 +57,12 @@ class LearntFile:
         text = json.dumps({"format": _FORMAT, "knowledge": knowledge.state()})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".new", delete=False) as file:
-                file.write(text)
-            Path(file.name).replace(self.path)
+            with tempfile.TemporaryDirectory(
+                dir=self.path.parent
+            ) as directory:  # gone whatever happens, a full disk too
+                whole = Path(directory) / self.path.name
+                whole.write_text(text)
+                whole.replace(self.path)
         except OSError as error:
             if not self._failed:
                 log.warning("what is learnt cannot be kept: %s", error)

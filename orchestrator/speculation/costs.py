@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ LONGEST_WEIGHED = 64
 
 _OWN = np.arange(LONGEST_WEIGHED + 2, dtype=np.float64)
 _TABLE_USES = 16
+
+_TOKEN_COUNT = re.compile("[1-9][0-9]{0,8}")
 
 _KEPT_COUNT = 4.0
 """Observations that a mean from before counts for."""
@@ -161,7 +164,7 @@ class StepTimeCurve(Kept):
 
     def take(self, state: Plain) -> None:
         """Go on from means. NotKeptError."""
-        if not isinstance(state, dict) or not all(count.isdecimal() for count in state):
+        if not isinstance(state, dict) or not all(_TOKEN_COUNT.fullmatch(count) for count in state):
             raise NotKeptError("step times are by token count")
         self._counts = sorted(map(int, state))
         self._times = [Average(ceiling=_HICCUP) for _ in self._counts]

@@ -6,11 +6,14 @@ observations, and whatever does not look like what is kept is refused as a whole
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 Plain = float | list["Plain"] | dict[str, "Plain"]
 """As JSON has it."""
+
+
+LARGEST = 1e12
+"""Of what is learnt: seconds, tokens and rounds are far fewer, and sums of these stay finite."""
 
 
 class NotKeptError(ValueError):
@@ -44,9 +47,9 @@ class Kept:
 
 
 def number(given: Plain) -> float:
-    """A finite number that is not negative. NotKeptError."""
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not math.isfinite(given) or given < 0:
-        raise NotKeptError(f"{given!r} is no finite number of 0 or more")
+    """A number from 0 to LARGEST. NotKeptError."""
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= LARGEST:
+        raise NotKeptError(f"not a number from 0 to {LARGEST:g}")
     return given
 
 

@@ -77,7 +77,7 @@ def test_a_pair_that_has_learnt_nothing_says_so_and_can_be_gone_on_from() -> Non
 
 def changed(state: object, rng: random.Random) -> object:
     """The same with one thing in it that cannot be."""
-    wrong = rng.choice([None, -1.0, float("nan"), float("inf"), "x", True, [], {}, [[1]], {"x": 1}])
+    wrong = rng.choice([None, -1.0, 10**400, 1e300, float("nan"), float("inf"), "x", True, [], {}, [[1]], {"x": 1}])
     if isinstance(state, dict) and state and rng.random() < 0.9:
         name = rng.choice(sorted(state))
         return {**state, name: changed(state[name], rng)}
@@ -99,6 +99,14 @@ def test_whatever_else_a_file_says_is_refused_or_harmless() -> None:
         assert 0 <= pair.acceptance.mean <= 1
         assert 0 < pair.verifiers["here:1"].costs.rounds(ALONE)[5] < float("inf")
     assert refused > 400
+
+
+@pytest.mark.parametrize("count", ["08", "٣", "-8", "0", "9" * 400, "8.0", ""])
+def test_a_step_of_a_token_count_that_is_none_is_refused(count: str) -> None:
+    state = json.loads(json.dumps(taught().state()))
+    state["verifying"]["alone"][count] = [0.02, 3.0]
+    with pytest.raises(NotKeptError, match="by token count"):
+        PairKnowledge().take(state)
 
 
 def test_more_accepted_than_tried_is_refused() -> None:
