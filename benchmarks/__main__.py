@@ -56,6 +56,12 @@ CASES: dict[str, Case] = {
         "",
         "--rows 1 8 --repetitions 5",
     ),
+    "exchange": Case(
+        "an item out and its result back, with a model that takes next to no time",
+        "exchange",
+        "",
+        "--count 300 --repetitions 2",
+    ),
     "sharpening": Case(
         "the learnt sharpening beside fixed factors",
         "sharpening",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
+from draft_service.outcomes import Outcome
 from draft_service.proposer import Branch, BranchJob, ProposeJob
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.model_service import timing_of
-from slipstream.rpc.item_answers import answer_items
+from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_message
 from slipstream.rpc.status import status_of
 from slipstream.telemetry import names
@@ -43,39 +46,20 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         async for response in answer_items(
             request_iterator,
             lambda request: request.items,
-            self._answer,
+            self._begin,
             _refusal,
             lambda results: draft_pb2.ProposeResponse(results=results),
             self._draining,
         ):
             yield response
 
-    async def _answer(
-        self, item: draft_pb2.ProposeItem, push: Callable[[draft_pb2.ProposeResult], None]
-    ) -> draft_pb2.ProposeResult:
+    def _begin(
+        self, item: draft_pb2.ProposeItem, answer: Answer[draft_pb2.ProposeResult]
+    ) -> Coroutine[Any, Any, None] | None:
         if item.HasField("close"):
             self._handles.close(item.handle)
-            return draft_pb2.ProposeResult(handle=item.handle, round=item.round, final=True)
-        pushed: list[Job] = []
-
-        def push_branches(parts: list[Job]) -> None:
-            branches = [_branch_message(part.branch) for part in parts if isinstance(part, BranchJob) and part.drawn]
-            if branches:
-                pushed.extend(parts)
-                push(draft_pb2.ProposeResult(handle=item.handle, round=item.round, branches=branches))
-
-        job = await self._propose(item, push_branches)
-        self._record(item, job)
-        known = [part.outcome for part in pushed if isinstance(part, BranchJob)]
-        return draft_pb2.ProposeResult(
-            handle=item.handle,
-            round=item.round,
-            branches=[_branch_message(branch) for branch in job.branches if branch.outcome not in known],
-            final=True,
-            timing=timing_of(job.timing),
-        )
-
-    async def _propose(self, item: draft_pb2.ProposeItem, on_parts: Callable[[list[Job]], None]) -> ProposeJob:
+            answer.finish(draft_pb2.ProposeResult(handle=item.handle, round=item.round, final=True))
+            return None
         most = self._max_draft_length
         limits = (
             ("draft_length", item.draft_length, 1, most),
@@ -93,33 +77,64 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         in_flight = tuple(item.in_flight)
         branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
         rule = self._handles.begin(item)
-        await self._host.prepare(rule)
-        return await self._host.run(
+        return self._host.run(
             item.handle,
             item.round,
+            rule,
             lambda sequence: ProposeJob(sequence, statement, in_flight, item.draft_length, branch_count, rule),
-            on_parts,
+            _Proposing(item, answer),
             content=(statement, in_flight, item.draft_length, branch_count, rule),
         )
 
-    def _record(self, item: draft_pb2.ProposeItem, job: ProposeJob) -> None:
-        timing = job.timing
-        record_server_span(
-            names.DRAFT_SERVICE_PROPOSE,
-            item.traceparent,
-            timing.arrived_unix_ns,
-            timing.arrived_unix_ns + int(timing.total * 1e9),
-            {
-                names.HANDLE: item.handle,
-                names.ROUND_NUMBER: item.round,
-                names.BASE_LENGTH: item.base_length,
-                names.TAIL_LENGTH: len(item.tail),
-                names.DRAFT_LENGTH: item.draft_length,
-                names.QUEUE_MS: timing.queue * 1e3,
-                names.FORWARD_MS: timing.forward * 1e3,
-                names.PREFILL_MS: timing.prefill * 1e3,
-            },
+
+@dataclass(slots=True)
+class _Proposing:
+    """An item whose round runs: branches are sent as they come."""
+
+    item: draft_pb2.ProposeItem
+    answer: Answer[draft_pb2.ProposeResult]
+    sent: list[Outcome | None] = field(default_factory=list)
+
+    def parts_done(self, parts: list[Job]) -> None:
+        drawn = [part.branch for part in parts if isinstance(part, BranchJob) and part.drawn]
+        if drawn:
+            self.sent += [branch.outcome for branch in drawn]
+            self.answer.push(self._result(drawn))
+
+    def done(self, job: ProposeJob) -> None:
+        result = self._result([branch for branch in job.branches if branch.outcome not in self.sent])
+        result.final = True
+        result.timing.CopyFrom(timing_of(job.timing))
+        self.answer.finish(result)
+        _record(self.item, job)
+
+    def failed(self, error: Exception) -> None:
+        self.answer.fail(error)
+
+    def _result(self, branches: list[Branch]) -> draft_pb2.ProposeResult:
+        return draft_pb2.ProposeResult(
+            handle=self.item.handle, round=self.item.round, branches=map(_branch_message, branches)
         )
+
+
+def _record(item: draft_pb2.ProposeItem, job: ProposeJob) -> None:
+    timing = job.timing
+    record_server_span(
+        names.DRAFT_SERVICE_PROPOSE,
+        item.traceparent,
+        timing.arrived_unix_ns,
+        timing.arrived_unix_ns + int(timing.total * 1e9),
+        {
+            names.HANDLE: item.handle,
+            names.ROUND_NUMBER: item.round,
+            names.BASE_LENGTH: item.base_length,
+            names.TAIL_LENGTH: len(item.tail),
+            names.DRAFT_LENGTH: item.draft_length,
+            names.QUEUE_MS: timing.queue * 1e3,
+            names.FORWARD_MS: timing.forward * 1e3,
+            names.PREFILL_MS: timing.prefill * 1e3,
+        },
+    )
 
 
 def _refusal(item: draft_pb2.ProposeItem, error: Exception) -> draft_pb2.ProposeResult:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
 from slipstream.engine.host import EngineHost
-from slipstream.engine.job import Statement
+from slipstream.engine.job import Job, Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.model_service import timing_of
-from slipstream.rpc.item_answers import answer_items
+from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_of, logprobs_message
 from slipstream.rpc.status import status_of
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest, TokenDistribution, distribution_fault
@@ -42,34 +44,20 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         async for response in answer_items(
             request_iterator,
             lambda request: request.items,
-            self._answer,
+            self._begin,
             _refusal,
             lambda results: verifier_pb2.VerifyResponse(results=results),
             self._draining,
         ):
             yield response
 
-    async def _answer(
-        self, item: verifier_pb2.VerifyItem, _: Callable[[verifier_pb2.VerifyResult], None]
-    ) -> verifier_pb2.VerifyResult:
+    def _begin(
+        self, item: verifier_pb2.VerifyItem, answer: Answer[verifier_pb2.VerifyResult]
+    ) -> Coroutine[Any, Any, None] | None:
         if item.HasField("close"):
             self._handles.close(item.handle)
-            return verifier_pb2.VerifyResult(handle=item.handle, round=item.round)
-        job = await self._verify(item)
-        self._record(item, job)
-        return verifier_pb2.VerifyResult(
-            handle=item.handle,
-            round=item.round,
-            accepted_count=job.accepted_count,
-            next_token=job.next_token,
-            prefilled_count=job.prefilled_count,
-            margin=job.margin,
-            timing=timing_of(job.timing),
-            logprobs=map(logprobs_message, job.logprobs),
-            tail_logprobs=map(logprobs_message, job.tail_logprobs),
-        )
-
-    async def _verify(self, item: verifier_pb2.VerifyItem) -> VerifyJob:
+            answer.finish(verifier_pb2.VerifyResult(handle=item.handle, round=item.round))
+            return None
         if len(item.proposal) > self._max_draft_length:
             limit = f"must have at most {self._max_draft_length} tokens, but has {len(item.proposal)}"
             raise InvalidFieldsError([FieldViolation("proposal", limit)])
@@ -78,11 +66,12 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         distributions = self._distributions(item, rule)
         statement = Statement(item.base_length, tuple(item.tail))
         proposal = tuple(item.proposal)
-        await self._host.prepare(rule)
-        return await self._host.run(
+        return self._host.run(
             item.handle,
             item.round,
+            rule,
             lambda sequence: VerifyJob(sequence, statement, proposal, rule, distributions, logprobs),
+            _Verifying(item, answer),
             content=(statement, proposal, rule, distributions, logprobs),
         )
 
@@ -103,25 +92,56 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 raise InvalidFieldsError([FieldViolation(f"distributions[{index}]", fault)])
         return distributions
 
-    def _record(self, item: verifier_pb2.VerifyItem, job: VerifyJob) -> None:
-        timing = job.timing
-        record_server_span(
-            names.VERIFIER_SERVICE_VERIFY,
-            item.traceparent,
-            timing.arrived_unix_ns,
-            timing.arrived_unix_ns + int(timing.total * 1e9),
-            {
-                names.HANDLE: item.handle,
-                names.ROUND_NUMBER: item.round,
-                names.BASE_LENGTH: item.base_length,
-                names.TAIL_LENGTH: len(item.tail),
-                names.DRAFT_LENGTH: len(item.proposal),
-                names.ACCEPTED_COUNT: job.accepted_count,
-                names.QUEUE_MS: timing.queue * 1e3,
-                names.FORWARD_MS: timing.forward * 1e3,
-                names.PREFILL_MS: timing.prefill * 1e3,
-            },
+
+@dataclass(frozen=True, slots=True)
+class _Verifying:
+    """An item whose round runs."""
+
+    item: verifier_pb2.VerifyItem
+    answer: Answer[verifier_pb2.VerifyResult]
+
+    def parts_done(self, parts: list[Job]) -> None:
+        raise AssertionError("a verification has no parts")
+
+    def done(self, job: VerifyJob) -> None:
+        self.answer.finish(
+            verifier_pb2.VerifyResult(
+                handle=self.item.handle,
+                round=self.item.round,
+                accepted_count=job.accepted_count,
+                next_token=job.next_token,
+                prefilled_count=job.prefilled_count,
+                margin=job.margin,
+                timing=timing_of(job.timing),
+                logprobs=map(logprobs_message, job.logprobs),
+                tail_logprobs=map(logprobs_message, job.tail_logprobs),
+            )
         )
+        _record(self.item, job)
+
+    def failed(self, error: Exception) -> None:
+        self.answer.fail(error)
+
+
+def _record(item: verifier_pb2.VerifyItem, job: VerifyJob) -> None:
+    timing = job.timing
+    record_server_span(
+        names.VERIFIER_SERVICE_VERIFY,
+        item.traceparent,
+        timing.arrived_unix_ns,
+        timing.arrived_unix_ns + int(timing.total * 1e9),
+        {
+            names.HANDLE: item.handle,
+            names.ROUND_NUMBER: item.round,
+            names.BASE_LENGTH: item.base_length,
+            names.TAIL_LENGTH: len(item.tail),
+            names.DRAFT_LENGTH: len(item.proposal),
+            names.ACCEPTED_COUNT: job.accepted_count,
+            names.QUEUE_MS: timing.queue * 1e3,
+            names.FORWARD_MS: timing.forward * 1e3,
+            names.PREFILL_MS: timing.prefill * 1e3,
+        },
+    )
 
 
 def _refusal(item: verifier_pb2.VerifyItem, error: Exception) -> verifier_pb2.VerifyResult:

@@ -17,6 +17,7 @@ from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Paddi
 from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
+from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.choose import choose
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.logprobs import logprobs_of
@@ -192,8 +193,7 @@ class Engine:
         plan = build_plan(segments, self.page_size, self.model.device, self._padding, self._slot_count)
         logits = self.model.forward(plan)
         self.step_count += 1
-        finite = logits.amax(dim=-1).isfinite().tolist()  # one that is NaN makes the largest NaN
-        answers = self._answer(appends, logits, finite)
+        answers = self._answer(appends, BlockedLogits(logits))
         for append, answer in zip(appends, answers, strict=True):
             if isinstance(answer.error, LogitsNotFiniteError):
                 self.discard(append.sequence)
@@ -250,11 +250,12 @@ class Engine:
                 self.cache.truncate(sequence, min(length, len(sequence)))
             raise
 
-    def _answer(self, appends: TokenSequence[Append], logits: torch.Tensor, finite: list[bool]) -> list[Appended]:
+    def _answer(self, appends: TokenSequence[Append], logits: BlockedLogits) -> list[Appended]:
         """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""
         rows: list[Row] = []
         chosen_rows: list[int] = []
         answers: list[Appended] = []
+        finite = logits.finite()
         end = 0
         for append in appends:
             start, end = end, end + append.row_count
@@ -267,11 +268,11 @@ class Engine:
             except Exception as error:
                 answers.append(Appended([], [], error))
         if rows:
-            choices = iter(_choose_apart(logits if len(rows) == end else logits[chosen_rows], rows))
+            choices = iter(_choose_apart(logits if len(rows) == end else logits.subset(chosen_rows), rows))
             for append, answer in zip(appends, answers, strict=True):
                 if answer.error is None:
                     answer.choices.extend(next(choices) for _ in range(append.wanted))
-        self._score(appends, answers, logits)
+        self._score(appends, answers, logits.logits)
         return answers
 
     def _rows(self, append: Append) -> list[Row]:
@@ -314,18 +315,18 @@ class Engine:
                     choice.logprobs = next(scores)
 
 
-def _choose_apart(logits: torch.Tensor, rows: TokenSequence[Row]) -> list[Choice]:
+def _choose_apart(logits: BlockedLogits, rows: TokenSequence[Row]) -> list[Choice]:
     """`choose`; where it fails, each row by itself, so that only those fail that make it. Raises if all do."""
     try:
         return choose(logits, rows)
     except Exception:
-        choices = [_choose_alone(logits[index : index + 1], row) for index, row in enumerate(rows)]
+        choices = [_choose_alone(logits.subset([index]), row) for index, row in enumerate(rows)]
         if all(choice.fault is not None for choice in choices):
             raise
         return choices
 
 
-def _choose_alone(logits: torch.Tensor, row: Row) -> Choice:
+def _choose_alone(logits: BlockedLogits, row: Row) -> Choice:
     try:
         return choose(logits, [row])[0]
     except Exception as error:

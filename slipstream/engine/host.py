@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import RoundConflictError, SequenceLimitError, StaleRoundError, UnknownHandleError
@@ -28,6 +28,21 @@ _LONGEST_HANDLE = 64
 """No longer one can be opened, and so none needs to be remembered."""
 
 JobT = TypeVar("JobT", bound=Job)
+JobT_contra = TypeVar("JobT_contra", bound=Job, contravariant=True)
+
+
+class Listener(Protocol[JobT_contra]):
+    """Whoever asked for a round; told on the event loop. What it raises when it is told of parts or an answer, it is told as
+    the round's failure."""
+
+    def parts_done(self, parts: list[Job]) -> None:
+        """Parts of a job that has split have ended, and the job has not."""
+
+    def done(self, job: JobT_contra) -> None:
+        """The round has its answer."""
+
+    def failed(self, error: Exception) -> None:
+        """It will have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,37 @@ class _Round(Generic[JobT]):
     number: int
     content: object
     job: JobT
-    answer: asyncio.Future[JobT]
+    listeners: list[Listener[JobT]] = field(default_factory=list)
+    answered: bool = False
+
+    def tell(self, listener: Listener[JobT]) -> None:
+        """It is answered, or will be."""
+        if not self.answered:
+            self.listeners.append(listener)
+            return
+        try:
+            listener.done(self.job)
+        except Exception as error:
+            listener.failed(error)
+
+    def tell_parts(self, parts: list[Job]) -> None:
+        """They have ended, and the round has not."""
+        for listener in [*self.listeners]:
+            try:
+                listener.parts_done(parts)
+            except Exception as error:
+                self.listeners.remove(listener)
+                listener.failed(error)
+
+    def end(self, error: Exception | None) -> None:
+        """With its answer, or an error."""
+        listeners, self.listeners = self.listeners, []
+        self.answered = error is None
+        for listener in listeners:
+            if error is None:
+                self.tell(listener)
+            else:
+                listener.failed(error)
 
 
 class EngineHost(Generic[JobT]):
@@ -57,8 +102,7 @@ class EngineHost(Generic[JobT]):
         self._sequences: dict[str, Sequence] = {}
         self._rounds: dict[str, _Round[JobT]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
-        self._answers: dict[Job, asyncio.Future[JobT]] = {}
-        self._on_parts: dict[Job, Callable[[list[Job]], None]] = {}
+        self._asked: dict[Job, _Round[JobT]] = {}
         self._loop = asyncio.get_running_loop()
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished)
         self._sweeper: asyncio.Task[None] | None = None
@@ -119,30 +163,42 @@ class EngineHost(Generic[JobT]):
         if sequence is not None:
             self._thread.remove(sequence)
 
-    async def prepare(self, rule: SamplingRule) -> None:
-        """Have a rule's structure ready for the rounds that follow. InvalidStructureError with the reason.
+    def run(
+        self,
+        handle: str,
+        number: int,
+        rule: SamplingRule,
+        make_job: Callable[[Sequence], JobT],
+        listener: Listener[JobT],
+        *,
+        content: object,
+    ) -> Coroutine[Any, Any, None] | None:
+        """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished older one is dropped.
 
-        On a thread of its own: a schema may take as long to compile as many rounds take.
+        ``content`` is all that was asked: a repeated round's must equal it. ``listener`` is told what comes of it. Where the
+        rule's structure may have to be compiled first, the round begins in what is returned to be awaited.
+        UnknownHandleError, StaleRoundError, RoundConflictError, QueueFullError or InvalidStructureError.
         """
         compiler = self.engine.structures.compiler
-        if rule.structure is not None and compiler is not None:
-            await asyncio.to_thread(compiler.validate, rule.structure)
+        if rule.structure is None or compiler is None:
+            self._run(handle, number, make_job, listener, content)
+            return None
+        compiling = asyncio.to_thread(compiler.validate, rule.structure)  # it may take as long as many rounds take
 
-    async def run(
+        async def compile_and_run() -> None:
+            await compiling
+            self._run(handle, number, make_job, listener, content)
+
+        return compile_and_run()
+
+    def _run(
         self,
         handle: str,
         number: int,
         make_job: Callable[[Sequence], JobT],
-        on_parts: Callable[[list[Job]], None] | None = None,
-        *,
+        listener: Listener[JobT],
         content: object,
-    ) -> JobT:
-        """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished older one is dropped.
-
-        ``content`` is all that was asked: a repeated round's must equal it. ``on_parts`` is told of parts of a job that has
-        split, as they end, if the job ends later than they.
-        UnknownHandleError, StaleRoundError, RoundConflictError, QueueFullError, or what the job itself fails with.
-        """
+    ) -> None:
         self._leases.renew(handle)
         last = self._rounds.get(handle)
         if last is not None and number < last.number:
@@ -152,17 +208,13 @@ class EngineHost(Generic[JobT]):
                 raise RoundConflictError(
                     f"round {number} was asked before with other content; a new round takes a new number"
                 )
-            return await asyncio.shield(last.answer)
+            last.tell(listener)
+            return
         job = make_job(self._sequences[handle])
-        answer: asyncio.Future[JobT] = self._loop.create_future()
         if last is not None:
             last.job.overtake()  # before the new job can begin on the sequence they share
         self._thread.submit(job)
-        self._answers[job] = answer
-        if on_parts is not None:
-            self._on_parts[job] = on_parts
-        self._rounds[handle] = _Round(number, content, job, answer)
-        return await asyncio.shield(answer)
+        self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener])
 
     async def close_all(self) -> None:
         """Stop sweeping and computing. ModelThreadFailedError if computing had ended by itself: who hears nothing else, like
@@ -184,27 +236,20 @@ class EngineHost(Generic[JobT]):
                     parts[job.parent].append(job)
                 continue
             parts.pop(job, None)
-            self._on_parts.pop(job, None)
-            answer = self._answers.pop(job)
-            self._leases.extend(job.sequence.handle)  # idle time starts with the answer
-            if error is None:
-                answer.set_result(job)  # type: ignore[arg-type]
-                continue
-            answer.set_exception(error)
-            answer.exception()  # whoever asked may be gone; that is no fault
-            last = self._rounds.get(job.sequence.handle)
-            if last is not None and last.job is job:
-                del self._rounds[job.sequence.handle]  # a failed round may be asked again under its number
+            handle, asked = job.sequence.handle, self._asked.pop(job)
+            self._leases.extend(handle)  # idle time starts with the answer
+            if error is not None and self._rounds.get(handle) is asked:
+                del self._rounds[handle]  # a failed round may be asked again under its number
+            asked.end(error)
         for parent, done in parts.items():
-            if parent in self._on_parts:
-                self._on_parts[parent](done)
+            self._asked[parent].tell_parts(done)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._limits.sweep_seconds)
             for handle in self._leases.ended():
                 last = self._rounds.get(handle)
-                if last is not None and not last.answer.done():
+                if last is not None and not last.answered:
                     self._leases.extend(handle)  # a long prefill is not idleness
                     continue
                 log.info("lease of %s ended; its pages come back", handle)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import (
@@ -50,10 +51,11 @@ class ModelThread:
         """Why nothing can be computed here any more."""
         self._limits = limits
         self._on_finished = on_finished
-        self._inbox: list[Job | Callable[[], None]] = []
+        self._inbox: SimpleQueue[Job | Callable[[], None]] = SimpleQueue()
         self._unfinished: set[Job] = set()
         """Submitted, and their ends not told."""
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        """Of what has not ended."""
         self._stopping = False
         self._residents = Residents()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
@@ -85,9 +87,8 @@ class ModelThread:
 
     def stop(self) -> None:
         """Finish the current step and end. Unfinished jobs are dropped."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
+        self._stopping = True
+        self._inbox.put(lambda: None)
         self._thread.join()
 
     def submit(self, job: Job) -> None:
@@ -95,27 +96,21 @@ class ModelThread:
 
         Callable from any thread, as the next two are.
         """
-        with self._wake:
+        with self._lock:
             if self.failure is not None:
                 raise self.failure
             if len(self._unfinished) >= self._limits.queue_limit:
                 raise QueueFullError(f"{len(self._unfinished)} items are in work or waiting")
             self._unfinished.add(job)
-            self._inbox.append(job)
-            self._wake.notify()
+        self._inbox.put(job)
 
     def add(self, sequence: Sequence) -> None:
         """Know an open sequence."""
-        self._call(lambda: self._residents.add(sequence))
+        self._inbox.put(lambda: self._residents.add(sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, give its pages back and drop its job."""
-        self._call(lambda: self._remove(sequence))
-
-    def _call(self, work: Callable[[], None]) -> None:
-        with self._wake:
-            self._inbox.append(work)
-            self._wake.notify()
+        self._inbox.put(lambda: self._remove(sequence))
 
     def _run(self) -> None:
         try:
@@ -136,7 +131,7 @@ class ModelThread:
 
     def _fail_everything(self, error: BaseException) -> None:
         """Nobody may wait for an answer that never comes."""
-        with self._wake:
+        with self._lock:
             self.failure = ModelThreadFailedError(f"the model cannot compute any more: {error!r}")
             unfinished, self._unfinished = self._unfinished, set()
         self._on_finished([(job, self.failure) for job in unfinished])
@@ -144,25 +139,32 @@ class ModelThread:
     def _work(self) -> None:
         pause = 0.0
         while True:
-            with self._wake:
-                if pause:
-                    self._wake.wait_for(lambda: self._stopping or self._inbox, pause)
-                else:
-                    self._wake.wait_for(lambda: self._stopping or self._inbox or self._tree.active)
-                if self._stopping:
-                    return
-                inbox, self._inbox = self._inbox, []
-            ended = self._accept(inbox)
+            came = self._came(pause)
+            if self._stopping:
+                return
+            ended = self._accept(came)
             pause = self._clock.wait(self._tree.active)
             if self._tree.active and not pause:
                 ended += self._step()
             if ended:
                 self._deliver(ended)
 
+    def _came(self, pause: float) -> list[Job | Callable[[], None]]:
+        """All that has come. Waits for something if nothing is in work, and for at most ``pause`` seconds if that had better
+        wait."""
+        came: list[Job | Callable[[], None]] = []
+        try:
+            if pause or not self._tree.active:
+                came.append(self._inbox.get(timeout=pause or None))
+            while True:
+                came.append(self._inbox.get_nowait())
+        except Empty:
+            return came
+
     def _deliver(self, ended: list[Ended]) -> None:
         for job, error in ended:
             self._clock.ended(job, answered=error is None)
-        with self._wake:
+        with self._lock:
             self._unfinished.difference_update(job for job, _ in ended)
         self._on_finished(ended)
 
@@ -196,7 +198,7 @@ class ModelThread:
             return ended
         started = time.monotonic()
         try:
-            answers = self.engine.steps([a for _, a in batch], self._count_in_one_go(batch), lambda: bool(self._inbox))
+            answers = self.engine.steps([a for _, a in batch], self._count_in_one_go(batch), self._interrupted)
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             for job, _ in batch:
@@ -207,6 +209,9 @@ class ModelThread:
         for (job, append), taken in zip(batch, answers, strict=True):
             ended += self._take(job, append, taken)
         return ended
+
+    def _interrupted(self) -> bool:
+        return not self._inbox.empty()
 
     def _batch(self, ended: list[Ended]) -> list[tuple[Job, Append]]:
         """What goes into the next step, pages and all. Adds to ``ended`` who cannot: of jobs that all lack pages, one."""

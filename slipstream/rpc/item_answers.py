@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.item_stream import Keyed
@@ -14,7 +15,6 @@ ItemT = TypeVar("ItemT", bound=Keyed)
 ResultT = TypeVar("ResultT", bound=Keyed)
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
-Push = Callable[[ResultT], None]
 
 
 class ResultTooLargeError(SlipstreamError):
@@ -32,25 +32,92 @@ class ResultTooLargeError(SlipstreamError):
         )
 
 
+class Answer(Generic[ResultT]):
+    """The way back of one item's results; nothing is sent after the last one."""
+
+    def __init__(self, conversation: _Conversation[ResultT], refuse: Callable[[Exception], ResultT]) -> None:
+        self._conversation = conversation
+        self._refuse = refuse
+        self._ended = False
+
+    def push(self, result: ResultT) -> None:
+        """A result that others follow. ResultTooLargeError."""
+        if not self._ended:
+            self._conversation.put(result)
+
+    def finish(self, result: ResultT) -> None:
+        """The last result; if it is too large for a message, the item has failed of that."""
+        try:
+            self.push(result)
+        except ResultTooLargeError as error:
+            self.fail(error)
+        else:
+            self._end()
+
+    def fail(self, error: Exception) -> None:
+        """The last result is a refusal."""
+        self.push(self._refuse(error))
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._conversation.answered()
+
+
+Begin = Callable[[ItemT, Answer[ResultT]], Coroutine[Any, Any, None] | None]
+"""Begins to answer an item. What it raises, or the coroutine that it may leave to be awaited, fails the item."""
+
+
+class _Conversation(Generic[ResultT]):
+    """What waits to be sent, and how many items wait to be answered."""
+
+    def __init__(self) -> None:
+        self.outbox: Outbox[ResultT] = Outbox()
+        self._open_count = 0
+        self._all_answered = asyncio.Event()
+
+    def open(self, refuse: Callable[[Exception], ResultT]) -> Answer[ResultT]:
+        self._open_count += 1
+        return Answer(self, refuse)
+
+    def put(self, result: ResultT) -> None:
+        byte_count = result.ByteSize()
+        if not fits(byte_count):
+            raise ResultTooLargeError.of(byte_count)
+        self.outbox.put(result, byte_count)
+
+    def answered(self) -> None:
+        self._open_count -= 1
+        if not self._open_count:
+            self._all_answered.set()
+
+    async def end(self) -> None:
+        """Wait until every item is answered."""
+        while self._open_count:
+            self._all_answered.clear()
+            await self._all_answered.wait()
+
+
 async def answer_items(
     requests: AsyncIterator[RequestT],
     items_of: Callable[[RequestT], Iterable[ItemT]],
-    answer: Callable[[ItemT, Push[ResultT]], Awaitable[ResultT]],
+    begin: Begin[ItemT, ResultT],
     refuse: Callable[[ItemT, Exception], ResultT],
     pack: Callable[[list[ResultT]], ResponseT],
     draining: asyncio.Event,
 ) -> AsyncIterator[ResponseT]:
-    """Each item in a task of its own, begun in the items' order; results are sent as they come, those that are ready together.
+    """Items are begun in their order, each as soon as it is read; results are sent as they come, those that are ready together.
 
-    Ends when every item is answered and the caller has half-closed or the server is ``draining``. ``answer`` returns an item's
-    last result and may push others before it; what it raises becomes the result that ``refuse`` makes of it.
+    Ends when every item is answered and the caller has half-closed or the server is ``draining``. An item that is waited for
+    costs no task: whoever has its answer tells it, from this event loop.
     """
-    outbox: Outbox[ResultT] = Outbox()
+    conversation: _Conversation[ResultT] = _Conversation()
     # A task of its own: a task group must not be left open while a generator waits to be asked for more.
-    answering = asyncio.create_task(_answer_all(requests, items_of, answer, refuse, outbox, draining))
-    answering.add_done_callback(lambda _: outbox.close())
+    answering = asyncio.create_task(_answer_all(requests, items_of, begin, refuse, conversation, draining))
+    answering.add_done_callback(lambda _: conversation.outbox.close())
     try:
-        while batch := await outbox.batch():
+        while batch := await conversation.outbox.batch():
             yield pack(batch)
         await answering
     finally:
@@ -61,27 +128,28 @@ async def answer_items(
 async def _answer_all(
     requests: AsyncIterator[RequestT],
     items_of: Callable[[RequestT], Iterable[ItemT]],
-    answer: Callable[[ItemT, Push[ResultT]], Awaitable[ResultT]],
+    begin: Begin[ItemT, ResultT],
     refuse: Callable[[ItemT, Exception], ResultT],
-    outbox: Outbox[ResultT],
+    conversation: _Conversation[ResultT],
     draining: asyncio.Event,
 ) -> None:
-    async def run(item: ItemT) -> None:
-        def push(result: ResultT) -> None:
-            byte_count = result.ByteSize()
-            if not fits(byte_count):
-                raise ResultTooLargeError.of(byte_count)
-            outbox.put(result, byte_count)
-
+    async def follow(rest: Coroutine[Any, Any, None], answer: Answer[ResultT]) -> None:
         try:
-            push(await answer(item, push))
+            await rest
         except Exception as error:
-            push(refuse(item, error))
+            answer.fail(error)
 
-    async def read(items: asyncio.TaskGroup) -> None:
+    async def read(group: asyncio.TaskGroup) -> None:
         async for request in requests:
             for item in items_of(request):
-                items.create_task(run(item))
+                answer = conversation.open(partial(refuse, item))
+                try:
+                    rest = begin(item, answer)
+                except Exception as error:
+                    answer.fail(error)
+                    continue
+                if rest is not None:
+                    group.create_task(follow(rest, answer))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -90,5 +158,6 @@ async def _answer_all(
             await asyncio.wait([reading, drained], return_when=asyncio.FIRST_COMPLETED)
             reading.cancel()
             drained.cancel()
+            await conversation.end()
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None

@@ -30,6 +30,11 @@ class BlockedLogits:
         self._rest = _filled_up(logits[:, self._whole.shape[1] * BLOCK :])
         self.maxima = self._maxima() if maxima is None else maxima
 
+    def finite(self) -> list[bool]:
+        """Of each row, whether its largest logit is a finite number; it is not if any of them is NaN."""
+        largest: list[bool] = np.isfinite(self.maxima.max(axis=1)).tolist()
+        return largest
+
     def subset(self, indices: Sequence[int]) -> BlockedLogits:
         """Some of the rows."""
         return BlockedLogits(self.logits[list(indices)], self.maxima[list(indices)])
@@ -64,7 +69,7 @@ class BlockedLogits:
 
     def _maxima(self) -> Floats32:
         largest = [self._whole[start : start + _ROWS_AT_A_TIME].float().amax(dim=-1) for start in self._starts()]
-        maxima: Floats32 = torch.cat(largest).cpu().numpy()
+        maxima: Floats32 = (largest[0] if len(largest) == 1 else torch.cat(largest)).cpu().numpy()
         if self._rest is None:
             return maxima
         return np.concatenate((maxima, self._rest.float().amax(dim=-1, keepdim=True).cpu().numpy()), axis=1)

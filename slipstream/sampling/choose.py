@@ -28,10 +28,12 @@ class _Kind(Enum):
     VOID = 5
 
 
-def choose(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice]:
+def choose(logits: torch.Tensor | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype, or its fault. A row depends on no
-    other."""
-    blocked = BlockedLogits(processed(logits, rows))
+    other. Blocks that somebody has looked at already are not looked at again."""
+    given = logits.logits if isinstance(logits, BlockedLogits) else logits
+    left = processed(given, rows)
+    blocked = logits if isinstance(logits, BlockedLogits) and left is given else BlockedLogits(left)
     choices: dict[int, Choice] = {}
     by_kind: defaultdict[_Kind, list[int]] = defaultdict(list)
     for index, (row, largest) in enumerate(zip(rows, blocked.maxima.max(axis=1).tolist(), strict=True)):

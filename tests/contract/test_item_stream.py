@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.errors import Code
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, open_channel
-from slipstream.rpc.item_answers import answer_items
+from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.status import PeerError, error_of, status_of
 from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
@@ -32,7 +32,7 @@ class Echo(verifier_pb2_grpc.VerifierServiceServicer):
         async for response in answer_items(
             request_iterator,
             self._items,
-            lambda item, push: self._answer(item, push),
+            self._begin,
             lambda item, error: verifier_pb2.VerifyResult(handle=item.handle, round=item.round, error=status_of(error)),
             lambda results: verifier_pb2.VerifyResponse(results=results),
             self.draining,
@@ -44,6 +44,9 @@ class Echo(verifier_pb2_grpc.VerifierServiceServicer):
         self.message_sizes.append(len(request.items))
         self.byte_counts.append(request.ByteSize())
         return list(request.items)
+
+    async def _begin(self, item: verifier_pb2.VerifyItem, answer: Answer[verifier_pb2.VerifyResult]) -> None:
+        answer.finish(await self._answer(item, answer.push))
 
     async def _answer(self, item: verifier_pb2.VerifyItem, _: Any) -> verifier_pb2.VerifyResult:
         await asyncio.sleep(item.tail[0] / 1000)

@@ -20,7 +20,7 @@ from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.proposal import NOTHING_PROPOSED
 from slipstream.hosting.rules import RuleBook, UnknownRuleError
 from slipstream.rpc.channel import SERVER_OPTIONS
-from slipstream.rpc.item_answers import answer_items
+from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import rule_of
 from slipstream.rpc.status import PeerError, status_of
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
@@ -60,14 +60,14 @@ class Service(verifier_pb2_grpc.VerifierServiceServicer, draft_pb2_grpc.DraftSer
             raise ConnectionResetError("the test cuts the stream")
         return list(request.items)
 
-    async def _answer(self, item: verifier_pb2.VerifyItem, _: Any) -> verifier_pb2.VerifyResult:
+    def _answer(self, item: verifier_pb2.VerifyItem, answer: Answer[verifier_pb2.VerifyResult]) -> None:
         self.items.append(item)
         token = 0
         if not item.HasField("close"):
             if item.HasField("rule"):
                 self.rules.keep(item.handle, item.rule_hash, rule_of(item.rule), 1)
             token = self.rules.find(item.handle, item.rule_hash).seed
-        return verifier_pb2.VerifyResult(handle=item.handle, round=item.round, next_token=token)
+        answer.finish(verifier_pb2.VerifyResult(handle=item.handle, round=item.round, next_token=token))
 
     async def Propose(
         self, request_iterator: AsyncIterator[draft_pb2.ProposeRequest], context: Any

@@ -22,6 +22,7 @@ from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
+from tests.asking import run_round
 from tests.tiny_models import WINDOW
 from verifier_service.verifier import VerifyJob
 
@@ -100,7 +101,8 @@ async def verify(
 ) -> VerifyJob:
     """One round of the verify path: the only place here that knows the job's signature."""
     statement = Statement(base_length, tail)
-    return await host.run(
+    return await run_round(
+        host,
         handle,
         number,
         lambda sequence: VerifyJob(sequence, statement, proposal, SamplingRule()),

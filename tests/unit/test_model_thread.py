@@ -26,6 +26,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
+from tests.asking import Heard, run_round
 from verifier_service.verifier import VerifyJob
 
 PAPER = ArithmeticSettings(ends=0)
@@ -97,8 +98,8 @@ async def verify(
     handle = secrets.token_hex(8)
     host.open(handle, None)
     try:
-        job = await host.run(
-            handle, 1, lambda sequence: VerifyJob(sequence, Statement(0, tail), proposal, rule), content=None
+        job = await run_round(
+            host, handle, 1, lambda sequence: VerifyJob(sequence, Statement(0, tail), proposal, rule), content=None
         )
     finally:
         host.close(handle)
@@ -116,7 +117,8 @@ async def propose(
     handle = secrets.token_hex(8)
     host.open(handle, None)
     try:
-        job = await host.run(
+        job = await run_round(
+            host,
             handle,
             1,
             lambda sequence: ProposeJob(sequence, Statement(0, tail), in_flight, length, 4, rule),
@@ -184,15 +186,15 @@ async def test_whatever_a_job_raises_ends_that_job_alone(place: str) -> None:
     async with hosting(paper) as host:
         handle = secrets.token_hex(8)
         host.open(handle, None)
-        bad = host.run(handle, 1, failing, content=None)
+        bad = run_round(host, handle, 1, failing, content=None)
         first, failed, second = await asyncio.gather(
             verify(host, prompts[0]), bad, verify(host, prompts[1]), return_exceptions=True
         )
         assert isinstance(failed, ZeroDivisionError) and str(failed) == place
         assert isinstance(first, VerifyJob) and isinstance(second, VerifyJob)
         assert [first.next_token, second.next_token] == [said(prompt, 1)[0] for prompt in prompts]
-        job = await host.run(
-            handle, 1, lambda s: VerifyJob(s, Statement(0, prompts[0]), [], GREEDY), content="asked again"
+        job = await run_round(
+            host, handle, 1, lambda s: VerifyJob(s, Statement(0, prompts[0]), [], GREEDY), content="asked again"
         )
         assert isinstance(job, VerifyJob) and job.next_token == said(prompts[0], 1)[0]
         host.close(handle)
@@ -356,8 +358,8 @@ async def test_a_repeated_round_with_other_content_is_refused_and_the_first_answ
 
         async def ask(number: int, tail: list[int]) -> Job:
             statement = Statement(0, tail)
-            return await host.run(
-                handle, number, lambda s: VerifyJob(s, statement, [], GREEDY), content=(statement, GREEDY)
+            return await run_round(
+                host, handle, number, lambda s: VerifyJob(s, statement, [], GREEDY), content=(statement, GREEDY)
             )
 
         first = await ask(1, [5, 6])
@@ -365,6 +367,72 @@ async def test_a_repeated_round_with_other_content_is_refused_and_the_first_answ
             await ask(1, [5, 7])
         assert await ask(1, [5, 6]) is first
         assert await ask(2, [5, 7]) is not first
+
+
+class Fussy(Heard[Job]):
+    """Raises at the first thing that it is told, and notes the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[object] = []
+
+    def parts_done(self, parts: list[Job]) -> None:
+        self.told.append(parts)
+        raise ZeroDivisionError("of parts")
+
+    def done(self, job: Job) -> None:
+        self.told.append(job)
+        raise ZeroDivisionError("of the answer")
+
+
+async def test_all_who_ask_for_a_round_hear_of_it_and_one_who_cannot_take_the_answer_has_failed_alone() -> None:
+    async with hosting(paper) as host:
+        handle = secrets.token_hex(8)
+        host.open(handle, None)
+        first, fussy, second, late = Heard[Job](), Fussy(), Heard[Job](), Heard[Job]()
+
+        def ask(listener: Heard[Job]) -> None:
+            host.run(handle, 1, GREEDY, lambda s: VerifyJob(s, Statement(0, [5, 6]), [], GREEDY), listener, content=1)
+
+        for listener in (first, fussy, second):
+            ask(listener)
+        job = await first.answer
+        assert await second.answer is job
+        with pytest.raises(ZeroDivisionError, match="of the answer"):
+            await fussy.answer
+        ask(late)
+        assert late.answer.done() and late.answer.result() is job
+        ask(again := Fussy())
+        assert again.told == [job] and isinstance(again.answer.exception(), ZeroDivisionError)
+
+
+async def test_one_who_cannot_take_a_part_has_failed_and_hears_no_more() -> None:
+    async with hosting(paper) as host:
+        handle = secrets.token_hex(8)
+        host.open(handle, None)
+        fussy, other = Fussy(), Heard[Job]()
+        statement, in_flight = Statement(0, [5, 6]), said([5, 6], 3)
+        for listener in (fussy, other):
+            host.run(
+                handle,
+                1,
+                GREEDY,
+                lambda s: OnePartEarly(s, statement, in_flight, 4, 4, GREEDY),
+                listener,
+                content=1,
+            )
+        job = await other.answer
+        assert other.parts and isinstance(job, ProposeJob)
+        assert len(fussy.told) == 1 and str(fussy.answer.exception()) == "of parts"
+
+
+class OnePartEarly(ProposeJob):
+    """Its first branch drafts one token."""
+
+    def split(self, fork: Fork) -> list[Job]:
+        parts = super().split(fork)
+        self.parts[0].draft_length = self.parts[0].steps_left = 1
+        return parts
 
 
 class Crowd(ArithmeticModel):

@@ -1,0 +1,231 @@
+"""One exchange with a model service: an item out, its result back, one after another over one stream.
+
+The model is arithmetic and computes next to nothing; ``step`` is what the service says that its forward took all the same, and
+``besides`` the rest: sockets, event loops, threads, messages. A bare stream that echoes messages of the same size is
+what the sockets, grpc and Python's event loops alone take. ``CPU`` is processor time of each side's process an exchange.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import psutil
+from rich.table import Table
+
+from benchmarks.report import Report, add_output
+from orchestrator.peers.draft_peer import DraftPeer
+from orchestrator.peers.exchange import PeerTiming, Terms
+from orchestrator.peers.sequence import PeerSequence
+from orchestrator.peers.verifier_peer import VerifierPeer
+from orchestrator.speculation.proposal import Branch, Proposal
+from slipstream.cli.local import LocalServices, PairSettings, free_address
+from slipstream.engine.arithmetic import ArithmeticSettings, next_token
+from slipstream.rpc.channel import open_channel
+from slipstream.rpc.server import Server
+from slipstream.rpc.status import PeerError
+from slipstream.sampling.rule import SamplingRule
+from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
+
+MODEL = "arithmetic:ends=0&context=100000"
+DRAFT_LENGTH = 8
+PROMPT = [5, 6, 7]
+SAMPLED = SamplingRule(temperature=0.8, seed=1)
+
+Exchange = Callable[[], Awaitable[tuple[float, float]]]
+"""One exchange; returns its seconds, and those of them that were the model's."""
+
+
+class Echo(verifier_pb2_grpc.VerifierServiceServicer):
+    """A verifier that answers every item with an empty result, and does nothing."""
+
+    async def Verify(
+        self, request_iterator: AsyncIterator[verifier_pb2.VerifyRequest], context: Any
+    ) -> AsyncIterator[verifier_pb2.VerifyResponse]:
+        async for request in request_iterator:
+            yield verifier_pb2.VerifyResponse(
+                results=[verifier_pb2.VerifyResult(handle=item.handle, round=item.round) for item in request.items]
+            )
+
+
+async def serve_echo(address: str) -> None:
+    """Until a signal."""
+    server = Server(address, ())
+    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(Echo(), server.grpc)
+    await server.start()
+    await server.run_until_signalled()
+
+
+async def bare(address: str, stack: AsyncExitStack) -> Exchange:
+    """A message written, a message read."""
+    channel = await stack.enter_async_context(open_channel(address))
+    await channel.channel_ready()
+    call = verifier_pb2_grpc.VerifierServiceStub(channel).Verify()
+    item = verifier_pb2.VerifyItem(handle="0123456789abcdef", round=7, base_length=100, tail=[1], proposal=range(8))
+
+    async def once() -> tuple[float, float]:
+        started = time.perf_counter()
+        await call.write(verifier_pb2.VerifyRequest(items=[item]))
+        await call.read()
+        return time.perf_counter() - started, 0.0
+
+    return once
+
+
+async def verifying(address: str, stack: AsyncExitStack, rule: SamplingRule) -> Exchange:
+    """Rounds as a session has them, each with a proposal that is accepted."""
+    peer = VerifierPeer(address)
+    stack.push_async_callback(peer.close)
+    info = await peer.wait_until_serving()
+    terms = Terms(info.tokenizer_fingerprint, "", 600.0)
+    settings = ArithmeticSettings.parse(MODEL)
+    sequence, tokens = PeerSequence(), [*PROMPT]
+
+    async def once() -> tuple[float, float]:
+        if len(tokens) > 2000:
+            peer.close_sequence(sequence)
+            sequence.forget()
+            tokens[:] = PROMPT
+        proposal: list[int] = []
+        total = sum(tokens)
+        for _ in range(DRAFT_LENGTH):
+            proposal.append(next_token(total, len(tokens) + len(proposal), settings))
+            total += proposal[-1]
+        started = time.perf_counter()
+        answer = await peer.verify(
+            sequence, terms, sequence.position(tokens), Proposal(tuple(proposal)), rule, None, ""
+        )
+        seconds = time.perf_counter() - started
+        tokens.extend((*proposal[: answer.accepted_count], answer.next_token))
+        sequence.learn(len(tokens) - 1)
+        return seconds, answer.timing.forward
+
+    return once
+
+
+class _Answered:
+    """Waits for a proposal."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[PeerTiming] = asyncio.get_running_loop().create_future()
+        self.branches: list[Branch] = []
+
+    def take(self, branches: list[Branch]) -> None:
+        self.branches += branches
+
+    def finish(self, timing: PeerTiming) -> None:
+        self.done.set_result(timing)
+
+    def fail(self, error: PeerError) -> None:
+        self.done.set_exception(error)
+
+
+async def proposing(address: str, stack: AsyncExitStack, rule: SamplingRule) -> Exchange:
+    """Proposals as a session has them, all of them accepted."""
+    peer = DraftPeer(address)
+    stack.push_async_callback(peer.close)
+    info = await peer.wait_until_serving()
+    terms = Terms(info.tokenizer_fingerprint, "", 600.0)
+    sequence, tokens = PeerSequence(), [*PROMPT]
+
+    async def once() -> tuple[float, float]:
+        if len(tokens) > 2000:
+            peer.close_sequence(sequence)
+            sequence.forget()
+            tokens[:] = PROMPT
+        answered = _Answered()
+        started = time.perf_counter()
+        peer.propose(sequence, terms, sequence.position(tokens), (), DRAFT_LENGTH, 0, rule, "", answered)
+        timing = await answered.done
+        seconds = time.perf_counter() - started
+        sequence.learn(len(tokens))
+        tokens.extend(answered.branches[0].proposal.tokens)
+        return seconds, timing.forward
+
+    return once
+
+
+async def measure(exchange: Exchange, peer: psutil.Process, count: int) -> dict[str, float]:
+    """Microseconds of ``count`` exchanges."""
+    own = psutil.Process()
+    for _ in range(count // 5):
+        await exchange()
+    before = [sum(process.cpu_times()[:2]) for process in (own, peer)]
+    times, steps = [], []
+    for _ in range(count):
+        seconds, step = await exchange()
+        times.append(seconds)
+        steps.append(step)
+    spent = [sum(process.cpu_times()[:2]) - cpu for process, cpu in zip((own, peer), before, strict=True)]
+    return {
+        "p50": statistics.median(times) * 1e6,
+        "p95": statistics.quantiles(times, n=20)[-1] * 1e6,
+        "step": statistics.median(steps) * 1e6,
+        "besides": statistics.median(t - s for t, s in zip(times, steps, strict=True)) * 1e6,
+        "CPU here": spent[0] / count * 1e6,
+        "CPU there": spent[1] / count * 1e6,
+    }
+
+
+async def run(local: LocalServices, echo: tuple[str, psutil.Process], options: argparse.Namespace) -> Table:
+    """All kinds of exchange, taken in turns."""
+    verifier, draft = local.services["verifier"], local.services["draft"]
+    processes = {service.name: psutil.Process(service.process.pid) for service in (verifier, draft)}
+    greedy = SamplingRule()
+    found: dict[str, list[dict[str, float]]] = {}
+    async with AsyncExitStack() as stack:
+        verifying_at = partial(verifying, verifier.address, stack)
+        kinds = {
+            "a bare stream": (await bare(echo[0], stack), echo[1]),
+            f"verify, K = {DRAFT_LENGTH}, T = 0": (await verifying_at(greedy), processes["verifier"]),
+            f"verify, K = {DRAFT_LENGTH}, T = 0.8": (await verifying_at(SAMPLED), processes["verifier"]),
+            f"propose, K = {DRAFT_LENGTH}, T = 0": (
+                await proposing(draft.address, stack, greedy),
+                processes["draft"],
+            ),
+        }
+        for _ in range(options.repetitions):
+            for name, (exchange, process) in kinds.items():
+                found.setdefault(name, []).append(await measure(exchange, process, options.count))
+    table = Table(title="one exchange after another, microseconds")
+    columns = [*found["a bare stream"][0]]
+    for column in ("exchange", *columns):
+        table.add_column(column, justify="left" if column == "exchange" else "right")
+    for name, runs in found.items():
+        table.add_row(name, *(f"{statistics.median(run[column] for run in runs):.0f}" for column in columns))
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.exchange", description=__doc__)
+    parser.add_argument("--count", type=int, default=1000, help="exchanges in a repetition")
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--echo", metavar="ADDRESS", help=argparse.SUPPRESS)
+    add_output(parser)
+    options = parser.parse_args(arguments)
+    if options.echo:
+        asyncio.run(serve_echo(options.echo))
+        return
+    report = Report("exchange", __doc__ or "", options.output)
+    address = free_address()
+    echo = subprocess.Popen([sys.executable, "-m", "benchmarks.exchange", "--echo", address])
+    try:
+        flags = ["--kv-memory-mib", "1"]
+        with LocalServices(PairSettings(target=MODEL, draft=MODEL, target_flags=flags, draft_flags=flags)) as local:
+            report.show(asyncio.run(run(local, (address, psutil.Process(echo.pid)), options)))
+    finally:
+        echo.terminate()
+        echo.wait()
+
+
+if __name__ == "__main__":
+    main()
