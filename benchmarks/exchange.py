@@ -1,8 +1,11 @@
-"""One exchange with a model service: an item out, its result back, one after another over one stream.
+"""What a round takes besides its models: one exchange with a model service, and the orchestrator's own part.
 
 The model is arithmetic and computes next to nothing; ``step`` is what the service says that its forward took all the same, and
 ``besides`` the rest: sockets, event loops, threads, messages. A bare stream that echoes messages of the same size is
 what the sockets, grpc and Python's event loops alone take. ``CPU`` is processor time of each side's process an exchange.
+
+The second table is of whole rounds of one session, answers taken in turns: ``own`` is what is neither draft, verifier nor
+the way to them, planning included.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +32,7 @@ from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.speculation.proposal import Branch, Proposal
 from slipstream.cli.local import LocalServices, PairSettings, free_address
+from slipstream.client import Client, Settings
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.server import Server
@@ -38,6 +43,7 @@ from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
 MODEL = "arithmetic:ends=0&context=100000"
 DRAFT_LENGTH = 8
 PROMPT = [5, 6, 7]
+ANSWER_LENGTH = 600
 SAMPLED = SamplingRule(temperature=0.8, seed=1)
 
 Exchange = Callable[[], Awaitable[tuple[float, float]]]
@@ -204,6 +210,32 @@ async def run(local: LocalServices, echo: tuple[str, psutil.Process], options: a
     return table
 
 
+def rounds(local: LocalServices, options: argparse.Namespace) -> Table:
+    """What rounds take by how their length is chosen."""
+    modes = {
+        "off": Settings(draft_length=0),
+        f"K = {DRAFT_LENGTH}": Settings(draft_length=DRAFT_LENGTH),
+        "adaptive": Settings(draft_length="adaptive", proposer="draft"),
+    }
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
+    with Client(local.orchestrator_address) as client:
+        for repetition in range(options.repetitions + 1):
+            for name, mode in modes.items():
+                settings = replace(mode, temperature=0, max_token_count=ANSWER_LENGTH)
+                result = client.generate([10, 20, 30 + repetition], settings).wait()
+                times = (result.total_time, result.orchestrator_time, result.network_time)
+                if repetition:  # the first one's beginnings are nobody's usual round
+                    found[name].append(tuple(seconds / result.round_count * 1e6 for seconds in times))
+    table = Table(title=f"rounds of one session, {ANSWER_LENGTH} tokens an answer, microseconds")
+    for column in ("draft length", "round", "own", "network", "own, over a fixed length"):
+        table.add_column(column, justify="left" if column == "draft length" else "right")
+    medians = {name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in found.items()}
+    fixed = medians[f"K = {DRAFT_LENGTH}"][1]
+    for name, values in medians.items():
+        table.add_row(name, *(f"{value:.0f}" for value in values), f"{values[1] - fixed:+.0f}")
+    return table
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.exchange", description=__doc__)
@@ -222,6 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags = ["--kv-memory-mib", "1"]
         with LocalServices(PairSettings(target=MODEL, draft=MODEL, target_flags=flags, draft_flags=flags)) as local:
             report.show(asyncio.run(run(local, (address, psutil.Process(echo.pid)), options)))
+        pair = PairSettings(target=MODEL, draft=f"{MODEL}&agreement=0.8", target_flags=flags, draft_flags=flags)
+        with LocalServices(pair) as local:
+            report.show(rounds(local, options))
     finally:
         echo.terminate()
         echo.wait()

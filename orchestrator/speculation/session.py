@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import LONGEST_WEIGHED
@@ -123,10 +121,15 @@ class SessionSpeculation:
     def best_length(self, survivals: Sequence[float], way: Overlap | None, waited: float) -> int:
         """How many tokens of a proposal that is there, and was ``waited`` for, are worth verifying: most expected tokens a
         second."""
-        weighed = survivals[:LONGEST_WEIGHED]
-        expected = np.concatenate(([1.0], 1.0 + np.cumsum(weighed)))
-        rates = expected / (waited + self._home.costs.rounds(self._home.regime(way))[1 : len(expected) + 1])
-        return len(weighed) - int(rates[::-1].argmax())  # of equal rates the longest: its tokens cost nothing
+        seconds = self._home.costs.rounds(self._home.regime(way))[1 : 2 + min(len(survivals), LONGEST_WEIGHED)].tolist()
+        best, expected = 0, 1.0
+        highest = expected / (waited + seconds[0])
+        for length, survival in enumerate(survivals[:LONGEST_WEIGHED], 1):
+            expected += survival
+            rate = expected / (waited + seconds[length])
+            if rate >= highest:  # of equal rates the longest: its tokens cost nothing
+                best, highest = length, rate
+        return best
 
     def rate(self, expected: float, length: int, waited: float) -> float:
         """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them accepted, after a wait."""
