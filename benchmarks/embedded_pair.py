@@ -18,12 +18,13 @@ from rich.progress import Progress
 from rich.table import Table
 from transformers import AutoTokenizer, set_seed
 
-from benchmarks import onnx_models
+from benchmarks import llamacpp_models, onnx_models
 from benchmarks.report import Picture, Report, add_output
 from benchmarks.systems import (
     MODES,
     Limits,
     System,
+    llamacpp_systems,
     onnxruntime_systems,
     slipstream_system,
     transformers_systems,
@@ -154,6 +155,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--onnxruntime", type=Path, metavar="DIRECTORY", help="beside onnxruntime-genai too; its models are kept there"
     )
+    parser.add_argument(
+        "--llamacpp", type=Path, metavar="DIRECTORY", help="beside llama.cpp too; its models are kept there"
+    )
+    parser.add_argument("--llamacpp-lengths", type=int, nargs="*", default=[4, 8, 16], help="most draft tokens of its")
     parser.add_argument("--name", default="embedded_pair", help="of the files in the output directory")
     add_output(parser)
     options = parser.parse_args(arguments)
@@ -169,6 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     exported = None
     if options.onnxruntime is not None:
         exported = onnx_models.export(options.onnxruntime, options.target, options.draft)
+    converted = None
+    if options.llamacpp is not None:
+        converted = llamacpp_models.converted(options.llamacpp, options.target, options.draft)
     pair = PairSettings(target=str(options.target), draft=str(options.draft), dtype=options.dtype)
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         modes = {name: MODES[name] for name in MODES if name in ("off", *options.modes)}
@@ -178,6 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             systems += transformers_systems(limits, options.target, options.draft, options.dtype)
             if exported is not None:
                 systems += onnxruntime_systems(limits, exported)
+            if converted is not None:
+                systems += llamacpp_systems(limits, *converted, options.llamacpp_lengths)
             for name, mode in modes.items():
                 systems.append(slipstream_system(client, f"Slipstream {name}", limits, mode))
         if options.repeated:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from benchmarks.weights import copy_all_but_weights
 from slipstream.hosting.tokenizer_files import embedded_directory
 
 
@@ -57,9 +57,7 @@ def build(size: Size, directory: Path) -> int:
             _widen(layer, own, shrink)
     heavy = heavy.to(torch.bfloat16)
     heavy.save_pretrained(directory)
-    for path in source.iterdir():
-        if not (directory / path.name).exists() and path.suffix != ".safetensors":
-            shutil.copy(path, directory / path.name)
+    copy_all_but_weights(source, directory)
     return int(sum(weight.numel() for weight in heavy.parameters()))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -11,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.weights import digest_of
+
 LONGEST_PROPOSAL = 16
 """Draft tokens a round: the most that onnxruntime-genai allows, and the best here."""
 
@@ -18,7 +19,7 @@ LONGEST_PROPOSAL = 16
 def export(directory: Path, target: Path, draft: Path) -> tuple[Path, Path]:
     """The directories of the target alone and of both, made in ``directory`` unless these models' are there. Takes half a
     minute."""
-    directory /= _digest(target, draft)
+    directory /= digest_of(target, draft)
     alone, both = directory / "target", directory / "speculative"
     if not (both / "genai_config.json").exists():
         for name, source in (("target", target), ("draft", draft)):
@@ -27,16 +28,6 @@ def export(directory: Path, target: Path, draft: Path) -> tuple[Path, Path]:
             subprocess.run([*command, *places, "-p", "fp32", "-e", "cpu"], check=True, capture_output=True)
         _join(alone, directory / "draft", both)
     return alone, both
-
-
-def _digest(*models: Path) -> str:
-    """Of models' weights: others of the same name are others."""
-    digest = hashlib.sha256()
-    for model in models:
-        for path in sorted(model.glob("*.safetensors")):
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:12]
 
 
 def _join(target: Path, draft: Path, both: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks import onnx_models
+from benchmarks import llamacpp_models, onnx_models
 from slipstream.client import Client, Result, Settings
 
 Prompts = Sequence[list[int]]
@@ -86,6 +86,17 @@ def onnxruntime_systems(limits: Limits, directories: tuple[Path, Path]) -> list[
         System(name, limits.temperature, onnx_models.generator(directory, limits.temperature, limits.max_tokens))
         for name, directory in zip(names, directories, strict=True)
     ]
+
+
+def llamacpp_systems(limits: Limits, target: Path, draft: Path, draft_lengths: Sequence[int]) -> list[System]:
+    """llama.cpp, plain and with drafts of these lengths; ``target`` and ``draft`` are GGUF files."""
+    plain = llamacpp_models.Settings(target, None, 0, limits.temperature, limits.max_tokens, limits.streams)
+    systems = [System("llama.cpp", limits.temperature, llamacpp_models.generator(plain))]
+    for length in draft_lengths:
+        speculative = replace(plain, draft=draft, draft_length=length)
+        name = f"llama.cpp speculative, at most {length}"
+        systems.append(System(name, limits.temperature, llamacpp_models.generator(speculative)))
+    return systems
 
 
 MODES: dict[str, Settings] = {

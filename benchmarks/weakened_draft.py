@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from rich.progress import track
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.weights import copy_all_but_weights
 from slipstream.hosting.tokenizer_files import embedded_directory
 from training import corpus
 from training.dialogues import held_out_question
@@ -76,9 +76,7 @@ def build(wanted: float, directory: Path) -> tuple[float, float]:
         low, high = (middle, high) if agreement(draft, texts) > wanted else (low, middle)
     weaken(draft, weights, high)
     draft.to(torch.bfloat16).save_pretrained(directory)
-    for path in source.iterdir():
-        if not (directory / path.name).exists() and path.suffix != ".safetensors":
-            shutil.copy(path, directory / path.name)
+    copy_all_but_weights(source, directory)
     return high, agreement(draft.to(torch.float32), texts)
 
 

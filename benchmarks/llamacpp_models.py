@@ -1,0 +1,191 @@
+"""The embedded pair for llama.cpp, through xllamacpp's wheel: converted once to GGUF, in bfloat16 as it is.
+
+A wheel is built for many machines; llama.cpp built for this one alone decodes faster yet, which the tables' text says.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from benchmarks.weights import digest_of
+
+_TENSORS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+"""Of a layer: llama.cpp's names for a Llama model's."""
+
+_CONTEXT = 2048
+
+
+def converted(directory: Path, target: Path, draft: Path) -> tuple[Path, Path]:
+    """Both models as GGUF files, made in ``directory`` unless they are there."""
+    files = [directory / f"{digest_of(model)}.gguf" for model in (target, draft)]
+    for model, file in zip((target, draft), files, strict=True):
+        if not file.exists():
+            convert(model, file)
+    return files[0], files[1]
+
+
+def convert(model: Path, file: Path) -> Path:
+    """Write a Llama model and its byte-level tokenizer as a GGUF ``file``."""
+    import gguf
+
+    config = json.loads((model / "config.json").read_text())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    writer: Any = gguf.GGUFWriter(str(file), "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    _add_tokenizer(writer, model, config)
+    for path in sorted(model.glob("*.safetensors")):
+        for name, tensor in load_file(path).items():
+            _add_tensor(writer, name, tensor, config["head_dim"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def _add_tokenizer(writer: Any, model: Path, config: dict[str, Any]) -> None:
+    import gguf
+
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokens = [f"[UNUSED {token}]" for token in range(config["vocab_size"])]
+    types = [gguf.TokenType.UNUSED] * len(tokens)
+    for text, token in tokenizer["model"]["vocab"].items():
+        tokens[token], types[token] = text, gguf.TokenType.NORMAL
+    for added in tokenizer["added_tokens"]:
+        tokens[added["id"]], types[added["id"]] = added["content"], gguf.TokenType.CONTROL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_pad_token_id(config["pad_token_id"])
+    writer.add_add_bos_token(False)
+
+
+def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int) -> None:
+    import gguf
+
+    if name.startswith("model.layers."):
+        _, _, layer, part = name.removesuffix(".weight").split(".", 3)
+        if part in ("self_attn.q_proj", "self_attn.k_proj"):  # llama.cpp turns neighbours, not halves, of a head
+            tensor = tensor.view(-1, 2, head_dim // 2, tensor.shape[1]).transpose(1, 2).reshape(tensor.shape)
+        name = f"blk.{layer}.{_TENSORS[part]}.weight"
+    else:
+        known = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+        name = known[name.removesuffix(".weight")] + ".weight"
+    if tensor.ndim == 1:
+        writer.add_tensor(name, tensor.float().numpy())
+        return
+    bits = tensor.to(torch.bfloat16).contiguous().view(torch.uint16).numpy()
+    writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of one llama.cpp. ``target`` and ``draft`` are GGUF files; of the draft it takes up to ``draft_length`` tokens a round."""
+
+    target: Path
+    draft: Path | None
+    draft_length: int
+    temperature: float
+    max_tokens: int
+    streams: int
+
+
+def generator(settings: Settings) -> Callable[[Sequence[list[int]]], int]:
+    """A function that generates after all prompts, so many at a time, and returns how many tokens in all.
+
+    llama.cpp's server has a process of its own, for its threads and torch's would stand in one another's way; there it is
+    asked without a socket.
+    """
+    ours, its = multiprocessing.get_context("spawn").Pipe()
+    multiprocessing.get_context("spawn").Process(target=_serve, args=(settings, its), daemon=True).start()
+
+    def generate(prompts: Sequence[list[int]]) -> int:
+        ours.send(prompts)
+        count: int | Exception = ours.recv()
+        if isinstance(count, Exception):
+            raise count
+        return count
+
+    return generate
+
+
+def _serve(settings: Settings, asked: Connection) -> None:
+    """Answer prompts with counts of tokens until nobody asks any more."""
+    server = _server(settings)
+    sampling: dict[str, Any] = {"temperature": 0.0, "top_k": 1, "samplers": ["top_k"]}
+    if settings.temperature:
+        sampling = {"temperature": settings.temperature, "samplers": ["temperature"]}
+    request = {"n_predict": settings.max_tokens, "seed": 0, "cache_prompt": False, **sampling}
+    pool = ThreadPoolExecutor(settings.streams)
+
+    def generate(prompt: list[int]) -> int:
+        answer = server.handle_completions({**request, "prompt": prompt})
+        if "usage" not in answer:
+            raise RuntimeError(f"llama.cpp did not answer: {answer}")
+        count: int = answer["usage"]["completion_tokens"]
+        return count
+
+    while True:
+        try:
+            prompts = asked.recv()
+        except EOFError:
+            return
+        try:
+            asked.send(sum(pool.map(generate, prompts)))
+        except RuntimeError as error:
+            asked.send(error)
+
+
+def _server(settings: Settings) -> Any:
+    import xllamacpp
+
+    parameters: Any = xllamacpp.CommonParams()
+    parameters.model.path = str(settings.target)
+    parameters.n_ctx = _CONTEXT * settings.streams
+    parameters.n_parallel = settings.streams
+    parameters.fit_params = False
+    parameters.verbosity = -1
+    speculative = parameters.speculative.draft
+    for cpu in (parameters.cpuparams, parameters.cpuparams_batch, speculative.cpuparams, speculative.cpuparams_batch):
+        cpu.n_threads = os.cpu_count() or 1
+    if settings.draft is not None:
+        parameters.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        speculative.mparams.path = str(settings.draft)
+        speculative.n_max = settings.draft_length
+    return xllamacpp.Server(parameters)

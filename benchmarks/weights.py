@@ -1,0 +1,24 @@
+"""Files of models that benchmarks make and convert."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+
+def digest_of(*models: Path) -> str:
+    """Of models' weights: others of the same name are others."""
+    digest = hashlib.sha256()
+    for model in models:
+        for path in sorted(model.glob("*.safetensors")):
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:12]
+
+
+def copy_all_but_weights(source: Path, model: Path) -> None:
+    """Give a ``model`` what it lacks of the one it was made from: tokenizer, chat template, generation settings."""
+    for path in source.iterdir():
+        if not (model / path.name).exists() and path.suffix != ".safetensors":
+            shutil.copy(path, model / path.name)
