@@ -116,7 +116,7 @@ def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of one llama.cpp. ``target`` and ``draft`` are GGUF files; of the draft it takes up to ``draft_length`` tokens a round."""
+    """Of one llama.cpp. ``target`` and ``draft`` are GGUF files; the draft proposes up to ``draft_length`` tokens a round."""
 
     target: Path
     draft: Path | None

@@ -130,11 +130,14 @@ class DraftSide:
         """The draft is well; learn what it takes, alone or beside verification."""
         self._breaker.succeeded()
         forward, around = without_prompts(timing)
+        steps, whole = min(timing.forward_count, ask.step_count), forward + around
+        if not timing.prefill:  # steps for what was committed since are there for every length alike
+            forward *= steps / max(1, timing.forward_count)
         self._pair.drafting.observe(
             timing.step_token_count,
-            min(timing.forward_count, ask.step_count),
+            steps,
             forward,
-            forward + around,
+            whole,
             ask.regime,
             beside=ask.branch_count > 0,
             share=1 / self._pair.session_count,

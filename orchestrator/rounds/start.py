@@ -52,6 +52,7 @@ def start_round(parties: Parties, session: SessionRounds, terms: RoundTerms, roo
     home.begin_round(home.budget.session_count)
     pair.begin_round(pair.running_count)
     longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
+    session.drafting.speculation.draw_at(terms.rule.temperature)
     plan = _plan(parties, session, terms, longest)
     session.drafting.speculation.planner.begin(plan)
     if plan.switches_off:

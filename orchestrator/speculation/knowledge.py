@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
+from orchestrator.speculation.acceptance import WARMTH_COUNT, AcceptanceEstimate, Calibration
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.common import CommonWay
 from orchestrator.speculation.corrections import Corrections
@@ -30,7 +30,7 @@ class VerifierKnowledge(Loaded):
 class PairKnowledge(Loaded, Kept):
     """What all sessions of a pair learn together. A draft takes the rows of all of them into one step."""
 
-    KEPT = ("drafting", "acceptance", "ngram_acceptance", "calibration", "hits", "sharpening")
+    KEPT = ("drafting", "acceptance", "acceptances", "ngram_acceptance", "calibrations", "hits", "sharpening")
 
     def __init__(self, history: SharedHistory | None = None) -> None:
         """``history`` if sessions may propose what others said."""
@@ -44,9 +44,12 @@ class PairKnowledge(Loaded, Kept):
         self.turn_length = Average()
         """Tokens that turns generate: what a way needs to get going weighs more the fewer there are."""
         self.acceptance = AcceptanceEstimate(0.7, window=2000)
+        self.acceptances = [AcceptanceEstimate(self.acceptance, window=2000) for _ in range(WARMTH_COUNT)]
+        """By `warmth_of` the temperature; what is observed of one is of all too."""
         self.ngram_acceptance = [AcceptanceEstimate(guess, window=2000) for guess in _NGRAM_GUESSES]
         """Of n-gram proposals, by how long the past agrees with the present."""
-        self.calibration = Calibration()
+        self.calibrations = [Calibration() for _ in range(WARMTH_COUNT)]
+        """Likewise."""
         self.hits = HitRates()
         self.sharpening = Sharpening()
         self.corrections = Corrections()

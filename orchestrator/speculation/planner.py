@@ -28,16 +28,16 @@ _KEPT_ROUNDS = 8
 many are in step, the verifier waits for all of them to be planned."""
 
 _KEPT_ALONE = 4
-_LESSONS_A_ROUND = 3
-"""The same of a session whose draft is known: a weighing takes 0.3 ms, and what it weighs changes little in a round. Until
-then one round more for every so many of its proposals."""
+"""The same of any session whose pair has had its lessons: a weighing takes 0.3 ms, and a round changes little of it."""
 
 
 class Planner:
     """Plans the rounds of one session."""
 
     def __init__(self, pair: PairKnowledge) -> None:
-        self.acceptance = AcceptanceEstimate(pair.acceptance)
+        self._acceptances = [AcceptanceEstimate(of_all) for of_all in pair.acceptances]
+        self.acceptance = self._acceptances[0]
+        """At the temperature of the next round."""
         self._pair = pair
         self._home = VerifierKnowledge()
         self._switch = Switch()
@@ -58,6 +58,13 @@ class Planner:
         """The next rounds are this verifier's."""
         if home is not self._home:
             self._home = home
+            self._kept_for = 0
+
+    def draw_at(self, warmth: int) -> None:
+        """The next rounds' tokens are chosen at a temperature of this `warmth_of`."""
+        acceptance = self._acceptances[warmth]
+        if acceptance is not self.acceptance:
+            self.acceptance = acceptance
             self._kept_for = 0
 
     def begin_turn(self) -> None:
@@ -139,8 +146,8 @@ class Planner:
         if plan.way is None:
             self._kept_for = _KEPT_ROUNDS
         else:
-            known = min(_KEPT_ALONE, 1 + self.acceptance.count // _LESSONS_A_ROUND)
-            self._kept_for = TRY_ROUNDS if trying else max(known, min(_KEPT_ROUNDS, self._pair.session_count))
+            least = _KEPT_ALONE if self._pair.acceptance.count >= _LESSONS else 1
+            self._kept_for = TRY_ROUNDS if trying else max(least, min(_KEPT_ROUNDS, self._pair.session_count))
 
     def _holds(self, longest: int, overlap: Overlap | None) -> bool:
         """Whether the last plan still does."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
+from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration, warmth_of
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import LONGEST_WEIGHED
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
@@ -75,6 +75,7 @@ class SessionSpeculation:
         self._pair = pair
         self._home = VerifierKnowledge()
         self._ngrams = NgramIndex()
+        self._warmth = 0
         self._turn_start = 0
         self._ngram_acceptance = [AcceptanceEstimate(prior) for prior in pair.ngram_acceptance]
 
@@ -91,6 +92,11 @@ class SessionSpeculation:
         if shared_length < self._ngrams.length:
             self._ngrams.clear()
 
+    def draw_at(self, temperature: float) -> None:
+        """The next rounds' tokens are chosen at this temperature."""
+        self._warmth = warmth_of(temperature)
+        self.planner.draw_at(self._warmth)
+
     def end_turn(self, tokens: Sequence[int], generated_count: int) -> None:
         """The turn has ended with these ``tokens``, the session's from its first on, the last of them generated."""
         if generated_count:
@@ -102,7 +108,9 @@ class SessionSpeculation:
     def from_draft(self, tokens: Sequence[int]) -> Candidate | None:
         """What the draft has already said comes after the committed ``tokens``."""
         proposal = self.continuations.after(tokens)
-        return None if proposal is None else Candidate(proposal, self.planner.acceptance, self._pair.calibration)
+        if proposal is None:
+            return None
+        return Candidate(proposal, self.planner.acceptance, self._pair.calibrations[self._warmth])
 
     def from_ngrams(self, tokens: Sequence[int], longest: int) -> Candidate | None:
         """What followed the last tokens when they were said before, where more of the past agrees."""
@@ -139,5 +147,5 @@ class SessionSpeculation:
     def observe(self, candidate: Candidate, verified: int, accepted: int) -> None:
         """What came of the first ``verified`` tokens of a candidate."""
         candidate.estimate.observe(verified, accepted)
-        if candidate.proposal.confidences:
-            self._pair.calibration.observe(candidate.proposal.confidences[:verified], accepted)
+        if candidate.calibration is not None and candidate.proposal.confidences:
+            candidate.calibration.observe(candidate.proposal.confidences[:verified], accepted)

@@ -196,7 +196,7 @@ class ModelThread:
         batch = self._batch(ended)
         if not batch:
             return ended
-        started = time.monotonic()
+        started, steps_before = time.monotonic(), self.engine.step_count
         try:
             answers = self.engine.steps([a for _, a in batch], self._count_in_one_go(batch), self._interrupted)
         except Exception as error:
@@ -205,7 +205,7 @@ class ModelThread:
                 self.engine.discard(job.sequence)  # what the forward wrote is unknown; raises if the device is lost
                 ended += self._tree.drop(job, error)
             return ended
-        self._clock.stepped(batch, started, max(map(len, answers)))
+        self._clock.stepped(batch, started, self.engine.step_count - steps_before)
         for (job, append), taken in zip(batch, answers, strict=True):
             ended += self._take(job, append, taken)
         return ended

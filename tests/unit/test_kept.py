@@ -27,8 +27,8 @@ def taught(rounds: int = 400) -> PairKnowledge:
     costs = pair.verifiers["here:1"].costs
     for _ in range(rounds):
         accepted = next((at for at in range(8) if rng.random() > 0.9), 8)
-        pair.acceptance.observe(8, accepted)
-        pair.calibration.observe([Confidence(-0.2, 1.2)] * 8, accepted)
+        pair.acceptances[0].observe(8, accepted)
+        pair.calibrations[0].observe([Confidence(-0.2, 1.2)] * 8, accepted)
         pair.ngram_acceptance[2].observe(4, 3)
         pair.hits.observe(4, 0)
         pair.sharpening.observe(0.8, 0.6, 8, accepted)
@@ -51,7 +51,9 @@ def test_what_was_learnt_is_where_another_begins() -> None:
     assert new.ngram_acceptance[2].mean == pytest.approx(old.ngram_acceptance[2].mean, abs=0.02)
     assert new.hits.at(4) == pytest.approx(old.hits.at(4), abs=0.02)
     sure = [Confidence(-0.2, 1.2)]
-    assert new.calibration.survivals(sure, [0.5]) == pytest.approx(old.calibration.survivals(sure, [0.5]), abs=0.12)
+    assert new.calibrations[0].survivals(sure, [0.5]) == pytest.approx(
+        old.calibrations[0].survivals(sure, [0.5]), abs=0.12
+    )
 
 
 def test_what_is_seen_now_soon_weighs_more_than_what_was_learnt_before() -> None:
@@ -110,9 +112,10 @@ def test_a_step_of_a_token_count_that_is_none_is_refused(count: str) -> None:
 
 
 def test_more_accepted_than_tried_is_refused() -> None:
-    for name in ("acceptance", "calibration"):
+    for name in ("acceptance", "acceptances", "calibrations"):
         state = taught().state()
         kept = state[name]
+        kept = kept[0] if isinstance(kept, list) else kept
         assert isinstance(kept, dict)
         kept["_accepted"] = [1e9] * len(kept["_accepted"])
         with pytest.raises(NotKeptError, match="more was accepted"):

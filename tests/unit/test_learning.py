@@ -83,6 +83,18 @@ async def test_a_drafts_step_is_learnt_without_prompts(timing: PeerTiming) -> No
     assert rounds.pair.drafting.around.at() == pytest.approx(0.005)
 
 
+async def test_steps_for_what_was_committed_since_are_no_tokens_of_the_proposal() -> None:
+    draft = Draft()
+    rounds = rounds_over(draft, Answering())
+    round_ = running(rounds, begun(rounds, "s"), SYNCHRONOUS, [1, 2, 3])
+    await until_asked(draft)
+    draft.sinks[0].take([Branch(0, None, Proposal((4, 5)))])
+    draft.sinks[0].finish(PeerTiming(0.0, 0.040, 0.040, 0.045, forward_count=4, step_token_count=1))
+    await round_
+    assert rounds.pair.drafting.alone.at(1) == pytest.approx(0.010)
+    assert rounds.pair.drafting.around.at() == pytest.approx(0.025), "two steps and what surrounds them"
+
+
 def test_a_step_never_takes_less_than_nothing() -> None:
     forward, around = without_prompts(PeerTiming(0.0, 0.010, 0.010, 0.011, prefill=0.050))
     assert forward == 0 and around == pytest.approx(0.001)
