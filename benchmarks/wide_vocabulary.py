@@ -1,10 +1,11 @@
-"""A model that says exactly what an embedded one says and has a real model's vocabulary: rows added to its head that never win.
+"""A target that says exactly what the embedded one says, with a real model's vocabulary: rows added to its head never win.
 
 A row added must be unlikely after every text. So a direction is looked for on whose far side all hidden states lie that the
 model was seen in (the perceptron, always corrected by the state that is worst off), and the added rows point away from
-them. Tied embeddings are untied; added tokens embed as nothing.
+them. Tied embeddings are untied; added tokens embed as nothing. The embedded draft has no such direction: its hidden states
+lie all around. It drafts for the wide target as it is, with its own few rows.
 
-Run as ``python -m benchmarks.wide_vocabulary target build/wide-target``.
+Run as ``python -m benchmarks.wide_vocabulary build/wide-target``.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ _SPREAD = 0.5
 """Added rows are up to this much longer than they must be: no two say the same."""
 _CORRECTIONS = 50_000
 _NONSENSE = 64
-"""Sequences of random tokens among the texts: a draft's guesses may be anything."""
+"""Sequences of random tokens among the texts: what a target checks may be anything."""
 
 
 @torch.inference_mode()
-def states_of(model: Any, tokenizer: Any, entries: list[corpus.Entry]) -> tuple[torch.Tensor, torch.Tensor]:
+def states_of(model: Any, tokenizer: Any, dialogue_count: int = 256) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states before the head ``[n, hidden]`` after dialogues and nonsense, and the largest logit of each."""
+    entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
     rng = random.Random(0)
-    dialogues = list(draw_pass(entries, rng))[:256]
+    dialogues = list(draw_pass(entries, rng))[:dialogue_count]
     sequences = [tokenizer.apply_chat_template(dialogue, return_dict=False)[:1024] for dialogue in dialogues]
     size = model.config.vocab_size
     sequences += [[rng.randrange(size) for _ in range(128)] for _ in range(_NONSENSE)]
@@ -53,21 +55,20 @@ def direction_of(states: torch.Tensor) -> torch.Tensor:
     for _ in range(_CORRECTIONS):
         along = units @ direction
         worst = int(along.argmin())
-        if float(along[worst]) > 0.05 * float(direction.norm()):
+        if float(along[worst]) > 0.02 * float(direction.norm()):
             break
         direction = direction + units[worst]
     direction = direction / direction.norm()
-    if float((units @ direction).min()) <= 0:
+    if not float((units @ direction).min()) > 0:
         raise ValueError("no direction has all hidden states on one side")
     return direction
 
 
-def build(role: str, directory: Path, rows: int = ROWS) -> float:
+def build(directory: Path, rows: int = ROWS, dialogue_count: int = 256) -> float:
     """Write the model; returns how far its added tokens lie below its own, at least."""
-    source = embedded_directory(role)
-    entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
+    source = embedded_directory("target")
     small = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
-    states, largest = states_of(small, AutoTokenizer.from_pretrained(source), entries)
+    states, largest = states_of(small, AutoTokenizer.from_pretrained(source), dialogue_count)
     direction = direction_of(states)
     along = states @ direction
     length = float(((_BELOW - largest).clamp(min=0) / along).max())
@@ -95,11 +96,10 @@ _HEADS = ("model.embed_tokens.weight", "lm_head.weight")
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("role", choices=["target", "draft"], help="of the embedded pair")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--rows", type=int, default=ROWS, help="of the vocabulary")
     options = parser.parse_args()
-    below = build(options.role, options.directory, options.rows)
+    below = build(options.directory, options.rows)
     print(f"{options.directory}: {options.rows:,} tokens, those added at least {below:.0f} below the likeliest")
 
 
