@@ -12,17 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-HEAVY = Path("build/heavy-500m")
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One that a benchmark needs: the module that builds it, with what argument, and where it is then."""
+
+    module: str
+    argument: str
+    directory: str
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One benchmark: what it shows, its module, and its arguments, at leisure and in haste."""
+    """One benchmark: what it shows, its module, its arguments, at leisure and in haste, and a model that it needs."""
 
     text: str
     module: str
     arguments: str
     quick: str
+    model: Model | None = None
 
 
 CASES: dict[str, Case] = {
@@ -38,6 +46,32 @@ CASES: dict[str, Case] = {
         "--name streams --streams 8 --prompts 16 --modes adaptive synchronous --draft-lengths 8 32 --onnxruntime build/onnx",
         "--name streams --streams 8 --prompts 8 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
     ),
+    "held-out": Case(
+        "the same in phrasings that training never saw, beside llama.cpp too",
+        "embedded_pair",
+        "--name held-out --held-out --prompts 8 --modes adaptive --draft-lengths 4 8 16 32 --onnxruntime build/onnx"
+        " --llamacpp build/gguf --llamacpp-lengths 8 16",
+        "--name held-out --held-out --prompts 4 --modes adaptive --draft-lengths 8 --temperatures 0 --repetitions 2"
+        " --llamacpp build/gguf --llamacpp-lengths 16",
+    ),
+    **{
+        f"realistic-{share}": Case(
+            f"the same with a draft that is right at {share} of the tokens",
+            "embedded_pair",
+            f"--name realistic-{share} --draft build/draft-{share} --held-out --prompts 8 --modes adaptive --draft-lengths 4 8 16"
+            " --temperatures 0 0.8 1.0 --onnxruntime build/onnx --llamacpp build/gguf --llamacpp-lengths 4 8",
+            f"--name realistic-{share} --draft build/draft-{share} --held-out --prompts 4 --modes adaptive"
+            " --draft-lengths 8 --temperatures 0 --repetitions 2 --llamacpp build/gguf --llamacpp-lengths 4",
+            Model("weakened_draft", share, f"build/draft-{share}"),
+        )
+        for share in ("0.8", "0.7", "0.6")
+    },
+    "chats": Case(
+        "chats of sixteen turns",
+        "chats",
+        "",
+        "--turns 6 --repetitions 2 --learning 1 --temperatures 0",
+    ),
     "repeated": Case(
         "answers that can be copied from the chat",
         "embedded_pair",
@@ -49,6 +83,7 @@ CASES: dict[str, Case] = {
         "embedded_pair",
         "--name heavy --target build/heavy-500m --prompts 2 --modes adaptive --draft-lengths 8",
         "--name heavy --target build/heavy-500m --prompts 1 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
+        Model("heavy_target", "500m", "build/heavy-500m"),
     ),
     "sampling": Case(
         "choosing tokens at small and large vocabularies, beside torch and transformers",
@@ -120,8 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for number, name in enumerate(names, 1):
         case = CASES[name]
         print(f"\n[{number}/{len(names)}] {name}: {case.text}", flush=True)
-        if name == "heavy" and not HEAVY.exists():
-            subprocess.run([sys.executable, "-m", "benchmarks.heavy_target", "500m", str(HEAVY)], check=True)
+        if case.model is not None and not Path(case.model.directory).exists():
+            builder = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{case.model.module}"]
+            subprocess.run([*builder, case.model.argument, case.model.directory], check=True)
         chosen = case.quick if options.quick else case.arguments
         command = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{case.module}", *chosen.split()]
         if subprocess.run([*command, "--output", str(options.output)]).returncode:

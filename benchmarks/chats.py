@@ -101,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--learning", type=int, default=2, help="chats of each mode before them")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
+    parser.add_argument("--target", type=Path, default=embedded_directory("target"), help="target model's directory")
     parser.add_argument("--draft", type=Path, default=embedded_directory("draft"), help="draft model's directory")
     parser.add_argument("--name", default="chats", help="of the files in the output directory")
     add_output(parser)
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     columns = ("T", "mode", "tokens/s", "x off", "x K = 8", *turns, "slowest turn x off", "acceptance")
     for column in columns:
         table.add_column(column, justify="left" if column == "mode" else "right")
-    pair = PairSettings(draft=str(options.draft))
+    pair = PairSettings(target=str(options.target), draft=str(options.draft))
     with (
         LocalServices(pair) as local,
         Client(local.orchestrator_address) as client,
