@@ -59,7 +59,8 @@ CASES: dict[str, Case] = {
             f"the same with a draft that is right at {share} of the tokens",
             "embedded_pair",
             f"--name realistic-{share} --draft build/draft-{share} --held-out --prompts 8"
-            " --modes adaptive --draft-lengths 4 8 16 --temperatures 0 0.8 1.0 --onnxruntime build/onnx --llamacpp build/gguf --llamacpp-lengths 4 8",
+            " --modes adaptive --draft-lengths 4 8 16 --temperatures 0 0.8 1.0"
+            " --onnxruntime build/onnx --llamacpp build/gguf --llamacpp-lengths 4 8",
             f"--name realistic-{share} --draft build/draft-{share} --held-out --prompts 4 --modes adaptive"
             " --draft-lengths 8 --temperatures 0 --repetitions 2 --llamacpp build/gguf --llamacpp-lengths 4",
             Model("weakened_draft", share, f"build/draft-{share}"),
