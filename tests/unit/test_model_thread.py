@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -449,19 +450,33 @@ class Crowd(ArithmeticModel):
         return logits
 
 
+class Held(Crowd):
+    """Takes its first step once all that is to be beside it has been submitted."""
+
+    def __init__(self, settings: ArithmeticSettings) -> None:
+        super().__init__(settings)
+        self.may_begin = threading.Event()
+
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        assert self.may_begin.wait(10)
+        return super().forward(plan)
+
+
 async def test_a_prompt_gets_on_in_every_step_that_rounds_would_fill() -> None:
     """Five drafts in steps of four tokens: a prompt that waited for them would wait for them all."""
     prompt = [90, *range(100, 112)]
     limits = BatchLimits(max_step_tokens=4, prefill_chunk=4)
-    async with hosting(lambda: Engine(Crowd(PAPER), kv_memory_mib=1), limits) as host:
+    model = Held(PAPER)
+    async with hosting(lambda: Engine(model, kv_memory_mib=1), limits) as host:
         drafting = asyncio.gather(*(propose(host, [first, 5], length=16) for first in range(10, 15)))
         await asyncio.sleep(0)  # they are submitted first
-        job, drafts = await verify(host, prompt), await drafting
+        verifying = asyncio.create_task(verify(host, prompt))
+        await asyncio.sleep(0)
+        model.may_begin.set()
+        job, drafts = await verifying, await drafting
         assert job.next_token == said(prompt, 1)[0]
         for first, draft in zip(range(10, 15), drafts, strict=True):
             assert [choice.token for choice in draft.branches[0].choices] == said([first, 5], 16)
-        model = host.engine.model
-        assert isinstance(model, Crowd)
         first = next(index for index, step in enumerate(model.steps) if 90 in step)
         beside = model.steps[first : first + len(prompt)]
         assert [step.get(90) for step in beside] == [1] * len(prompt), "its quarter of each step"
