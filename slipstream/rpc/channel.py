@@ -17,7 +17,10 @@ _COMMON_OPTIONS = (
 CHANNEL_OPTIONS = (
     *_COMMON_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    (
+        "grpc.min_reconnect_backoff_ms",
+        1_000,
+    ),  # as long as an attempt may take, refused or not: a busy peer's first words do
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # else all channels to one address share a connection
