@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks.report import Report, add_output
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.exchange import PeerTiming, Terms
+from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.speculation.proposal import Branch, Proposal
@@ -86,6 +87,14 @@ async def bare(address: str, stack: AsyncExitStack) -> Exchange:
     return once
 
 
+def begin_again_if_long(peer: ModelPeer[Any, Any], sequence: PeerSequence, tokens: list[int]) -> None:
+    """Another sequence after 2,000 tokens: the model's memory is small."""
+    if len(tokens) > 2000:
+        peer.close_sequence(sequence)
+        sequence.forget()
+        tokens[:] = PROMPT
+
+
 async def verifying(address: str, stack: AsyncExitStack, rule: SamplingRule) -> Exchange:
     """Rounds as a session has them, each with a proposal that is accepted."""
     peer = VerifierPeer(address)
@@ -96,10 +105,7 @@ async def verifying(address: str, stack: AsyncExitStack, rule: SamplingRule) -> 
     sequence, tokens = PeerSequence(), [*PROMPT]
 
     async def once() -> tuple[float, float]:
-        if len(tokens) > 2000:
-            peer.close_sequence(sequence)
-            sequence.forget()
-            tokens[:] = PROMPT
+        begin_again_if_long(peer, sequence, tokens)
         proposal: list[int] = []
         total = sum(tokens)
         for _ in range(DRAFT_LENGTH):
@@ -143,10 +149,7 @@ async def proposing(address: str, stack: AsyncExitStack, rule: SamplingRule) -> 
     sequence, tokens = PeerSequence(), [*PROMPT]
 
     async def once() -> tuple[float, float]:
-        if len(tokens) > 2000:
-            peer.close_sequence(sequence)
-            sequence.forget()
-            tokens[:] = PROMPT
+        begin_again_if_long(peer, sequence, tokens)
         answered = _Answered()
         started = time.perf_counter()
         peer.propose(sequence, terms, sequence.position(tokens), (), DRAFT_LENGTH, 0, rule, "", answered)

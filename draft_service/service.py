@@ -15,12 +15,11 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles
-from slipstream.hosting.model_service import timing_of
+from slipstream.hosting.model_service import record_item, timing_of
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_message
 from slipstream.rpc.status import status_of
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import record_server_span
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc
 
 DEFAULT_BRANCH_COUNT = 8
@@ -102,11 +101,12 @@ class _Proposing:
             self.answer.push(self._result(drawn))
 
     def done(self, job: ProposeJob) -> None:
+        attributes = {names.DRAFT_LENGTH: self.item.draft_length}
+        record_item(names.DRAFT_SERVICE_PROPOSE, self.item, job.timing, attributes)
         result = self._result([branch for branch in job.branches if branch.outcome not in self.sent])
         result.final = True
         result.timing.CopyFrom(timing_of(job.timing))
         self.answer.finish(result)
-        _record(self.item, job)
 
     def failed(self, error: Exception) -> None:
         self.answer.fail(error)
@@ -115,26 +115,6 @@ class _Proposing:
         return draft_pb2.ProposeResult(
             handle=self.item.handle, round=self.item.round, branches=map(_branch_message, branches)
         )
-
-
-def _record(item: draft_pb2.ProposeItem, job: ProposeJob) -> None:
-    timing = job.timing
-    record_server_span(
-        names.DRAFT_SERVICE_PROPOSE,
-        item.traceparent,
-        timing.arrived_unix_ns,
-        timing.arrived_unix_ns + int(timing.total * 1e9),
-        {
-            names.HANDLE: item.handle,
-            names.ROUND_NUMBER: item.round,
-            names.BASE_LENGTH: item.base_length,
-            names.TAIL_LENGTH: len(item.tail),
-            names.DRAFT_LENGTH: item.draft_length,
-            names.QUEUE_MS: timing.queue * 1e3,
-            names.FORWARD_MS: timing.forward * 1e3,
-            names.PREFILL_MS: timing.prefill * 1e3,
-        },
-    )
 
 
 def _refusal(item: draft_pb2.ProposeItem, error: Exception) -> draft_pb2.ProposeResult:

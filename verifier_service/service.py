@@ -13,14 +13,13 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles
-from slipstream.hosting.model_service import timing_of
+from slipstream.hosting.model_service import record_item, timing_of
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_of, logprobs_message
 from slipstream.rpc.status import status_of
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest, TokenDistribution, distribution_fault
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import record_server_span
 from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier_service.verifier import VerifyJob
 
@@ -104,6 +103,8 @@ class _Verifying:
         raise AssertionError("a verification has no parts")
 
     def done(self, job: VerifyJob) -> None:
+        attributes = {names.DRAFT_LENGTH: len(self.item.proposal), names.ACCEPTED_COUNT: job.accepted_count}
+        record_item(names.VERIFIER_SERVICE_VERIFY, self.item, job.timing, attributes)
         self.answer.finish(
             verifier_pb2.VerifyResult(
                 handle=self.item.handle,
@@ -117,31 +118,9 @@ class _Verifying:
                 tail_logprobs=map(logprobs_message, job.tail_logprobs),
             )
         )
-        _record(self.item, job)
 
     def failed(self, error: Exception) -> None:
         self.answer.fail(error)
-
-
-def _record(item: verifier_pb2.VerifyItem, job: VerifyJob) -> None:
-    timing = job.timing
-    record_server_span(
-        names.VERIFIER_SERVICE_VERIFY,
-        item.traceparent,
-        timing.arrived_unix_ns,
-        timing.arrived_unix_ns + int(timing.total * 1e9),
-        {
-            names.HANDLE: item.handle,
-            names.ROUND_NUMBER: item.round,
-            names.BASE_LENGTH: item.base_length,
-            names.TAIL_LENGTH: len(item.tail),
-            names.DRAFT_LENGTH: len(item.proposal),
-            names.ACCEPTED_COUNT: job.accepted_count,
-            names.QUEUE_MS: timing.queue * 1e3,
-            names.FORWARD_MS: timing.forward * 1e3,
-            names.PREFILL_MS: timing.prefill * 1e3,
-        },
-    )
 
 
 def _refusal(item: verifier_pb2.VerifyItem, error: Exception) -> verifier_pb2.VerifyResult:

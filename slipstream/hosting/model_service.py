@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -15,7 +15,9 @@ from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.rpc.sampling_wire import defaults_message
 from slipstream.rpc.wire import duration
 from slipstream.sampling.rule import SAMPLING_VERSION
-from slipstream.wire.v1 import model_pb2, model_pb2_grpc
+from slipstream.telemetry import names
+from slipstream.telemetry.tracing import AttributeValue, record_server_span
+from slipstream.wire.v1 import draft_pb2, model_pb2, model_pb2_grpc, verifier_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -85,4 +87,31 @@ def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
         forward_count=timing.forward_count,
         step_token_count=timing.step_token_count,
         prefill=duration(timing.prefill),
+    )
+
+
+def record_item(
+    name: str,
+    item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem,
+    timing: JobTiming,
+    attributes: Mapping[str, AttributeValue],
+) -> None:
+    """An answered item's span: what every item has, and these ``attributes``. Nothing if it is not traced."""
+    if not item.traceparent:
+        return
+    record_server_span(
+        name,
+        item.traceparent,
+        timing.arrived_unix_ns,
+        timing.arrived_unix_ns + int(timing.total * 1e9),
+        {
+            names.HANDLE: item.handle,
+            names.ROUND_NUMBER: item.round,
+            names.BASE_LENGTH: item.base_length,
+            names.TAIL_LENGTH: len(item.tail),
+            **attributes,
+            names.QUEUE_MS: timing.queue * 1e3,
+            names.FORWARD_MS: timing.forward * 1e3,
+            names.PREFILL_MS: timing.prefill * 1e3,
+        },
     )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draft_service.outcomes import Outcome, likeliest_outcomes, odds_of
-from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration
+from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration, warmth_of
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
@@ -303,6 +303,31 @@ def test_a_draft_that_fails_again_is_probed_as_early_as_the_first_time() -> None
     later = [planner.plan(32).draft_length for _ in range(100)]
     assert later[0] == 0
     assert next(index for index, length in enumerate(later) if length) < 60
+
+
+def test_how_often_a_draft_is_right_is_known_for_each_temperature() -> None:
+    pair = knowledge(acceptance=0.7)
+    for _ in range(200):
+        pair.acceptances[warmth_of(0.0)].observe(8, 8)
+        pair.acceptances[warmth_of(1.0)].observe(8, 0)
+    planner = planner_of(pair)
+    planner.draw_at(warmth_of(0.0))
+    greedy = planner.plan(32, Overlap.NONE).draft_length
+    planner.draw_at(warmth_of(1.0))
+    drawn = planner.plan(32, Overlap.NONE).draft_length
+    planner.draw_at(warmth_of(0.0))
+    assert greedy == planner.plan(32, Overlap.NONE).draft_length > drawn
+    assert [warmth_of(each) for each in (0, 1e-4, 0.5, 0.8, 0.9, 1.0, 2.0)] == [0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_lone_sessions_plan_holds_for_four_rounds_once_its_pair_has_had_its_lessons() -> None:
+    planner, unknown = planner_of(knowledge(acceptance=0.9)), planner_of(PairKnowledge())
+    first = planner.plan(32)
+    assert all(planner.plan(32) is planner._kept for _ in range(3)) and planner._rounds == 4
+    planner.plan(32)
+    assert first.draft_length and planner._rounds == 1, "weighed anew"
+    unknown.plan(32)
+    assert unknown._kept_for == 0
 
 
 def test_forecasts_that_do_not_come_true_are_corrected() -> None:
