@@ -255,7 +255,7 @@ class Engine:
         rows: list[Row] = []
         chosen_rows: list[int] = []
         answers: list[Appended] = []
-        finite = logits.finite()
+        finite = [math.isfinite(largest) for largest in logits.largest()]
         end = 0
         for append in appends:
             start, end = end, end + append.row_count

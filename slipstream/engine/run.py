@@ -8,9 +8,9 @@ from collections.abc import Sequence as TokenSequence
 import torch
 
 from slipstream.engine.sequence import Sequence
+from slipstream.sampling.choose import choose
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
-from slipstream.sampling.steps import Steps, steps_of
 
 
 class Run:
@@ -35,7 +35,7 @@ class Run:
         self._sequences, self._starts, self._rule = sequences, starts, rule
         self._given = given
         self._interrupted = interrupted
-        self._steps: Steps | None = None
+        self._steps: list[list[Choice]] = []
 
     def next_tokens(self, logits: torch.Tensor) -> list[int] | None:
         """Take a step's logits ``[sequences, vocabulary]``; each sequence's next token, or None after the last step."""
@@ -43,9 +43,8 @@ class Run:
         index = self.step_count - self._given  # of the choice
         if index < 0:
             return [s.tokens[start + index] for s, start in zip(self._sequences, self._starts, strict=True)]
-        if self._steps is None:
-            self._steps = steps_of(self._rows_at, logits.shape[1])
-        tokens = self._steps.choose(logits)
+        self._steps.append(choose(logits, self._rows_at(index)))
+        tokens = [choice.token for choice in self._steps[-1]]
         for at, token in enumerate(tokens):
             if token in self._rule.end_token_ids or token == VOID:
                 self.lengths[at] = min(self.lengths[at], index + 1)
@@ -59,8 +58,7 @@ class Run:
 
     def choices(self) -> list[list[Choice]]:
         """Each sequence's choices."""
-        steps = [] if self._steps is None else self._steps.choices()
-        return [[step[at] for step in steps[:length]] for at, length in enumerate(self.lengths)]
+        return [[step[at] for step in self._steps[:length]] for at, length in enumerate(self.lengths)]
 
     def _rows_at(self, index: int) -> list[Row]:
         return [

@@ -28,6 +28,7 @@ from slipstream.hosting.tokenizer_files import (
     refuse_tokens_without_rows,
 )
 from slipstream.rpc.server import Server
+from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.structure_compiler import StructureCompiler
 from slipstream.telemetry.tracing import configure_tracing
 from slipstream.wire.v1 import model_pb2_grpc
@@ -90,6 +91,8 @@ async def _serve(
     log.info("listening on port %d; loading the model", port)
 
     def load() -> Engine:  # on the model thread, as everything that computes
+        log.info("getting ready to choose tokens: the first start on a machine compiles that, in ten seconds or so")
+        warm_choosing()
         engine = _load(settings, name, padding)
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
         step_times.extend(engine.profile(profile_seconds))

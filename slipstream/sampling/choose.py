@@ -13,7 +13,9 @@ from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.coupled import Cut, choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
 from slipstream.sampling.filters import filtered, is_processed, processed
+from slipstream.sampling.noise import BLOCK, Domain, coin
 from slipstream.sampling.row import VOID, Choice, Row
+from slipstream.sampling.rule import SamplingRule
 
 
 class _Kind(Enum):
@@ -31,12 +33,12 @@ class _Kind(Enum):
 def choose(logits: torch.Tensor | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype, or its fault. A row depends on no
     other. Blocks that somebody has looked at already are not looked at again."""
-    given = logits.logits if isinstance(logits, BlockedLogits) else logits
-    left = processed(given, rows)
-    blocked = logits if isinstance(logits, BlockedLogits) and left is given else BlockedLogits(left)
+    blocked = logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
+    if any(is_processed(row) for row in rows):
+        blocked = BlockedLogits(processed(blocked.logits, rows))
     choices: dict[int, Choice] = {}
     by_kind: defaultdict[_Kind, list[int]] = defaultdict(list)
-    for index, (row, largest) in enumerate(zip(rows, blocked.maxima.max(axis=1).tolist(), strict=True)):
+    for index, (row, largest) in enumerate(zip(rows, blocked.largest(), strict=True)):
         fault = None if row.is_void else fault_of(largest, row.position)
         if fault is None:
             by_kind[_kind(row)].append(index)
@@ -50,16 +52,12 @@ def choose(logits: torch.Tensor | BlockedLogits, rows: Sequence[Row]) -> list[Ch
     return [choices[index] for index in range(len(rows))]
 
 
-def is_plain_argmax(row: Row) -> bool:
-    """Whether a row's choice is its largest logit as it is."""
-    return row.rule.temperature == 0 and not row.is_void and not is_processed(row)
-
-
-def is_plain_draw(row: Row) -> bool:
-    """Whether a row's choice is coupled and from all of its logits as they are."""
-    rule = row.rule
-    is_cut = rule.top_k > 0 or rule.top_p < 1 or rule.min_p > 0
-    return _kind(row) is _Kind.COUPLED and not is_cut and not is_processed(row)
+def warm() -> None:
+    """Have compiled what choosing needs: seconds on a machine's first start, and next to nothing later."""
+    rows = [Row(SamplingRule(temperature=temperature), 1) for temperature in (0.0, 1.0)]
+    for dtype in (torch.bfloat16, torch.float32):
+        choose(torch.zeros(2, BLOCK, dtype=dtype), rows)
+    coin(0, 0, Domain.ACCEPTANCE)
 
 
 def _kind(row: Row) -> _Kind:

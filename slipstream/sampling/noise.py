@@ -9,30 +9,26 @@ numbers tell which of 128,000 tokens can win at all. The first of n independent 
 token's it is is uniform; and the others come after it as if they began anew, for arrivals have no memory. So a block's first
 arrival, its token, and the time of its second are drawn alone, and the others' only where a block has to be opened.
 
-Words come from numpy's Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the
-key is (seed, 0), the counter (1 + index / 4, position, domain, 0), and index modulo 4 picks one of the counter's four words.
-Always computed on the CPU in float64, whatever device holds the logits, so that no device's logarithm changes a text.
+Words come from Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the key is
+(seed, 0), the counter (1 + index / 4, position, domain, 0), and index modulo 4 picks one of the counter's four words. Always
+computed on the CPU in float64, whatever device the logits come from, so that no device's logarithm changes a text.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from slipstream.sampling.compiled import compiled, multiply_high
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 BLOCK = 64
-
-_UNIFORM_BITS = 52
-_PLACE_MASK = np.uint64(BLOCK - 1)
 
 
 class Domain(IntEnum):
@@ -52,112 +48,83 @@ class Domain(IntEnum):
     """The token drawn after the ratio test has rejected one."""
 
 
-class _Source(threading.local):
-    """A generator for each thread, for making one takes longer than a draw."""
-
-    def __init__(self) -> None:
-        self._generator = np.random.Philox(key=0)
-        self._counter = np.zeros(4, dtype=np.uint64)
-        self._key = np.zeros(2, dtype=np.uint64)
-        self._state: Any = {
-            "bit_generator": "Philox",
-            "state": {"counter": self._counter, "key": self._key},
-            "buffer": np.zeros(4, dtype=np.uint64),
-            "buffer_pos": 4,  # used up: the next word is the next counter's first
-            "has_uint32": 0,
-            "uinteger": 0,
-        }
-
-    def words(self, seed: int, position: int, domain: Domain, start: int, count: int) -> Words:
-        """``count`` words from index ``start``, a multiple of four, on."""
-        self._key[0] = seed
-        self._counter[0] = start // 4  # the generator adds one before it draws
-        self._counter[1] = position
-        self._counter[2] = domain
-        self._generator.state = self._state
-        words: Words = self._generator.random_raw(count)
-        return words
+# Compiled code knows no enumerations, and takes the type of a sum of a word and a plain integer for float64.
+FIRST, _SECOND, _OTHERS = np.uint64(Domain.FIRST), np.uint64(Domain.SECOND), np.uint64(Domain.OTHERS)
+_MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
+_WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
+_PLACE_MASK, _UNUSED_BITS = np.uint64(BLOCK - 1), np.uint64(12)
+_ROUNDS = 10
 
 
-random_words = _Source().words
-"""Random words by (seed, position, domain, index)."""
+@compiled
+def four_words(seed: np.uint64, position: np.uint64, domain: np.uint64, index: int) -> tuple[np.uint64, ...]:
+    """The words from ``index``, a multiple of four, on."""
+    first, second, third, fourth = np.uint64(1 + index // 4), position, domain, np.uint64(0)
+    key, other_key = seed, np.uint64(0)
+    for _ in range(_ROUNDS):
+        low, high = first * _MULTIPLIERS[0], multiply_high(first, _MULTIPLIERS[0])
+        other_low, other_high = third * _MULTIPLIERS[1], multiply_high(third, _MULTIPLIERS[1])
+        first, second, third, fourth = other_high ^ second ^ key, other_low, high ^ fourth ^ other_key, low
+        key, other_key = key + _WEYL[0], other_key + _WEYL[1]
+    return first, second, third, fourth
 
 
-def _uniform(words: Words) -> Floats:
-    """In (0, 1), from a word's upper bits."""
-    uniform = (words >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float64)
-    uniform += 0.5
-    uniform *= 2.0**-_UNIFORM_BITS
-    return uniform
+@compiled
+def wait(word: np.uint64) -> float:
+    """Exponential with mean 1, from a word's upper 52 bits."""
+    return -math.log((np.float64(word >> _UNUSED_BITS) + 0.5) * 2.0**-52)
 
 
-@dataclass(frozen=True, slots=True)
-class Beginnings:
-    """How blocks begin: when their ``first`` token arrives, its ``place`` in the block, and when the ``second`` does.
+@compiled
+def first_arrival(word: np.uint64) -> float:
+    """When the first token of a block arrives, by the block's word."""
+    return wait(word) / BLOCK
 
-    All of one shape, ``[rows, blocks]`` or ``[blocks]``.
+
+@compiled
+def first_place(word: np.uint64) -> int:
+    """Which of a block's tokens arrives first, by the block's word."""
+    return np.int64(word & _PLACE_MASK)  # type: ignore[return-value] # numpy's integers are integers where this runs
+
+
+@compiled
+def second_arrival(seed: np.uint64, position: np.uint64, block: int, first: float) -> float:
+    """When a block's second token arrives."""
+    words = four_words(seed, position, _SECOND, block // 4 * 4)
+    return first + wait(words[block % 4]) / (BLOCK - 1)
+
+
+@compiled
+def other_arrivals(seed: np.uint64, position: np.uint64, block: int, place: int, second: float, times: Floats) -> None:
+    """Write when the tokens of a block arrive ``[BLOCK]``, but for the first of them, at ``place``: it is left as infinite.
+
+    Of their exponential times the smallest is taken off: what is left of each is again exponential, and the token whose time
+    that was comes second.
     """
-
-    first: Floats
-    place: Ints
-    second: Floats
-
-    def __getitem__(self, index: Any) -> Beginnings:
-        return Beginnings(self.first[index], self.place[index], self.second[index])
-
-
-def _waits(words: Words) -> Floats:
-    """Exponential with mean 1, from words' upper bits."""
-    waits = _uniform(words)
-    np.log(waits, out=waits)
-    return np.negative(waits, out=waits)
+    least = np.inf
+    for group in range(0, BLOCK, 4):
+        words = four_words(seed, position, _OTHERS, block * BLOCK + group)
+        for offset in range(4):
+            times[group + offset] = np.inf if group + offset == place else wait(words[offset])
+            least = min(least, times[group + offset])
+    for token in range(BLOCK):
+        times[token] += second - least
 
 
-def beginnings(seeds: Sequence[int], positions: Sequence[int], block_count: int) -> Beginnings:
-    """How the blocks of each (seed, position) begin, ``[rows, block_count]``."""
-    words = np.empty((2, len(seeds), block_count), dtype=np.uint64)
-    for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
-        words[0, row] = random_words(seed, position, Domain.FIRST, 0, block_count)
-        words[1, row] = random_words(seed, position, Domain.SECOND, 0, block_count)
-    first, second = _waits(words)
-    first /= BLOCK
-    second /= BLOCK - 1
-    second += first
-    return Beginnings(first, (words[0] & _PLACE_MASK).view(np.int64), second)
+@compiled
+def _fill(seed: np.uint64, position: np.uint64, domain: np.uint64, start: int, words: Words) -> None:
+    for at in range(len(words)):
+        words[at] = four_words(seed, position, domain, (start + at) // 4 * 4)[at % 4]
 
 
-def arrivals(seeds: Sequence[int], positions: Sequence[int], blocks: Sequence[int], beginning: Beginnings) -> Floats:
-    """When each token of some blocks arrives, ``[blocks, BLOCK]``."""
-    words = np.empty((len(blocks), BLOCK), dtype=np.uint64)
-    for at, (seed, position, block) in enumerate(zip(seeds, positions, blocks, strict=True)):
-        words[at] = random_words(seed, position, Domain.OTHERS, block * BLOCK, BLOCK)
-    return _after(beginning, words)
-
-
-def all_arrivals(seeds: Sequence[int], positions: Sequence[int], count: int) -> Floats:
-    """When each of the tokens 0 to ``count`` - 1 arrives, ``[rows, count]``: every block opened."""
-    block_count = -(-count // BLOCK)
-    words = np.empty((len(seeds), block_count, BLOCK), dtype=np.uint64)
-    for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
-        words[row].reshape(-1)[:] = random_words(seed, position, Domain.OTHERS, 0, block_count * BLOCK)
-    times = _after(beginnings(seeds, positions, block_count), words)
-    return times.reshape(len(seeds), -1)[:, :count]
-
-
-def _after(beginning: Beginnings, words: Words) -> Floats:
-    """Arrival times from the words of blocks' tokens ``[..., BLOCK]``.
-
-    Of the others' exponential times the smallest is taken off: what is left of each is again exponential, and the token whose
-    time that was comes second.
-    """
-    times = _waits(words)
-    place = beginning.place[..., None]
-    np.put_along_axis(times, place, np.inf, axis=-1)
-    times += (beginning.second - times.min(axis=-1))[..., None]
-    np.put_along_axis(times, place, beginning.first[..., None], axis=-1)
-    return times
+def random_words(seed: int, position: int, domain: Domain, start: int, count: int) -> Words:
+    """``count`` words from index ``start``, a multiple of four, on."""
+    words = np.empty(count, dtype=np.uint64)
+    _fill(np.uint64(seed), np.uint64(position), np.uint64(domain), start, words)
+    return words
 
 
 def coin(seed: int, position: int, domain: Domain) -> float:
-    """One number in (0, 1)."""
-    return float(_uniform(random_words(seed, position, domain, 0, 1))[0])
+    """One number in (0, 1), from the upper 52 bits of the first word."""
+    bits = int(random_words(seed, position, domain, 0, 1)[0]) >> int(_UNUSED_BITS)
+    return (bits + 0.5) * 2.0**-52

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from slipstream.sampling.choose import choose, is_plain_argmax
+from slipstream.sampling.choose import choose
+from slipstream.sampling.filters import is_processed
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import VOID, Choice, Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
@@ -64,14 +65,15 @@ def test_a_void_row_is_void_whatever_its_logits_are() -> None:
         assert choose(logits, [Row(rule, 0), Row(rule, 1)]) == [Choice(VOID, float("inf"))] * 2
 
 
-def test_only_a_greedy_row_that_nothing_changes_is_a_plain_argmax() -> None:
-    assert is_plain_argmax(Row(GREEDY, 5))
-    assert is_plain_argmax(Row(replace(GREEDY, end_token_ids=(2,), first_end_position=5), 5))
-    assert not is_plain_argmax(Row(replace(GREEDY, end_token_ids=(2,), first_end_position=6), 5))
-    for rule in (COUPLED, STRUCTURED, replace(GREEDY, repetition_penalty=1.1), replace(GREEDY, logit_bias=((1, 1.0),))):
-        assert not is_plain_argmax(Row(rule, 5)), rule
+def test_only_a_row_that_something_changes_is_processed() -> None:
+    for rule in (GREEDY, COUPLED, replace(COUPLED, top_p=0.9, top_k=3, min_p=0.1, typical_p=0.9)):
+        assert not is_processed(Row(rule, 5)), rule
+    held_back = replace(GREEDY, end_token_ids=(2,), first_end_position=5)
+    assert [is_processed(Row(held_back, position)) for position in (4, 5)] == [True, False]
+    for rule in (replace(GREEDY, repetition_penalty=1.1), replace(GREEDY, logit_bias=((1, 1.0),))):
+        assert is_processed(Row(rule, 5)), rule
     for field in ("allowed_token_ids", "banned_token_ids"):
-        assert not is_plain_argmax(Row(replace(GREEDY, **{field: (1,)}), 5)), field
+        assert is_processed(Row(replace(GREEDY, **{field: (1,)}), 5)), field
     for field in ("presence_penalty", "frequency_penalty"):
-        assert not is_plain_argmax(Row(replace(GREEDY, **{field: 0.5}), 5)), field
-    assert not is_plain_argmax(Row(STRUCTURED, 5, allowed=np.ones(60, bool)))
+        assert is_processed(Row(replace(GREEDY, **{field: 0.5}), 5)), field
+    assert is_processed(Row(STRUCTURED, 5, allowed=np.ones(60, bool)))

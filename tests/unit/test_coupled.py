@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from slipstream.sampling.choose import choose
 from slipstream.sampling.coupled import SLACK, accepted_count
+from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Row
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import MAX_TEMPERATURE, MIN_TEMPERATURE, SamplingRule
 from tests.oracle import apply_filters, field
 
 
@@ -173,6 +174,40 @@ def test_a_row_of_nan_harms_no_other() -> None:
     rows = [Row(SamplingRule(temperature=1.0, seed=2), position) for position in (1, 2, 3)]
     got = choose(logits, rows)
     assert [got[0], got[2]] == choose(logits[[0, 2]], [rows[0], rows[2]])
+
+
+@pytest.mark.parametrize("size", [5, 64, 4_100, 9_000])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_row_of_any_dtype_and_layout_chooses_as_its_float32_does(size: int, temperature: float) -> None:
+    logits = (torch.randn(3, 2 * size, generator=torch.Generator().manual_seed(6)) * 3)[:, ::2]
+    rows = [Row(SamplingRule(temperature=temperature, seed=5, top_p=0.9), position) for position in range(3)]
+    for cast in (logits.bfloat16(), logits.half(), logits.double(), logits):
+        assert choose(cast, rows) == choose(cast.float().contiguous(), rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("place", [0, 63, 64, 99])
+@pytest.mark.parametrize("bad", [float("nan"), -float("nan"), float("inf")])
+def test_one_logit_that_is_no_finite_number_spoils_its_row_and_no_other(
+    bad: float, place: int, dtype: torch.dtype
+) -> None:
+    logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(6)).to(dtype)
+    logits[1, place] = bad
+    chosen = choose(logits, [Row(SamplingRule(temperature=1.0, seed=2), 7)] * 2)
+    assert chosen[0].fault is None and isinstance(chosen[1].fault, LogitsNotFiniteError)
+
+
+@pytest.mark.parametrize("drafting", [False, True])
+def test_logits_of_any_size_choose_without_overflow(drafting: bool) -> None:
+    """The largest that float32 and bfloat16 hold, at the lowest and the highest temperature."""
+    logits = torch.full((1, 200), -3e38)
+    logits[0, [20, 150]] = torch.tensor([3e38, 2.9e38])
+    for temperature in (MIN_TEMPERATURE, 1.0, MAX_TEMPERATURE):
+        rule = SamplingRule(temperature=temperature, seed=3, top_p=0.99, min_p=0.01, top_k=5)
+        for held in (logits, logits.bfloat16()):
+            (choice,) = choose(held / 1e6 if temperature < 1 else held, [Row(rule, 4, drafting=drafting)])
+            assert choice.token == 20
+            assert np.isfinite(choice.logprob)
 
 
 def test_accepted_count_is_the_longest_equal_prefix() -> None:

@@ -9,9 +9,19 @@ import numpy as np
 import pytest
 from scipy.stats import expon, kstest
 
-from slipstream.sampling.noise import BLOCK, Domain, arrivals, beginnings, coin, random_words
+from slipstream.sampling.noise import (
+    BLOCK,
+    Domain,
+    Floats,
+    coin,
+    first_arrival,
+    first_place,
+    other_arrivals,
+    random_words,
+    second_arrival,
+)
 from slipstream.sampling.rule import SAMPLING_VERSION
-from tests.oracle import field
+from tests import oracle
 
 # Of Random123's kat_vectors for philox4x64-10, for counter and key zero.
 KNOWN_ANSWER = [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]
@@ -46,6 +56,24 @@ def by_the_definition(seed: int, position: int, block: int) -> list[float]:
     return [first if token == place else second + (each - least) for token, each in enumerate(waits)]
 
 
+def arrivals(seed: int, position: int, block: int) -> Floats:
+    """When each token of a block arrives, by the functions that choose."""
+    start = block // 4 * 4
+    words, times = random_words(seed, position, Domain.FIRST, start, 4), np.empty(BLOCK)
+    first, place = first_arrival(words[block - start]), first_place(words[block - start])
+    second = second_arrival(np.uint64(seed), np.uint64(position), block, first)
+    other_arrivals(np.uint64(seed), np.uint64(position), block, place, second, times)
+    assert math.isinf(times[place]) and times.min() == pytest.approx(second, rel=1e-12)
+    times[place] = first
+    return times
+
+
+def field(seed: int, position: int, count: int) -> Floats:
+    """The noise of the tokens 0 to ``count`` - 1, a multiple of 64."""
+    noise: Floats = -np.log(np.concatenate([arrivals(seed, position, block) for block in range(count // BLOCK)]))
+    return noise
+
+
 def test_philox_written_out_gives_the_published_answer() -> None:
     assert philox4x64([0] * 4, [0] * 2) == KNOWN_ANSWER
 
@@ -66,11 +94,14 @@ def test_words_are_the_same_whatever_was_drawn_before() -> None:
 
 @pytest.mark.parametrize(("seed", "position", "block"), [(0, 0, 0), (7, 31, 2), (2**63 - 1, 2**31, 2003)])
 def test_a_blocks_arrivals_are_as_they_are_defined(seed: int, position: int, block: int) -> None:
-    began = beginnings([seed], [position], block + 1)[0, block : block + 1]
-    got = arrivals([seed], [position], [block], began)[0]
-    assert got.tolist() == pytest.approx(by_the_definition(seed, position, block), rel=1e-12)
-    assert got.min() == began.first and int(got.argmin()) == began.place
-    assert np.sort(got)[1] == pytest.approx(float(began.second[0]), rel=1e-12)
+    assert arrivals(seed, position, block).tolist() == pytest.approx(
+        by_the_definition(seed, position, block), rel=1e-12
+    )
+
+
+def test_what_texts_are_compared_with_is_the_same_field() -> None:
+    for seed, position in ((0, 0), (2**63 - 1, 2**31), (8, 31)):
+        assert oracle.field(seed, position, 640) == pytest.approx(field(seed, position, 640), rel=1e-10)
 
 
 def test_the_field_is_what_it_always_was() -> None:
@@ -86,16 +117,6 @@ def test_threads_draw_without_disturbing_one_another() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(draw, range(8))) == [draw(seed) for seed in range(8)]
-
-
-def test_noise_is_the_same_alone_and_in_any_batch() -> None:
-    together = beginnings([9, 8, 9], [3, 3, 4], 70)
-    for row, (seed, position) in enumerate([(9, 3), (8, 3), (9, 4)]):
-        alone = beginnings([seed], [position], 40)
-        assert together.first[row, :40].tolist() == alone.first[0].tolist()
-        assert together.place[row, :40].tolist() == alone.place[0].tolist()
-    opened = arrivals([9, 8], [3, 3], [5, 6], together[np.array([0, 1]), np.array([5, 6])])
-    assert opened[1].tolist() == arrivals([8], [3], [6], together[np.array([1]), np.array([6])])[0].tolist()
 
 
 def test_arrivals_are_independent_exponentials() -> None:

@@ -1,0 +1,342 @@
+"""Each row's tokens against each other: who has the largest logit, and who has the largest with noise.
+
+No row is searched token by token. A block's largest logit and its first arrival bound what any of its tokens can reach: blocks
+that cannot beat the best token found so far stay closed. Nor is any row sorted for a top-p: its winner is looked for among all
+tokens, and is thrown out, with all that are no likelier, if those above it have the mass already. (Rejection instead of sorting
+is FlashInfer's idea, Ye et al. 2025; here nothing is drawn again: the next best under the same noise takes its place.)
+
+All of it runs compiled, a row after another, and so no row depends on those beside it. ``stored`` logits are the bits of
+float32 as int32, or of bfloat16 as int16; ``maxima`` are those of a row's blocks. Loops over whole blocks have a length that
+the compiler knows, or it would not compute on several tokens at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.sampling.compiled import bits_of, compiled, float_of
+from slipstream.sampling.noise import (
+    BLOCK,
+    FIRST,
+    Floats,
+    Ints,
+    Words,
+    first_arrival,
+    first_place,
+    four_words,
+    other_arrivals,
+    second_arrival,
+)
+
+Stored = NDArray[Any]
+Floats32 = NDArray[np.float32]
+Ints32 = NDArray[np.int32]
+
+_NONE = np.float32(-np.inf)
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_MAGNITUDE, _SIGN_SHIFT, _INFINITE = np.int32(0x7FFFFFFF), np.int32(31), np.int32(0x7F800000)
+_MINUS_INFINITE = np.int32(-0x00800000)
+_LEAST_INTEGER = np.int32(-0x80000000)
+
+# exp, as Cephes' expf (Moshier 1989) has it: by a power of two and a polynomial, to two units in the last place.
+_LEAST_EXPONENT = np.float32(-87.0)
+_LOG2_E = np.float32(1.44269504088896341)
+_TO_WHOLE = np.float32(1.5 * 2**23)
+"""Added and taken off again it leaves a whole number."""
+_LN2_UPPER, _LN2_LOWER = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_BIAS, _MANTISSA_BITS = np.int32(127), np.int32(23)
+_EXP = tuple(
+    np.float32(factor)
+    for factor in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+)
+
+
+@compiled
+def _exp(exponent: np.float32) -> np.float32:
+    """exp of a float32 of at most 0; of less than -87 it is 0."""
+    kept = exponent if exponent > _LEAST_EXPONENT else _LEAST_EXPONENT
+    power = (kept * _LOG2_E + _TO_WHOLE) - _TO_WHOLE
+    rest = kept - power * _LN2_UPPER
+    rest = rest - power * _LN2_LOWER
+    value = _EXP[0]
+    value = value * rest + _EXP[1]
+    value = value * rest + _EXP[2]
+    value = value * rest + _EXP[3]
+    value = value * rest + _EXP[4]
+    value = value * rest + _EXP[5]
+    value = (value * rest) * rest + rest + _ONE
+    value = value * float_of(np.int32(np.int32(np.int32(power) + _BIAS) << _MANTISSA_BITS))
+    return value if exponent >= _LEAST_EXPONENT else _ZERO
+
+
+@compiled
+def logit(stored: Any) -> np.float32:
+    """A stored logit as a number."""
+    return np.float32(float_of(bits_of(stored)))
+
+
+@compiled
+def _ordered(bits: np.int32) -> np.int32:
+    """A float32's bits as an integer that is larger where the number is; twice taken, the bits again."""
+    return np.int32(bits ^ np.int32(np.int32(bits >> _SIGN_SHIFT) & _MAGNITUDE))
+
+
+@compiled
+def _end_of(block: int, size: int) -> int:
+    return min((block + 1) * BLOCK, size)
+
+
+@compiled
+def _filled_up(tokens: Stored) -> Stored:
+    """A row's last tokens as a whole block: the others at -inf."""
+    block = np.empty(BLOCK, dtype=tokens.dtype)
+    block[:] = _MINUS_INFINITE >> (0 if tokens.itemsize == 4 else 16)
+    block[: len(tokens)] = tokens
+    return block
+
+
+@compiled
+def _largest_of(block: Stored) -> np.float32:
+    best, magnitude = _LEAST_INTEGER, np.int32(0)
+    for token in range(BLOCK):
+        bits = bits_of(block[token])
+        best, magnitude = max(best, _ordered(bits)), max(magnitude, np.int32(bits & _MAGNITUDE))
+    return np.float32(float_of(_ordered(best))) if magnitude <= _INFINITE else np.float32(np.nan)
+
+
+@compiled
+def find_maxima(stored: Stored, maxima: Floats32) -> None:
+    """Write the largest logit of each block of rows ``[rows, vocabulary]``, NaN if any is, to ``[rows, blocks]``."""
+    whole = stored.shape[1] // BLOCK
+    for at in range(len(stored)):
+        row = stored[at]
+        for block in range(whole):
+            maxima[at, block] = _largest_of(row[block * BLOCK : block * BLOCK + BLOCK])
+        if whole < maxima.shape[1]:
+            maxima[at, whole] = _largest_of(_filled_up(row[whole * BLOCK :]))
+
+
+@compiled
+def _insert(token: int, score: float, tokens: Ints, scores: Floats) -> None:
+    """Take a token into the best ones, best first, of equals the lower id."""
+    last = len(scores) - 1
+    if score < scores[last] or (score == scores[last] and token > tokens[last]):
+        return
+    at = last
+    while at > 0 and (score > scores[at - 1] or (score == scores[at - 1] and token < tokens[at - 1])):
+        tokens[at], scores[at] = tokens[at - 1], scores[at - 1]
+        at -= 1
+    tokens[at], scores[at] = token, score
+
+
+@compiled
+def _clear(tokens: Ints, scores: Floats) -> None:
+    tokens[:] = np.iinfo(np.int64).max
+    scores[:] = -np.inf
+
+
+@compiled
+def _add_weights(
+    block: Stored, sharpness: np.float32, largest: np.float32, lowest: np.float32, weights: Floats32, sums: Floats
+) -> None:
+    for token in range(BLOCK):
+        value = logit(block[token])
+        weights[token] = _exp((value - largest) * sharpness) if value >= lowest else _ZERO
+    for token in range(BLOCK):
+        sums[token] += weights[token]
+
+
+@compiled
+def _mass(row: Stored, maxima: Floats32, temperature: float, largest: np.float32, lowest: np.float32) -> float:
+    """The sum of ``exp((logit - largest) / temperature)`` over a row's tokens from the ``lowest`` logit on."""
+    sharpness, whole = np.float32(1 / temperature), len(row) // BLOCK
+    weights, sums = np.empty(BLOCK, dtype=np.float32), np.zeros(BLOCK, dtype=np.float64)
+    for block in range(whole):
+        if maxima[block] >= lowest:
+            tokens = row[block * BLOCK : block * BLOCK + BLOCK]
+            _add_weights(tokens, sharpness, largest, lowest, weights, sums)
+    if whole < len(maxima) and maxima[whole] >= lowest:
+        _add_weights(_filled_up(row[whole * BLOCK :]), sharpness, largest, lowest, weights, sums)
+    return float(sums.sum())
+
+
+@compiled
+def _kth_of(ordered: Ints32, count: int) -> np.float32:
+    """Of numbers that are written as `_ordered` integers the ``count``-th largest, by halving where it may be."""
+    least, most = -(2**31), 2**31 - 1
+    while least < most:
+        middle = (least + most + 1) // 2
+        bound, found = np.int32(middle), 0
+        for each in ordered:
+            found += each >= bound
+        if found >= count:
+            least = middle
+        else:
+            most = middle - 1
+    return np.float32(float_of(_ordered(np.int32(least))))
+
+
+@compiled
+def _kth_largest(row: Stored, maxima: Floats32, count: int) -> np.float32:
+    """A row's ``count``-th largest logit.
+
+    As many blocks as that have a logit that is no smaller than the same of the maxima, so that it is no smaller either.
+    """
+    ordered = np.empty(len(row), dtype=np.int32)
+    floor = _NONE
+    if count < len(maxima):
+        for block in range(len(maxima)):
+            ordered[block] = _ordered(bits_of(maxima.view(np.int32)[block]))
+        floor = _kth_of(ordered[: len(maxima)], count)
+    found = 0
+    for block in range(len(maxima)):
+        if maxima[block] >= floor:
+            for token in range(block * BLOCK, _end_of(block, len(row))):
+                if logit(row[token]) >= floor:
+                    ordered[found] = _ordered(bits_of(row[token]))
+                    found += 1
+    return _kth_of(ordered[:found], count)
+
+
+@compiled
+def _open(
+    row: Stored,
+    seed: np.uint64,
+    position: np.uint64,
+    block: int,
+    word: np.uint64,
+    temperature: np.float32,
+    lowest: np.float32,
+    reach: float,
+    slack: float,
+    times: Floats,
+    tokens: Ints,
+    scores: Floats,
+) -> None:
+    """Take the tokens of a block into the best ones: the one that comes first, and if they may win the others.
+
+    ``word`` is the block's first, ``reach`` its largest logit over the temperature, ``times`` memory for a block.
+    """
+    first, place = first_arrival(word), first_place(word)
+    start, end = block * BLOCK, _end_of(block, len(row))
+    if start + place < end:
+        value = logit(row[start + place])
+        if value >= lowest:
+            _insert(start + place, np.float64(value / temperature) - math.log(first), tokens, scores)
+    second = second_arrival(seed, position, block, first)
+    latest = -math.log(second)
+    if reach + latest <= scores[0] - slack:
+        return
+    other_arrivals(seed, position, block, place, second, times)
+    for token in range(start, end):
+        value = logit(row[token])
+        if value < lowest or token == start + place:
+            continue
+        reached = np.float64(value / temperature)
+        if reached + latest > scores[0] - slack:
+            _insert(token, reached - math.log(times[token - start]), tokens, scores)
+
+
+@compiled
+def _race(
+    row: Stored,
+    maxima: Floats32,
+    seed: np.uint64,
+    position: np.uint64,
+    temperature: np.float32,
+    lowest: np.float32,
+    slack: float,
+    tokens: Ints,
+    scores: Floats,
+) -> None:
+    """Write a row's best tokens, best first, and their logits over the temperature plus noise; those below ``lowest`` have
+    none, and those further than ``slack`` behind the best may be missing."""
+    times = np.empty(BLOCK, dtype=np.float64)
+    _clear(tokens, scores)
+    # The block with the largest logit first: what is found there keeps most others closed.
+    likeliest = int(maxima.argmax())
+    word = four_words(seed, position, FIRST, likeliest // 4 * 4)[likeliest % 4]
+    reach = np.float64(maxima[likeliest] / temperature)
+    _open(row, seed, position, likeliest, word, temperature, lowest, reach, slack, times, tokens, scores)
+    for group in range(0, len(maxima), 4):
+        words = four_words(seed, position, FIRST, group)
+        for offset in range(min(4, len(maxima) - group)):
+            block = group + offset
+            if block == likeliest or maxima[block] < lowest:
+                continue
+            reach = np.float64(maxima[block] / temperature)
+            if reach - math.log(first_arrival(words[offset])) > scores[0] - slack:
+                _open(
+                    row, seed, position, block, words[offset], temperature, lowest, reach, slack, times, tokens, scores
+                )
+
+
+@compiled
+def _at_least(bound: float) -> np.float32:
+    """The least float32 that is no smaller."""
+    nearest = np.float32(bound)
+    return np.nextafter(nearest, np.float32(np.inf)) if nearest < bound else nearest
+
+
+@compiled
+def draw(
+    stored: Stored,
+    maxima: Floats32,
+    rows: Ints,
+    seeds: Words,
+    positions: Words,
+    temperatures: Floats,
+    top_ks: Ints,
+    top_ps: Floats,
+    min_ps: Floats,
+    slack: float,
+    tokens: Ints,
+    scores: Floats,
+    logprobs: Floats,
+) -> None:
+    """The coupled draw of some ``rows`` of ``stored`` ``[*, vocabulary]``, each by its own seed, position and cut.
+
+    Writes each one's best tokens and scores ``[rows, n]``, best first, n at least 2; and, if there is room for them,
+    ``logprobs`` ``[rows]`` of the best among what the cut keeps, near enough for a draft's confidence.
+    """
+    for at in range(len(rows)):
+        row, own = stored[rows[at]], maxima[rows[at]]
+        temperature, top_p = np.float32(temperatures[at]), top_ps[at]
+        largest = own.max()
+        floor = _kth_largest(row, own, top_ks[at]) if 0 < top_ks[at] < len(row) else _NONE
+        lowest = floor
+        if min_ps[at] > 0:
+            lowest = max(lowest, _at_least(largest + temperatures[at] * math.log(min_ps[at])))
+        _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])
+        value = logit(row[tokens[at, 0]])
+        if top_p < 1 and value < largest:
+            total = _mass(row, own, temperatures[at], largest, floor)
+            above = np.nextafter(value, np.float32(np.inf))
+            while value < largest and _mass(row, own, temperatures[at], largest, above) >= top_p * total:
+                lowest = above
+                _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])
+                value = logit(row[tokens[at, 0]])
+                above = np.nextafter(value, np.float32(np.inf))
+        if len(logprobs):
+            kept = _mass(row, own, temperatures[at], largest, lowest)
+            logprobs[at] = (np.float64(value) - np.float64(largest)) / temperatures[at] - math.log(kept)
+
+
+@compiled
+def find_likeliest(
+    stored: Stored, maxima: Floats32, rows: Ints, tokens: Ints, values: Floats, logprobs: Floats
+) -> None:
+    """The largest logits of some ``rows``, of equals the lower ids: written as `draw` writes what it finds."""
+    for at in range(len(rows)):
+        row, own = stored[rows[at]], maxima[rows[at]]
+        _clear(tokens[at], values[at])
+        for block in range(len(own)):
+            if own[block] > values[at, -1]:
+                for token in range(block * BLOCK, _end_of(block, len(row))):
+                    _insert(token, np.float64(logit(row[token])), tokens[at], values[at])
+        if len(logprobs):
+            logprobs[at] = -math.log(_mass(row, own, 1.0, own.max(), _NONE))
