@@ -17,8 +17,36 @@ _FAVOUR = 1.03
 And so must overlapping than waiting, which leaves the draft alone and loses less where a forecast was wrong: both together
 where all wait just now."""
 
+_FIRST_RETRY, _FARTHER, _LAST_RETRY = 24.0, 4.0, 4096.0
+"""Rounds of every session from one try of another way to draft to the next: soon, for a way that was never taken is known by
+what others have shown, and then ever more seldom. A try costs four rounds where draft and verifier share processors."""
+
 _STAY_ROUNDS = 4
 """Rounds of every session that a way is kept for, where there are several: until it has shown what it brings."""
+
+
+class _Retry:
+    """When to try another way to draft than the best. What is known of it is from when it was taken last: it may have been
+    true of a slow minute only, and no round would ever show that it is over."""
+
+    def __init__(self) -> None:
+        self.trying = False
+        """Whether the last answer was another way, for `TRY_ROUNDS`."""
+        self._best: Overlap | None = None
+        self._rounds = 0.0
+        self._distance = _FIRST_RETRY
+
+    def way(self, best: Overlap, rates: Mapping[Overlap | None, float], rounds: float) -> Overlap:
+        """The way to take where one is the ``best``, ``rounds`` after the last call."""
+        if best is not self._best:
+            self._best, self._rounds, self._distance = best, 0.0, _FIRST_RETRY
+        self._rounds += rounds
+        self.trying = self._rounds >= self._distance
+        if not self.trying:
+            return best
+        self._rounds, self._distance = 0.0, min(_FARTHER * self._distance, _LAST_RETRY)
+        others = [way for way in rates if way is not None and (way is Overlap.NONE) != (best is Overlap.NONE)]
+        return max(others, key=rates.__getitem__, default=best)
 
 
 class _Load:
@@ -26,6 +54,7 @@ class _Load:
 
     def __init__(self) -> None:
         self.switch = Switch()
+        self.retry = _Retry()
         self.rates: dict[Overlap | None, float] = {}
         """The sessions' mean forecasts, in tokens a second."""
         self.rounds = 0.0
@@ -51,7 +80,15 @@ class _Load:
         if plain is None:
             return best
         rounds, self.rounds = self.rounds, 0.0
-        return best if self.switch.drafts(self.rates[best] / plain, rounds) else None
+        self.retry.trying = False
+        if not self.switch.drafts(self.rates[best] / plain, rounds):
+            return None
+        return best if self.switch.trying else self.retry.way(best, self.rates, rounds)
+
+    @property
+    def trying(self) -> bool:
+        """Whether the last answer was only to see what a way brings by now."""
+        return self.switch.trying or self.retry.trying
 
 
 class CommonWay:
@@ -65,8 +102,8 @@ class CommonWay:
 
     @property
     def trying(self) -> bool:
-        """Whether all draft only to see whether it has become worth while."""
-        return self._load.switch.trying
+        """Whether all draft, or draft in another way, only to see whether it has become worth while."""
+        return self._load.trying
 
     def choose(
         self, rates: Mapping[Overlap | None, float], session_count: int, load: int, rounds: int = 1

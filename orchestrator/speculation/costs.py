@@ -30,6 +30,9 @@ _TOKEN_COUNT = re.compile("[1-9][0-9]{0,8}")
 _KEPT_COUNT = 4.0
 """Observations that a mean from before counts for."""
 
+_DOUBTED_COUNT = 0.5
+"""That a mean counts for which may be out of date."""
+
 _HICCUP = 4.0
 """A time above so many times the mean is a machine's hiccup and not its speed."""
 
@@ -74,6 +77,16 @@ class Average:
         self._value += weight * (counted - self._value)
 
 
+    def doubt(self) -> None:
+        """It is from long ago: what is observed next weighs more than all that."""
+        self._count = min(self._count, _DOUBTED_COUNT)
+
+    def cap(self, most: float) -> None:
+        """Something else has shown that it is no more than this."""
+        if self._value is not None:
+            self._value = min(self._value, most)
+
+
 class ByRegime(Kept):
     """A mean for each regime; where one has not been seen, that of all."""
 
@@ -94,6 +107,11 @@ class ByRegime(Kept):
         """One observation, or a ``share`` of one."""
         self._all.observe(value, share)
         self._each.setdefault(regime, Average(ceiling=_HICCUP)).observe(value, share)
+
+    def doubt(self, regime: Regime) -> None:
+        """What is known of a regime is from long ago."""
+        if regime in self._each:
+            self._each[regime].doubt()
 
     def state(self) -> dict[str, Plain]:
         """By the regimes' names."""
@@ -151,7 +169,15 @@ class StepTimeCurve(Kept):
             if rounded not in self._counts:
                 self._insert(rounded)
             token_count = rounded
-        self._times[self._counts.index(token_count)].observe(time, share)
+        index = self._counts.index(token_count)
+        self._times[index].observe(time, share)
+        for fewer in self._times[:index]:  # else what a slow minute showed of them would stand, though nobody runs them
+            fewer.cap(self._times[index].value)
+
+    def doubt(self) -> None:
+        """What is known is from long ago."""
+        for time in self._times:
+            time.doubt()
 
     def _insert(self, token_count: int) -> None:
         index = sum(count < token_count for count in self._counts)
@@ -223,6 +249,11 @@ class VerifyCosts(Kept):
         self._own.observe(own, regime, share)
         self._in_step.observe(max(own, in_step), regime, share)
 
+    def doubt(self, regime: Regime) -> None:
+        """No round of a regime has been run for long: what is known of such may be out of date."""
+        (self.beside if regime.overlaps else self.alone).doubt()
+        self.around.doubt(regime)
+
     @property
     def observation_count(self) -> float:
         """Of verifications."""
@@ -289,6 +320,11 @@ class DraftCosts(Kept):
         curve = self._beside if beside else self._alone
         curve.observe(max(1, rows), forward / max(1, steps), share)
         self.around.observe(max(0.0, round_trip - forward), regime, share)
+
+    def doubt(self, regime: Regime) -> None:
+        """As `VerifyCosts.doubt`."""
+        (self._beside if regime.overlaps else self._alone).doubt()
+        self.around.doubt(regime)
 
     @property
     def known(self) -> bool:

@@ -120,6 +120,9 @@ class Planner:
         rates = {way: (plan.rate or 0.0) * pair.corrections.factor(pair.regime(way)) for way, plan in plans.items()}
         way, trying = self._way(rates, overlap)
         plan = plans[way]
+        if trying and pair.common.trying:
+            pair.drafting.doubt(pair.regime(way))
+            home.costs.doubt(home.regime(way))
         if way is None:
             plan, self._rests = replace(plan, switches_off=not self._rests), True
         elif not trying:

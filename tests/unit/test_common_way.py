@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from orchestrator.speculation.common import CommonWay
 from orchestrator.speculation.plan import Overlap, load_of
 
@@ -47,6 +49,27 @@ def test_where_none_beats_plain_decoding_all_decode_plainly_and_try_at_once_ever
     assert [len(run) for run in runs] == [8] * len(runs), "two rounds of each"
     gaps = [after[0] - before[0] for before, after in itertools.pairwise(runs)]
     assert len(gaps) >= 2 and all(later > 1.9 * earlier for earlier, later in itertools.pairwise(gaps))
+
+
+@pytest.mark.parametrize(("best", "other"), [(NONE, AHEAD), (ENUMERATE, NONE)])
+@pytest.mark.parametrize("session_count", [1, 4])
+def test_another_way_to_draft_is_tried_soon_and_then_ever_more_seldom(
+    session_count: int, best: Overlap, other: Overlap
+) -> None:
+    """What is known of a way that is not taken may have been true of a slow minute only."""
+    common, load = CommonWay(), load_of(session_count)
+    rates: dict[Overlap | None, float] = {NONE: 50, ENUMERATE: 48, AHEAD: 49, None: 30, best: 80}
+    seen = [(common.choose(rates, session_count, load), common.trying) for _ in range(600 * session_count)]
+    runs = [(run, len(list(each))) for run, each in itertools.groupby(seen)]
+    assert [run for run, _ in runs] == [(best, False), (other, True)] * (len(runs) // 2) + [(best, False)]
+    assert {count for (_, trying), count in runs if trying} == {2 * session_count}, "two rounds of each"
+    waits = [count for (_, trying), count in runs[:-1] if not trying]
+    assert len(waits) == 3 and waits[0] <= 24 * session_count and all(b > 3 * a for a, b in itertools.pairwise(waits))
+
+
+def test_where_there_is_no_other_way_none_is_tried() -> None:
+    common = CommonWay()
+    assert {common.choose({NONE: 50, None: 30}, 1, 0) for _ in range(200)} == {NONE}
 
 
 def test_one_whose_draft_is_right_keeps_it_for_all_where_the_others_may_do_without() -> None:

@@ -197,8 +197,23 @@ def test_the_step_time_curve_is_linear_between_what_was_measured_and_never_falls
     assert curve.at(160) == pytest.approx(0.036)
     for _ in range(200):
         curve.observe(64, 0.008)
-    assert curve.at(64) == pytest.approx(0.010), "more tokens never take less"
+    assert curve.at(64) == pytest.approx(0.008)
+    assert curve.at(1) == curve.at(8) == curve.at(64), "more tokens never take less"
     assert curve.at(512) > curve.at(256)
+    for _ in range(200):
+        curve.observe(8, 0.009)
+    assert curve.at(64) == curve.at(8) == pytest.approx(0.009), "nor where fewer take more by now"
+
+
+def test_what_a_slow_minute_showed_of_few_tokens_is_over_when_more_take_less() -> None:
+    """Plain rounds alone have one token: where the way is another, no step would ever say anything new of it."""
+    curve = StepTimeCurve()
+    curve.profile([(1, 0.006), (8, 0.006), (16, 0.007)])
+    for _ in range(50):
+        curve.observe(1, 0.030)
+    assert curve.at(9) == pytest.approx(0.030)
+    curve.observe(16, 0.007)
+    assert curve.at(1) == curve.at(9) == pytest.approx(0.007)
 
 
 def test_other_sessions_tokens_count_into_a_step() -> None:
@@ -303,6 +318,25 @@ def test_a_draft_that_fails_again_is_probed_as_early_as_the_first_time() -> None
     later = [planner.plan(32).draft_length for _ in range(100)]
     assert later[0] == 0
     assert next(index for index, length in enumerate(later) if length) < 60
+
+
+@pytest.mark.parametrize(("wrong", "right"), [(Overlap.NONE, Overlap.ENUMERATE), (Overlap.ENUMERATE, Overlap.NONE)])
+def test_a_way_that_a_slow_minute_made_look_bad_is_found_again(wrong: Overlap, right: Overlap) -> None:
+    """Only its own rounds show that it is as fast again, and none are run while it looks bad."""
+    pair = knowledge(acceptance=0.7)
+    costs, planner = pair.verifiers[HERE].costs, planner_of(pair)
+    seconds = {wrong: 3 * VERIFY, right: VERIFY}
+    for _ in range(100):
+        costs.observe(8, 8, 6 * VERIFY, 6 * VERIFY, Regime(right))
+        costs.observe(8, 8, seconds[wrong], seconds[wrong], Regime(wrong))
+    ways = []
+    for _ in range(200):
+        plan = planner.plan(32)
+        planner.begin(plan)
+        ways.append(plan.overlap)
+        took = seconds[right] if plan.overlap is right else seconds[wrong]
+        costs.observe(1 + plan.draft_length, 8, took, took, Regime(plan.overlap))
+    assert ways[0] is not right and ways[50:].count(right) > 0.9 * len(ways[50:])
 
 
 def test_how_often_a_draft_is_right_is_known_for_each_temperature() -> None:
