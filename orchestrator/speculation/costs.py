@@ -76,7 +76,6 @@ class Average:
         counted = min(value, self._ceiling * self._value) if self._value else value
         self._value += weight * (counted - self._value)
 
-
     def doubt(self) -> None:
         """It is from long ago: what is observed next weighs more than all that."""
         self._count = min(self._count, _DOUBTED_COUNT)

@@ -33,9 +33,10 @@ class _Kind(Enum):
 def choose(logits: torch.Tensor | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype, or its fault. A row depends on no
     other. Blocks that somebody has looked at already are not looked at again."""
-    blocked = logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
     if any(is_processed(row) for row in rows):
-        blocked = BlockedLogits(processed(blocked.logits, rows))
+        blocked = BlockedLogits(processed(logits.logits if isinstance(logits, BlockedLogits) else logits, rows))
+    else:
+        blocked = logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
     choices: dict[int, Choice] = {}
     by_kind: defaultdict[_Kind, list[int]] = defaultdict(list)
     for index, (row, largest) in enumerate(zip(rows, blocked.largest(), strict=True)):

@@ -53,6 +53,8 @@ FIRST, _SECOND, _OTHERS = np.uint64(Domain.FIRST), np.uint64(Domain.SECOND), np.
 _MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
 _WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
 _PLACE_MASK, _UNUSED_BITS = np.uint64(BLOCK - 1), np.uint64(12)
+_FIRST_BIT, _ONE_BIT = np.uint64(2**63), np.uint64(1)
+_LOG_BLOCK, _LOG_2 = math.log(BLOCK), math.log(2)
 _ROUNDS = 10
 
 
@@ -79,6 +81,17 @@ def wait(word: np.uint64) -> float:
 def first_arrival(word: np.uint64) -> float:
     """When the first token of a block arrives, by the block's word."""
     return wait(word) / BLOCK
+
+
+@compiled
+def most_noise(word: np.uint64) -> float:
+    """What minus the logarithm of a block's `first_arrival` is at most, without one: -log u is at least 1 - u, and that is more
+    than 2^-(n + 1) where n is how many ones the word begins with. Near the largest word it may be less by rounding."""
+    bound = _LOG_BLOCK + _LOG_2
+    while word & _FIRST_BIT:
+        bound += _LOG_2
+        word = word << _ONE_BIT
+    return bound
 
 
 @compiled

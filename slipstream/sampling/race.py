@@ -28,6 +28,7 @@ from slipstream.sampling.noise import (
     first_arrival,
     first_place,
     four_words,
+    most_noise,
     other_arrivals,
     second_arrival,
 )
@@ -35,6 +36,9 @@ from slipstream.sampling.noise import (
 Stored = NDArray[Any]
 Floats32 = NDArray[np.float32]
 Ints32 = NDArray[np.int32]
+
+_BLOCKS_AT_A_TIME = 32
+"""Before it is looked whether their weight is enough."""
 
 _NONE = np.float32(-np.inf)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -151,14 +155,19 @@ def _add_weights(
 
 
 @compiled
-def _mass(row: Stored, maxima: Floats32, temperature: float, largest: np.float32, lowest: np.float32) -> float:
-    """The sum of ``exp((logit - largest) / temperature)`` over a row's tokens from the ``lowest`` logit on."""
+def _mass(
+    row: Stored, maxima: Floats32, temperature: float, largest: np.float32, lowest: np.float32, enough: float
+) -> float:
+    """The sum of ``exp((logit - largest) / temperature)`` over a row's tokens from the ``lowest`` logit on, or as much of it
+    as is more than ``enough``: what is left out would only make it larger."""
     sharpness, whole = np.float32(1 / temperature), len(row) // BLOCK
     weights, sums = np.empty(BLOCK, dtype=np.float32), np.zeros(BLOCK, dtype=np.float64)
     for block in range(whole):
         if maxima[block] >= lowest:
             tokens = row[block * BLOCK : block * BLOCK + BLOCK]
             _add_weights(tokens, sharpness, largest, lowest, weights, sums)
+        if block % _BLOCKS_AT_A_TIME == 0 and sums.sum() > enough:
+            return float(sums.sum())
     if whole < len(maxima) and maxima[whole] >= lowest:
         _add_weights(_filled_up(row[whole * BLOCK :]), sharpness, largest, lowest, weights, sums)
     return float(sums.sum())
@@ -268,8 +277,10 @@ def _race(
             block = group + offset
             if block == likeliest or maxima[block] < lowest:
                 continue
-            reach = np.float64(maxima[block] / temperature)
-            if reach - math.log(first_arrival(words[offset])) > scores[0] - slack:
+            reach, least = np.float64(maxima[block] / temperature), scores[0] - slack
+            if reach + most_noise(words[offset]) <= least:
+                continue
+            if reach - math.log(first_arrival(words[offset])) > least:
                 _open(
                     row, seed, position, block, words[offset], temperature, lowest, reach, slack, times, tokens, scores
                 )
@@ -313,16 +324,16 @@ def draw(
             lowest = max(lowest, _at_least(largest + temperatures[at] * math.log(min_ps[at])))
         _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])
         value = logit(row[tokens[at, 0]])
-        if top_p < 1 and value < largest:
-            total = _mass(row, own, temperatures[at], largest, floor)
-            above = np.nextafter(value, np.float32(np.inf))
-            while value < largest and _mass(row, own, temperatures[at], largest, above) >= top_p * total:
-                lowest = above
-                _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])
-                value = logit(row[tokens[at, 0]])
-                above = np.nextafter(value, np.float32(np.inf))
+        while top_p < 1 and value < largest:
+            likelier = np.nextafter(value, np.float32(np.inf))
+            above = _mass(row, own, temperatures[at], largest, likelier, np.inf)
+            if _mass(row, own, temperatures[at], largest, floor, above / top_p) > above / top_p:
+                break
+            lowest = likelier
+            _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])
+            value = logit(row[tokens[at, 0]])
         if len(logprobs):
-            kept = _mass(row, own, temperatures[at], largest, lowest)
+            kept = _mass(row, own, temperatures[at], largest, lowest, np.inf)
             logprobs[at] = (np.float64(value) - np.float64(largest)) / temperatures[at] - math.log(kept)
 
 
@@ -339,4 +350,4 @@ def find_likeliest(
                 for token in range(block * BLOCK, _end_of(block, len(row))):
                     _insert(token, np.float64(logit(row[token])), tokens[at], values[at])
         if len(logprobs):
-            logprobs[at] = -math.log(_mass(row, own, 1.0, own.max(), _NONE))
+            logprobs[at] = -math.log(_mass(row, own, 1.0, own.max(), _NONE, np.inf))

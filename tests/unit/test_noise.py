@@ -16,6 +16,7 @@ from slipstream.sampling.noise import (
     coin,
     first_arrival,
     first_place,
+    most_noise,
     other_arrivals,
     random_words,
     second_arrival,
@@ -97,6 +98,14 @@ def test_a_blocks_arrivals_are_as_they_are_defined(seed: int, position: int, blo
     assert arrivals(seed, position, block).tolist() == pytest.approx(
         by_the_definition(seed, position, block), rel=1e-12
     )
+
+
+def test_the_bound_on_a_first_arrivals_noise_is_one_and_near() -> None:
+    words = [*random_words(5, 6, Domain.FIRST, 0, 4000), *(np.uint64(2**64 - 2**shift) for shift in range(64))]
+    words += [np.uint64(0), np.uint64(2**64 - 1), np.uint64(2**63 - 1)]
+    slack = np.array([most_noise(word) + math.log(first_arrival(word)) for word in words])
+    assert slack.min() > -1e-9, "but for rounding, for which a near tie leaves room"
+    assert np.median(slack[:4000]) < 2.2
 
 
 def test_what_texts_are_compared_with_is_the_same_field() -> None:
