@@ -86,6 +86,15 @@ CASES: dict[str, Case] = {
         "--name heavy --target build/heavy-500m --prompts 1 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
         Model("heavy_target", "500m", "build/heavy-500m"),
     ),
+    "wide-vocabulary": Case(
+        "the embedded pair with 128,256 rows in its heads, of the same function",
+        "embedded_pair",
+        "--name wide-vocabulary --target build/wide-pair/target --draft build/wide-pair/draft --prompts 8 --modes adaptive"
+        " --draft-lengths 8 16",
+        "--name wide-vocabulary --target build/wide-pair/target --draft build/wide-pair/draft --prompts 4 --modes adaptive"
+        " --draft-lengths --repetitions 2",
+        Model("wide_vocabulary", "128256", "build/wide-pair"),
+    ),
     "sampling": Case(
         "choosing tokens at small and large vocabularies, beside torch and transformers",
         "sampling",

@@ -28,6 +28,8 @@ class ModelInfo:
     sampling_version: int
     step_times: tuple[tuple[int, float], ...] = field(default=(), compare=False)
     """(token count, seconds) of forwards, as the service measured them at its start."""
+    row_multiple: int = field(default=1, compare=False)
+    """What a forward's tokens are padded to a multiple of."""
 
 
 def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
@@ -46,4 +48,5 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         weights_fingerprint=message.weights_fingerprint,
         sampling_version=message.sampling_version,
         step_times=tuple((point.token_count, seconds(point.time)) for point in message.step_times),
+        row_multiple=max(1, message.row_multiple),
     )

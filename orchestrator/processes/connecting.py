@@ -113,7 +113,7 @@ class Peers:
     def _admit(self, peer: VerifierPeer) -> None:
         assert peer.info is not None
         self.verifiers.admit(peer)
-        self._knowledge.verifiers[peer.address].costs.alone.profile(peer.info.step_times)
+        self._knowledge.verifiers[peer.address].costs.profile(peer.info.step_times, peer.info.row_multiple)
 
     async def _compare(
         self, reached: asyncio.Task[tuple[ModelInfo, Codec]], peer: VerifierPeer, target: ModelInfo

@@ -33,6 +33,9 @@ _KEPT_COUNT = 4.0
 _DOUBTED_COUNT = 0.5
 """That a mean counts for which may be out of date."""
 
+_SHARED = 1.5
+"""Times a session's own tokens in a step from which others' are in it too."""
+
 _HICCUP = 4.0
 """A time above so many times the mean is a machine's hiccup and not its speed."""
 
@@ -223,8 +226,14 @@ class VerifyCosts(Kept):
         self.beside = StepTimeCurve()
         self.around = ByRegime()
         self._own, self._in_step = ByRegime(), ByRegime()
+        self._row_multiple = 1
         self._rounds: dict[Regime, Floats] = {}
         self._until_fresh = 0
+
+    def profile(self, points: Sequence[tuple[int, float]], row_multiple: int = 1) -> None:
+        """What a verifier says of its steps: (token count, seconds), and what it pads tokens to a multiple of."""
+        self.alone.profile(points)
+        self._row_multiple = row_multiple
 
     def observe(
         self,
@@ -241,7 +250,7 @@ class VerifyCosts(Kept):
         """A verification of ``own`` tokens in a step of ``in_step``. ``draft_rested`` if for once the draft had nothing to
         do beside it. ``share``: one by the sessions that observe. ``prompt_beside`` if not all tokens were of rounds."""
         curve = self.beside if regime.overlaps and not draft_rested else self.alone
-        curve.observe(max(own, in_step), forward, share)
+        curve.observe(int(self._padded(np.array(max(own, in_step)))), forward, share)
         self.around.observe(max(0.0, round_trip - forward), regime, share)
         if prompt_beside:
             return
@@ -289,7 +298,14 @@ class VerifyCosts(Kept):
         return curve if curve.known else other
 
     def _table(self, own: Floats, regime: Regime) -> Floats:
-        return self.curve(regime).table(own * self.share(regime)) + self.around.at(regime)
+        share = self.share(regime)
+        in_step = own * share
+        if share < _SHARED:  # beside others' tokens a stair's edge is anywhere
+            in_step = self._padded(in_step)
+        return self.curve(regime).table(in_step) + self.around.at(regime)
+
+    def _padded(self, token_counts: Floats) -> Floats:
+        return np.ceil(token_counts / self._row_multiple) * self._row_multiple
 
 
 class DraftCosts(Kept):

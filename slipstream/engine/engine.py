@@ -200,6 +200,11 @@ class Engine:
         return answers
 
     @property
+    def row_multiple(self) -> int:
+        """What a step's rows are padded to a multiple of."""
+        return self._padding.rows(2)
+
+    @property
     def runs_on(self) -> bool:
         """Whether `run_on` may be used: rows are not padded, which what a target promises needs."""
         return self._padding.single_row

@@ -52,6 +52,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             max_draft_length=max_draft_length,
             weights_fingerprint=f"{model.weights_fingerprint}{SAMPLING_VERSION:02x}",
             sampling_version=SAMPLING_VERSION,
+            row_multiple=host.engine.row_multiple,
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
         self.handles = Handles(host, self._info)

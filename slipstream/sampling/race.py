@@ -324,10 +324,13 @@ def draw(
             lowest = max(lowest, _at_least(largest + temperatures[at] * math.log(min_ps[at])))
         _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])
         value = logit(row[tokens[at, 0]])
+        total = np.inf
         while top_p < 1 and value < largest:
             likelier = np.nextafter(value, np.float32(np.inf))
             above = _mass(row, own, temperatures[at], largest, likelier, np.inf)
-            if _mass(row, own, temperatures[at], largest, floor, above / top_p) > above / top_p:
+            if total == np.inf:  # all of it, unless less is enough to keep the first winner
+                total = _mass(row, own, temperatures[at], largest, floor, above / top_p)
+            if total > above / top_p:
                 break
             lowest = likelier
             _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])

@@ -223,6 +223,17 @@ def test_other_sessions_tokens_count_into_a_step() -> None:
     assert costs.at(8, regime) > 0.015
 
 
+def test_tokens_up_to_a_verifiers_next_padding_cost_nothing_unless_others_fill_the_step() -> None:
+    costs, regime = VerifyCosts(), Regime(Overlap.NONE)
+    costs.profile([(1, 0.005), (8, 0.005), (16, 0.007), (24, 0.009)], row_multiple=8)
+    for _ in range(30):
+        costs.observe(11, 11, 0.008, 0.008, regime)
+    assert [round(costs.at(own, regime), 6) for own in (1, 8, 9, 16, 17)] == [0.005, 0.005, 0.008, 0.008, 0.009]
+    for _ in range(60):
+        costs.observe(4, 16, 0.008, 0.008, regime)
+    assert costs.at(2, regime) < costs.at(3, regime) < costs.at(4, regime)
+
+
 def test_a_step_of_more_rows_takes_longer_where_it_did() -> None:
     costs, regime = DraftCosts(), Regime(Overlap.NONE)
     assert not costs.known
