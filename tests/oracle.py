@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from slipstream.sampling import filters
-from slipstream.sampling.noise import BLOCK, Domain
+from slipstream.sampling.kernel import BLOCK, Domain
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 

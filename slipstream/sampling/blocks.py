@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from slipstream.sampling.noise import BLOCK, Ints
-from slipstream.sampling.race import Floats32, Stored, find_maxima
+from slipstream.sampling.kernel import BLOCK, Floats32, Ints, Stored, find_maxima
 
 
 class BlockedLogits:

@@ -13,7 +13,7 @@ from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.coupled import Cut, choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
 from slipstream.sampling.filters import filtered, is_processed, processed
-from slipstream.sampling.noise import BLOCK, Domain, coin
+from slipstream.sampling.kernel import BLOCK, Domain, coin
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
 

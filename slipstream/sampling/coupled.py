@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.sampling.blocks import BlockedLogits
-from slipstream.sampling.noise import Floats, Ints
-from slipstream.sampling.race import draw, find_likeliest
+from slipstream.sampling.kernel import Floats, Ints, draw, find_likeliest
 from slipstream.sampling.row import Choice
 
 SLACK = 0.1

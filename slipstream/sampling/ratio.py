@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slipstream.sampling.noise import Domain, coin
+from slipstream.sampling.kernel import Domain, coin
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule

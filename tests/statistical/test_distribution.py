@@ -18,7 +18,7 @@ from scipy.stats import kstest
 from slipstream.sampling import ratio
 from slipstream.sampling.choose import choose
 from slipstream.sampling.coupled import accepted_count
-from slipstream.sampling.noise import Domain
+from slipstream.sampling.kernel import Domain
 from slipstream.sampling.row import Choice, Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from tests.oracle import apply_filters

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import math
 import struct
+from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 
-from slipstream.sampling.compiled import bits_of, compiled, float_of, multiply_high
+from slipstream.sampling import kernel
+from slipstream.sampling.kernel import bits_of, compiled, float_of, multiply_high
+
+uncached = numba.njit(nogil=True)
+"""What is compiled of the kernel's into these must be the kernel's of now."""
 
 
-@compiled
+@uncached
 def high(first: np.uint64, second: np.uint64) -> np.uint64:
     return np.uint64(multiply_high(first, second))
 
 
-@compiled
+@uncached
 def bits(stored: np.int16 | np.int32) -> np.int32:
     return np.int32(bits_of(stored))
 
 
-@compiled
+@uncached
 def number(stored: np.int16 | np.int32) -> np.float32:
     return np.float32(float_of(bits_of(stored)))
 
@@ -51,6 +58,21 @@ def test_a_product_is_rounded_before_it_is_added_to() -> None:
     """A processor that can do both at once would round once, and its texts would differ from another's."""
     almost = 1 + 2.0**-30
     assert multiplied_and_added(almost, almost, -(1 + 2.0**-29)) == 0.0
+
+
+def test_all_that_is_compiled_is_one_file_that_imports_nothing_of_ours() -> None:
+    """What is kept of it is taken for current as long as that file is."""
+    dispatchers = [each for each in vars(kernel).values() if isinstance(each, Dispatcher)]
+    assert len(dispatchers) > 10
+    assert {Path(each.py_func.__code__.co_filename) for each in dispatchers} == {Path(kernel.__file__)}
+    assert "slipstream" not in "".join(
+        line for line in Path(kernel.__file__).read_text().splitlines() if "import" in line.split()
+    )
+    assert not any(
+        "@compiled" in path.read_text()
+        for path in Path(kernel.__file__).parent.glob("*.py")
+        if path.name != "kernel.py"
+    )
 
 
 def test_without_a_folder_to_keep_it_a_function_is_compiled_all_the_same() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import expon, kstest
 
-from slipstream.sampling.noise import (
+from slipstream.sampling.kernel import (
     BLOCK,
     Domain,
     Floats,

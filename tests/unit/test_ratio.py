@@ -8,7 +8,7 @@ import torch
 
 from orchestrator.speculation.proposal import Proposal
 from slipstream.sampling.choose import choose
-from slipstream.sampling.noise import Domain, coin
+from slipstream.sampling.kernel import Domain, coin
 from slipstream.sampling.outcome import TokenDistribution, distribution_fault
 from slipstream.sampling.row import Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule

@@ -1,37 +1,211 @@
-"""Each row's tokens against each other: who has the largest logit, and who has the largest with noise.
+"""All of choosing that is compiled: the field of noise, and the search of each row for its best token.
 
-No row is searched token by token. A block's largest logit and its first arrival bound what any of its tokens can reach: blocks
-that cannot beat the best token found so far stay closed. Nor is any row sorted for a top-p: its winner is looked for among all
-tokens, and is thrown out, with all that are no likelier, if those above it have the mass already. (Rejection instead of sorting
-is FlashInfer's idea, Ye et al. 2025; here nothing is drawn again: the next best under the same noise takes its place.)
+It is one file, and imports nothing of ours: Numba keeps what it has compiled by the file that a function is in, and would go on
+with old code if something that is compiled into it had changed in another. Sums keep their order and products are not
+fused into them (no fast-math), so that a loop's bits are the same on every processor. Compiled code lets go of Python's lock:
+who waits on the event loop does not wait for a choice.
 
-All of it runs compiled, a row after another, and so no row depends on those beside it. ``stored`` logits are the bits of
-float32 as int32, or of bfloat16 as int16; ``maxima`` are those of a row's blocks. Loops over whole blocks have a length that
-the compiler knows, or it would not compute on several tokens at a time.
+**The noise.** A number for each (seed, position, token), the same on every machine. A token's noise is an arrival time,
+exponential with mean 1 and independent of all others. The token with the smallest ``arrival * exp(-logit)`` is a draw from the
+logits' softmax, and so is the argmax of ``logit - log(arrival)``: minus the logarithm of an arrival is standard Gumbel noise.
+
+This is version 2 (`slipstream.sampling.rule.SAMPLING_VERSION`). The field is drawn in blocks of `BLOCK` tokens, so that a few
+numbers tell which of 128,000 tokens can win at all. The first of n independent arrivals is exponential with mean 1/n; which
+token's it is is uniform; and the others come after it as if they began anew, for arrivals have no memory. So a block's first
+arrival, its token, and the time of its second are drawn alone, and the others' only where a block has to be opened.
+
+Words come from Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the key is
+(seed, 0), the counter (1 + index / 4, position, domain, 0), and index modulo 4 picks one of the counter's four words. Always
+computed on the CPU in float64, whatever device the logits come from, so that no device's logarithm changes a text.
+
+**The search.** No row is searched token by token. A block's largest logit and its first arrival bound what any of its tokens
+can reach: blocks that cannot beat the best token found so far stay closed. Nor is any row sorted for a top-p: its winner is
+looked for among all tokens, and is thrown out, with all that are no likelier, if those above it have the mass already.
+(Rejection instead of sorting is FlashInfer's idea, Ye et al. 2025; here nothing is drawn again: the next best under the same
+noise takes its place.) A row is searched after another, and so none depends on those beside it.
+
+``stored`` logits are the bits of float32 as int32, or of bfloat16 as int16; ``maxima`` are those of a row's blocks. Loops over
+whole blocks have a length that the compiler knows, or it would not compute on several tokens at a time.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, TypeVar, cast
 
+import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from slipstream.sampling.compiled import bits_of, compiled, float_of
-from slipstream.sampling.noise import (
-    BLOCK,
-    FIRST,
-    Floats,
-    Ints,
-    Words,
-    first_arrival,
-    first_place,
-    four_words,
-    most_noise,
-    other_arrivals,
-    second_arrival,
-)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """A function compiled to machine code, once for each combination of argument types."""
+    try:
+        return cast(Function, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # there is no folder to keep it in: compiled anew by each process then
+        return cast(Function, numba.njit(nogil=True)(function))
+
+
+def _multiply_high(context: Any, first: Any, second: Any) -> tuple[Any, Any]:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), code
+
+
+def _bits(context: Any, stored: Any) -> tuple[Any, Any]:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if stored == types.int32:
+            return arguments[0]
+        return builder.shl(builder.sext(arguments[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+
+    return types.int32(stored), code
+
+
+def _float(context: Any, bits: Any) -> tuple[Any, Any]:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), code
+
+
+multiply_high = intrinsic(_multiply_high)
+"""The upper 64 bits of the product of two uint64."""
+
+bits_of = intrinsic(_bits)
+"""The bits of a float32 as int32, from these or from a bfloat16's as int16, which are the upper half of them."""
+
+float_of = intrinsic(_float)
+"""The float32 of which an int32 has the bits."""
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+BLOCK = 64
+
+
+class Domain(IntEnum):
+    """What a word is for, so that no two uses ever share one."""
+
+    FIRST = 0
+    """How long one waits for a block's first token, and which it is. The index is the block's number."""
+    SECOND = 1
+    """How long one then waits for its second."""
+    OTHERS = 2
+    """How long one waits for a token of an opened block. The index is the token's id."""
+    PROPOSAL = 3
+    """The draft's own token under the ratio test."""
+    ACCEPTANCE = 4
+    """The ratio test's coin."""
+    RECOVERY = 5
+    """The token drawn after the ratio test has rejected one."""
+
+
+# Compiled code knows no enumerations, and takes the type of a sum of a word and a plain integer for float64.
+FIRST, _SECOND, _OTHERS = np.uint64(Domain.FIRST), np.uint64(Domain.SECOND), np.uint64(Domain.OTHERS)
+_MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
+_WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
+_PLACE_MASK, _UNUSED_BITS = np.uint64(BLOCK - 1), np.uint64(12)
+_FIRST_BIT, _ONE_BIT = np.uint64(2**63), np.uint64(1)
+_LOG_BLOCK, _LOG_2 = math.log(BLOCK), math.log(2)
+_ROUNDS = 10
+
+
+@compiled
+def four_words(seed: np.uint64, position: np.uint64, domain: np.uint64, index: int) -> tuple[np.uint64, ...]:
+    """The words from ``index``, a multiple of four, on."""
+    first, second, third, fourth = np.uint64(1 + index // 4), position, domain, np.uint64(0)
+    key, other_key = seed, np.uint64(0)
+    for _ in range(_ROUNDS):
+        low, high = first * _MULTIPLIERS[0], multiply_high(first, _MULTIPLIERS[0])
+        other_low, other_high = third * _MULTIPLIERS[1], multiply_high(third, _MULTIPLIERS[1])
+        first, second, third, fourth = other_high ^ second ^ key, other_low, high ^ fourth ^ other_key, low
+        key, other_key = key + _WEYL[0], other_key + _WEYL[1]
+    return first, second, third, fourth
+
+
+@compiled
+def wait(word: np.uint64) -> float:
+    """Exponential with mean 1, from a word's upper 52 bits."""
+    return -math.log((np.float64(word >> _UNUSED_BITS) + 0.5) * 2.0**-52)
+
+
+@compiled
+def first_arrival(word: np.uint64) -> float:
+    """When the first token of a block arrives, by the block's word."""
+    return wait(word) / BLOCK
+
+
+@compiled
+def most_noise(word: np.uint64) -> float:
+    """What minus the logarithm of a block's `first_arrival` is at most, without one: -log u is at least 1 - u, and that is more
+    than 2^-(n + 1) where n is how many ones the word begins with. Near the largest word it may be less by rounding."""
+    bound = _LOG_BLOCK + _LOG_2
+    while word & _FIRST_BIT:
+        bound += _LOG_2
+        word = word << _ONE_BIT
+    return bound
+
+
+@compiled
+def first_place(word: np.uint64) -> int:
+    """Which of a block's tokens arrives first, by the block's word."""
+    return np.int64(word & _PLACE_MASK)  # type: ignore[return-value] # numpy's integers are integers where this runs
+
+
+@compiled
+def second_arrival(seed: np.uint64, position: np.uint64, block: int, first: float) -> float:
+    """When a block's second token arrives."""
+    words = four_words(seed, position, _SECOND, block // 4 * 4)
+    return first + wait(words[block % 4]) / (BLOCK - 1)
+
+
+@compiled
+def other_arrivals(seed: np.uint64, position: np.uint64, block: int, place: int, second: float, times: Floats) -> None:
+    """Write when the tokens of a block arrive ``[BLOCK]``, but for the first of them, at ``place``: it is left as infinite.
+
+    Of their exponential times the smallest is taken off: what is left of each is again exponential, and the token whose time
+    that was comes second.
+    """
+    least = np.inf
+    for group in range(0, BLOCK, 4):
+        words = four_words(seed, position, _OTHERS, block * BLOCK + group)
+        for offset in range(4):
+            times[group + offset] = np.inf if group + offset == place else wait(words[offset])
+            least = min(least, times[group + offset])
+    for token in range(BLOCK):
+        times[token] += second - least
+
+
+@compiled
+def _fill(seed: np.uint64, position: np.uint64, domain: np.uint64, start: int, words: Words) -> None:
+    for at in range(len(words)):
+        words[at] = four_words(seed, position, domain, (start + at) // 4 * 4)[at % 4]
+
+
+def random_words(seed: int, position: int, domain: Domain, start: int, count: int) -> Words:
+    """``count`` words from index ``start``, a multiple of four, on."""
+    words = np.empty(count, dtype=np.uint64)
+    _fill(np.uint64(seed), np.uint64(position), np.uint64(domain), start, words)
+    return words
+
+
+def coin(seed: int, position: int, domain: Domain) -> float:
+    """One number in (0, 1), from the upper 52 bits of the first word."""
+    bits = int(random_words(seed, position, domain, 0, 1)[0]) >> int(_UNUSED_BITS)
+    return (bits + 0.5) * 2.0**-52
+
 
 Stored = NDArray[Any]
 Floats32 = NDArray[np.float32]
