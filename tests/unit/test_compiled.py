@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from pathlib import Path
+from typing import cast
 
 import numba
 import numpy as np
@@ -12,10 +13,12 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 from slipstream.sampling import kernel
-from slipstream.sampling.kernel import bits_of, compiled, float_of, multiply_high
+from slipstream.sampling.kernel import Function, bits_of, compiled, float_of, multiply_high
 
-uncached = numba.njit(nogil=True)
-"""What is compiled of the kernel's into these must be the kernel's of now."""
+
+def uncached(function: Function) -> Function:
+    """What is compiled into these of the kernel's must be the kernel's of now."""
+    return cast(Function, numba.njit(nogil=True)(function))
 
 
 @uncached
