@@ -173,8 +173,10 @@ class StepTimeCurve(Kept):
             token_count = rounded
         index = self._counts.index(token_count)
         self._times[index].observe(time, share)
+        most = self._times[index].value
         for fewer in self._times[:index]:  # else what a slow minute showed of them would stand, though nobody runs them
-            fewer.cap(self._times[index].value)
+            if fewer.value > most:
+                fewer.cap(most)
 
     def doubt(self) -> None:
         """What is known is from long ago."""
@@ -250,7 +252,7 @@ class VerifyCosts(Kept):
         """A verification of ``own`` tokens in a step of ``in_step``. ``draft_rested`` if for once the draft had nothing to
         do beside it. ``share``: one by the sessions that observe. ``prompt_beside`` if not all tokens were of rounds."""
         curve = self.beside if regime.overlaps and not draft_rested else self.alone
-        curve.observe(int(self._padded(np.array(max(own, in_step)))), forward, share)
+        curve.observe(-(-max(own, in_step) // self._row_multiple) * self._row_multiple, forward, share)
         self.around.observe(max(0.0, round_trip - forward), regime, share)
         if prompt_beside:
             return
