@@ -88,7 +88,10 @@ class _Found:
 
     def choices(self) -> list[Choice]:
         """One for each row."""
-        tokens, margins = self.tokens[:, 0].tolist(), (self.scores[:, 0] - self.scores[:, 1]).tolist()
+        first, second = self.scores[:, 0], self.scores[:, 1]
+        # Infinite ones may be equal.
+        leads = np.subtract(first, second, out=np.zeros_like(first), where=first != second)
+        tokens, margins = self.tokens[:, 0].tolist(), leads.tolist()
         if not len(self.logprobs):
             return [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
         candidates = [self._candidates(row) for row in range(len(tokens))]

@@ -412,7 +412,7 @@ def _open(
             _insert(start + place, np.float64(value / temperature) - math.log(first), tokens, scores)
     second = second_arrival(seed, position, block, first)
     latest = -math.log(second)
-    if reach + latest <= scores[0] - slack:
+    if reach + latest < scores[0] - slack:  # not where both are -inf: then nothing has been found yet
         return
     other_arrivals(seed, position, block, place, second, times)
     for token in range(start, end):
@@ -420,7 +420,7 @@ def _open(
         if value < lowest or token == start + place:
             continue
         reached = np.float64(value / temperature)
-        if reached + latest > scores[0] - slack:
+        if reached + latest >= scores[0] - slack:
             _insert(token, reached - math.log(times[token - start]), tokens, scores)
 
 

@@ -210,6 +210,15 @@ def test_logits_of_any_size_choose_without_overflow(drafting: bool) -> None:
             assert np.isfinite(choice.logprob)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_is_found_where_every_logit_over_the_temperature_is_too_low_for_a_number(dtype: torch.dtype) -> None:
+    """A model that is damaged may compute it. Compiled code checks no index: there must be a token."""
+    logits = torch.full((20, 200), -3e38, dtype=dtype)
+    logits[:, 150] = -2e38
+    rows = [Row(SamplingRule(temperature=MIN_TEMPERATURE, top_k=1, top_p=0.9, seed=seed), 4) for seed in range(20)]
+    assert {choice.token for choice in choose(logits, rows)} == {150}
+
+
 def test_accepted_count_is_the_longest_equal_prefix() -> None:
     assert accepted_count([], [4]) == 0
     assert accepted_count([4, 5], [4, 5, 6]) == 2
