@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from slipstream.rpc.wire import duration, seconds
 from slipstream.sampling.outcome import TokenLogprobs
@@ -27,8 +28,7 @@ class Terms:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTiming:
+class PeerTiming(NamedTuple):
     """Seconds of one exchange: the peer's own clock for queue, forward and total, ours for the round trip."""
 
     queue: float
@@ -41,8 +41,7 @@ class PeerTiming:
     """Of total, what went to prompts, other sequences' included."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(NamedTuple):
     """The verifier's answer to one round."""
 
     accepted_count: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slipstream.sampling.rule import SamplingRule
 
@@ -15,8 +16,7 @@ _RULES_PER_HANDLE = 4
 """As many as a peer keeps, by rule_hash in the protos."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """What a request states: keep ``base_length`` tokens, then come the committed tokens ``tail``."""
 
     base_length: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from opentelemetry.trace import Span
@@ -132,8 +132,7 @@ class DraftRequest:
     def take(self, branches: list[Branch]) -> None:
         """Branches for the session's continuations."""
         for branch in branches:
-            proposal = replace(branch.proposal, sharpening=self.ask.sharpening)
-            known = replace(branch, proposal=proposal)
+            known = branch.sharpened(self.ask.sharpening)
             self._continuations.add(self.length, self.ask.in_flight, known, self._branch_count)
             self._branch_count += 1
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.peers.breaker import Breaker
@@ -23,7 +22,7 @@ from orchestrator.speculation.plan import Regime, RoundPlan
 from orchestrator.speculation.proposal import Proposal
 from slipstream.sampling.rule import MIN_TEMPERATURE, SamplingRule
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import tracer
+from slipstream.telemetry.tracing import child_span
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class DraftSide:
             last.give_up()
         if not self.available:
             return None
-        span = tracer.start_span(names.PROPOSE, trace.set_span_in_context(parent), kind=SpanKind.CLIENT)
+        span = child_span(names.PROPOSE, parent, SpanKind.CLIENT)
         span.set_attribute(names.DRAFT_LENGTH, plan.draft_length)
         span.set_attribute(names.IN_FLIGHT_LENGTH, len(in_flight))
         sharpening = self._factor(rule)
@@ -93,11 +92,12 @@ class DraftSide:
     async def wait(self, request: DraftRequest) -> float:
         """Wait for a request's last branch, no longer than the deadline; returns the seconds waited."""
         started = time.monotonic()
+        left = max(0.0, request.sent + self._deadline - started)
+        late = asyncio.get_running_loop().call_later(left, request.give_up)
         try:
-            async with asyncio.timeout(max(0.0, request.sent + self._deadline - started)):
-                await request.done.wait()
-        except TimeoutError:
-            request.give_up()
+            await request.done.wait()
+        finally:
+            late.cancel()
         return time.monotonic() - started
 
     def release(self, drafting: SessionDrafting) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.errors import VerifierLostError
@@ -24,7 +23,7 @@ from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import traceparent_of, tracer
+from slipstream.telemetry.tracing import child_span, traceparent_of
 
 _STRANGER_REASONS = ("WEIGHTS_MISMATCH", "TOKENIZER_MISMATCH")
 """A verifier that came back with another model is as good as away."""
@@ -59,7 +58,7 @@ class VerifierSide:
         give_up = started + self._patience
         pause = _FIRST_PAUSE
         restatements = 0
-        span = tracer.start_span(names.VERIFY, trace.set_span_in_context(parent), kind=SpanKind.CLIENT)
+        span = child_span(names.VERIFY, parent, SpanKind.CLIENT)
         try:
             while True:
                 try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from opentelemetry.context import Context
@@ -234,7 +234,5 @@ class ChatStream:
             if self._record is None or self._record.running is None:
                 return  # the next message's turn may start
             watched = self._record.running.record  # another stream's
-        with ExitStack() as stack:
-            if watched is not None:
-                stack.enter_context(watched.waking(self._wake))
+        with nullcontext() if watched is None else watched.waking(self._wake):
             await self._wake.wait()

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
 
@@ -26,7 +25,7 @@ from orchestrator.sessions.session import Answer, Session
 from orchestrator.sessions.statistics import TurnStatistics
 from orchestrator.sessions.turn_record import TurnEnded, TurnRecord
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import tracer
+from slipstream.telemetry.tracing import child_span, tracer
 
 MAX_TRACED_ROUNDS = 250
 """Jaeger's page slows past about 2,000 spans; a round makes up to five."""
@@ -110,7 +109,7 @@ class Turn:
     async def _round(self) -> RoundResult:
         number = self._statistics.round_count
         traced = number < MAX_TRACED_ROUNDS
-        span = tracer.start_span(names.ROUND, trace.set_span_in_context(self._span)) if traced else INVALID_SPAN
+        span = child_span(names.ROUND, self._span) if traced else INVALID_SPAN
         span.set_attribute(names.ROUND_NUMBER, number + 1)
         terms = self._resolved.terms
         if terms.logprobs is not None and number:

@@ -57,13 +57,11 @@ class AcceptanceEstimate(Kept):
         self.count += 1
         tried = min(accepted + 1, drafted)
         keep = max(0.0, 1 - tried / self._window)
-        for bucket in range(len(self._tried)):
-            self._tried[bucket] *= keep
-            self._accepted[bucket] *= keep
+        self._tried = [count * keep for count in self._tried]
+        self._accepted = [count * keep for count in self._accepted]
         self._all_tried = self._all_tried * keep + tried
         self._all_accepted = self._all_accepted * keep + accepted
-        for position in range(tried):
-            bucket = bisect_right(_POSITIONS, position)
+        for position, bucket in enumerate(_buckets(tried)):
             self._tried[bucket] += 1
             self._accepted[bucket] += position < accepted
         if isinstance(self._prior, AcceptanceEstimate):

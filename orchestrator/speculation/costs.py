@@ -108,7 +108,7 @@ class ByRegime(Kept):
     def observe(self, value: float, regime: Regime, share: float = 1.0) -> None:
         """One observation, or a ``share`` of one."""
         self._all.observe(value, share)
-        self._each.setdefault(regime, Average(ceiling=_HICCUP)).observe(value, share)
+        self._mean(regime).observe(value, share)
 
     def doubt(self, regime: Regime) -> None:
         """What is known of a regime is from long ago."""
@@ -125,8 +125,14 @@ class ByRegime(Kept):
         if not isinstance(state, dict) or "all" not in state:
             raise NotKeptError("means are by regime, and one of all")
         for name, mean in state.items():
-            known = self._all if name == "all" else self._each.setdefault(_regime(name), Average(ceiling=_HICCUP))
+            known = self._all if name == "all" else self._mean(_regime(name))
             known.take(mean)
+
+    def _mean(self, regime: Regime) -> Average:
+        mean = self._each.get(regime)
+        if mean is None:
+            mean = self._each[regime] = Average(ceiling=_HICCUP)
+        return mean
 
 
 def _name(regime: Regime) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
+from typing import NamedTuple
 
 from slipstream.sampling.outcome import TokenDistribution, distribution_fault
 
@@ -19,8 +20,7 @@ class Source(Enum):
     """The session's own tokens, where they repeat themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Confidence:
+class Confidence(NamedTuple):
     """How sure a draft is of a token: its log-probability, and its lead over the next best in perturbed logits."""
 
     logprob: float
@@ -56,6 +56,8 @@ class Proposal:
 
     def past(self, length: int) -> Proposal:
         """What comes after its first ``length`` tokens."""
+        if length == 0:
+            return self
         return replace(
             self,
             tokens=self.tokens[length:],
@@ -68,8 +70,10 @@ class Proposal:
 
         Distributions lose the tokens that the target does not have: the tokens kept were drawn from what is left.
         """
-        known = takewhile(lambda token: 0 <= token < vocabulary_size, self.tokens[:draft_length])
-        proposal = self.cut(len(list(known)))
+        known = self.tokens[:draft_length]
+        if known and not (min(known) >= 0 and max(known) < vocabulary_size):
+            known = tuple(takewhile(lambda token: 0 <= token < vocabulary_size, known))
+        proposal = self.cut(len(known))
         if not proposal.distributions:
             return proposal
         return replace(proposal, distributions=tuple(d.within(vocabulary_size) for d in proposal.distributions))
@@ -93,6 +97,12 @@ class Branch:
     accepted_count: int
     next_token: int | None
     proposal: Proposal
+
+    def sharpened(self, factor: float) -> Branch:
+        """The same of a draft at ``factor`` times its temperature."""
+        if factor == self.proposal.sharpening:
+            return self
+        return replace(self, proposal=replace(self.proposal, sharpening=factor))
 
     def path(self, in_flight: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """All tokens from the committed ones on, and how many of them come before the branch's own proposal."""

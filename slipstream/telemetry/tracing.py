@@ -15,7 +15,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from slipstream.version import VERSION
@@ -34,6 +34,13 @@ def configure_tracing(service_name: str) -> TracerProvider | None:
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     return provider
+
+
+def child_span(name: str, parent: Span, kind: SpanKind = SpanKind.INTERNAL) -> Span:
+    """A span below ``parent``; where that is not recorded, this is not either, and costs nothing."""
+    if not parent.is_recording():
+        return INVALID_SPAN
+    return tracer.start_span(name, trace.set_span_in_context(parent), kind=kind)
 
 
 def traceparent_of(span: Span) -> str:

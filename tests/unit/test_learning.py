@@ -111,8 +111,8 @@ async def test_an_answer_of_the_draft_is_booked_as_the_round_that_asked() -> Non
     await until_asked(draft)
     synchronous = running(rounds, second, SYNCHRONOUS, [1, 2, 3])  # the latest round is another one's
     await until_asked(draft)
-    draft.sinks[0].finish(replace(TIMING, round_trip=TIMING.forward + 0.5))
-    draft.sinks[1].finish(replace(TIMING, round_trip=TIMING.forward + 0.1))
+    draft.sinks[0].finish(TIMING._replace(round_trip=TIMING.forward + 0.5))
+    draft.sinks[1].finish(TIMING._replace(round_trip=TIMING.forward + 0.1))
     await asyncio.gather(enumerated, synchronous)
     around = rounds.pair.drafting.around
     assert around.at(rounds.pair.regime(Overlap.ENUMERATE)) == pytest.approx(0.5)
@@ -127,7 +127,7 @@ async def test_a_round_is_booked_under_the_load_that_it_began_with() -> None:
     others = [running(rounds, begun(rounds, str(index)), OFF, [1, 2, 3]) for index in range(20)]
     await until_asked(verifier)
     waits = [0.5] + 20 * [0.1]
-    verifier.timings = iter([replace(TIMING, round_trip=TIMING.forward + wait) for wait in waits])
+    verifier.timings = iter([TIMING._replace(round_trip=TIMING.forward + wait) for wait in waits])
     verifier.may_answer.set()
     await asyncio.gather(alone, *others)
     around = rounds.pair.verifiers["here"].costs.around

@@ -9,12 +9,12 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import INVALID_SPAN
 
-from orchestrator.rounds import drafting, verification
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SpeculationSettings
 from slipstream.sampling.rule import SamplingRule
+from slipstream.telemetry import tracing
 from tests.scripted_peers import TIMING, Draft, Verifier, rounds_over
 
 SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.NONE))
@@ -22,10 +22,14 @@ OVERLAPPED = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.ENUMERATE
 
 
 class OpenSpans(SpanProcessor):
-    """How many spans have begun and not ended."""
+    """How many spans have begun below ``turn`` and not ended."""
 
     def __init__(self) -> None:
+        provider = TracerProvider()
+        self.tracer = provider.get_tracer("test")
+        self.turn = self.tracer.start_span("turn")
         self.count = 0
+        provider.add_span_processor(self)
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         self.count += 1
@@ -36,10 +40,8 @@ class OpenSpans(SpanProcessor):
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> OpenSpans:
-    spans, provider = OpenSpans(), TracerProvider()
-    provider.add_span_processor(spans)
-    for module in (drafting, verification):
-        monkeypatch.setattr(module, "tracer", provider.get_tracer("test"))
+    spans = OpenSpans()
+    monkeypatch.setattr(tracing, "tracer", spans.tracer)
     return spans
 
 
@@ -51,7 +53,7 @@ async def test_a_cancelled_round_leaves_nothing_open_and_its_session_goes_on(
     rounds = rounds_over(draft, verifier)
     session, tokens = rounds.open("s"), [1, 2, 3]
     rounds.begin_turn(session, 0, recompute=False)
-    running = asyncio.create_task(rounds.run(session, tokens, terms, 10, INVALID_SPAN))
+    running = asyncio.create_task(rounds.run(session, tokens, terms, 10, spans.turn))
     await (draft if terms is SYNCHRONOUS else verifier).asked.wait()
     assert spans.count > 0
     running.cancel()
@@ -63,9 +65,21 @@ async def test_a_cancelled_round_leaves_nothing_open_and_its_session_goes_on(
     verifier.may_answer.set()
     draft.sinks[-1].finish(TIMING)  # what nobody waits for any more comes all the same
     rounds.begin_turn(session, 2, recompute=False)
-    result = await rounds.run(session, [1, 2, 9], RoundTerms(SamplingRule(), SpeculationSettings(0)), 10, INVALID_SPAN)
+    result = await rounds.run(session, [1, 2, 9], RoundTerms(SamplingRule(), SpeculationSettings(0)), 10, spans.turn)
     assert result.tokens == (7,) and spans.count == 0
     assert verifier.positions[-1].base_length == 0, "nothing says that the verifier holds any of it"
+
+
+async def test_a_round_that_is_not_traced_begins_no_trace_of_its_own(spans: OpenSpans) -> None:
+    draft, verifier = Draft(), Verifier()
+    rounds = rounds_over(draft, verifier)
+    session = rounds.open("s")
+    rounds.begin_turn(session, 0, recompute=False)
+    running = asyncio.create_task(rounds.run(session, [1, 2, 3], OVERLAPPED, 10, INVALID_SPAN))
+    await verifier.asked.wait()
+    assert draft.sinks and spans.count == 0
+    verifier.may_answer.set()
+    await running
 
 
 async def test_an_undone_turn_leaves_what_was_shared_and_a_recomputed_one_uses_no_cache() -> None:
