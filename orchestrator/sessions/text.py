@@ -139,12 +139,18 @@ def _longest_overlap(text: str, stop: str) -> int:
 
 
 class Detokenizer:
-    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole, cut at a stop string."""
+    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole, cut at a stop string.
+
+    Where tokens are bytes, one that makes no character may take back what those before it were decoded to. What was said
+    stays then, and what came since is decoded by itself: nothing is lost.
+    """
 
     def __init__(self, codec: Codec, stop_strings: Sequence[str], *, include_stop: bool = False) -> None:
         self._codec = codec
         self._stream = DecodeStream(skip_special_tokens=True)
         self._tokens: list[int] = []
+        self._said_count = 0
+        """Tokens whose text was decoded."""
         self._decoded = ""
         self._stops = StopMatcher(stop_strings, include=include_stop)
 
@@ -152,19 +158,25 @@ class Detokenizer:
         """Take a token; returns the text that is certain now and whether a stop string came up."""
         self._tokens.append(token)
         piece = self._step(token)
-        self._decoded += piece
+        if piece:
+            self._decoded += piece
+            self._said_count = len(self._tokens)
         return self._stops.push(piece)
 
     def _step(self, token: int) -> str:
         try:
             return self._stream.step(self._codec.tokenizer, token) or ""
-        except Exception:  # its only class of error: a byte-fallback tokenizer took back what it had decoded
-            self._stream = DecodeStream(skip_special_tokens=True)
-            return self._stream.step(self._codec.tokenizer, token) or ""
+        except Exception:  # its only class of error: what it had decoded is taken back
+            self._stream, codec = DecodeStream(skip_special_tokens=True), self._codec
+            since = self._tokens[self._said_count :]
+            return "".join(self._stream.step(codec.tokenizer, said) or "" for said in since)
 
     def flush(self) -> str:
         """The rest, incomplete characters included, now that no token follows."""
         whole = self._codec.decode(self._tokens)
-        rest = whole[len(self._decoded) :] if whole.startswith(self._decoded) else ""
+        if whole.startswith(self._decoded):
+            rest = whole[len(self._decoded) :]
+        else:
+            rest = self._codec.decode(self._tokens[self._said_count :])
         certain, stopped = self._stops.push(rest)
         return certain if stopped else certain + self._stops.flush()

@@ -1,3 +1,4 @@
+import itertools
 import json
 import random
 from datetime import UTC, datetime
@@ -118,13 +119,27 @@ def test_characters_spelt_byte_by_byte_come_out_whole(parts: list[str]) -> None:
 def test_after_bytes_that_are_no_character_the_text_goes_on() -> None:
     detokenizer = Detokenizer(byte_fallback(), ())
     pieces = [detokenizer.push(token)[0] for token in (1 + ord("A"), 1 + 0xFF, THE, 1 + ord("B"))]
-    assert (pieces[:2], pieces[2][-4:], pieces[3]) == (["A", ""], " the", "B")
+    assert pieces == ["A", "", "\ufffd the", "B"]
     assert detokenizer.flush() == "", "the whole decodes otherwise, and what was said is not said again"
+    cut = Detokenizer(byte_fallback(), ())
+    pieces = [cut.push(1 + byte)[0] for byte in "€".encode() + b"\xff\xe2"]
+    assert ("".join(pieces), cut.flush()) == ("€", "\ufffd\ufffd"), "what never became a character is not lost"
     shared = byte_fallback()
     shared.tokenizer.add_special_tokens(["<end>"])
     detokenizer = Detokenizer(shared, ())
     tokens = (1 + ord("A"), 1 + 0xFF, THE, shared.tokenizer.token_to_id("<end>"), THE)
     assert "<end>" not in "".join(detokenizer.push(token)[0] for token in tokens)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.integers(0xC0, 0xFF), st.integers(0x80, 0xBF), st.just(ord("A")), st.none()), max_size=12))
+def test_whatever_bytes_come_no_word_between_them_is_lost(parts: list[int | None]) -> None:
+    detokenizer = Detokenizer(byte_fallback(), ())
+    text = "".join(detokenizer.push(THE if byte is None else 1 + byte)[0] for byte in parts) + detokenizer.flush()
+    runs = text.split(" the")
+    assert len(runs) == 1 + parts.count(None)
+    at = [-1, *(index for index, part in enumerate(parts) if part is None), len(parts)]
+    assert [bool(run) for run in runs] == [after - before > 1 for before, after in itertools.pairwise(at)]
 
 
 def test_a_character_that_never_became_whole_comes_last_and_may_be_a_stop_string() -> None:
