@@ -162,7 +162,9 @@ class DraftRequest:
         self.leave()
 
     def give_up(self) -> None:
-        """It is late: nobody waits for it any more."""
+        """It is late: nobody waits for it any more. Nothing happens if it has ended just now."""
+        if self.done.is_set():
+            return
         self._span.set_attribute(names.ERROR_REASON, "DRAFT_LATE")
         self._drafting.failed = True
         self._side.failed("DRAFT_LATE")

@@ -74,7 +74,7 @@ class DraftSide:
         A newer request takes the place of an older one that is not answered yet, both here and at the draft.
         """
         last = drafting.request
-        if last is not None and not last.done.is_set() and time.monotonic() - last.sent > self._deadline:
+        if last is not None and time.monotonic() - last.sent > self._deadline:
             last.give_up()
         if not self.available:
             return None

@@ -92,3 +92,11 @@ async def test_a_request_that_is_given_up_is_withdrawn_from_the_stream(session: 
     asked = request(side, session, [1, 2, 3])
     asked.give_up()
     assert asked.done.is_set() and side.withdrawn == [asked] and side.failures == ["DRAFT_LATE"]
+
+
+async def test_an_answer_that_comes_with_its_deadline_is_no_failure(session: SessionDrafting) -> None:
+    side = Side()
+    asked = request(side, session, [1, 2, 3])
+    asked.finish(TIMING)
+    asked.give_up()
+    assert not side.failures and not side.withdrawn and not session.take_failed()
