@@ -167,9 +167,9 @@ class Detokenizer:
         try:
             return self._stream.step(self._codec.tokenizer, token) or ""
         except Exception:  # its only class of error: what it had decoded is taken back
-            self._stream, codec = DecodeStream(skip_special_tokens=True), self._codec
             since = self._tokens[self._said_count :]
-            return "".join(self._stream.step(codec.tokenizer, said) or "" for said in since)
+            self._stream = DecodeStream(since, skip_special_tokens=True)
+            return self._codec.decode(since)
 
     def flush(self) -> str:
         """The rest, incomplete characters included, now that no token follows."""

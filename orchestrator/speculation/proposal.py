@@ -71,7 +71,7 @@ class Proposal:
         Distributions lose the tokens that the target does not have: the tokens kept were drawn from what is left.
         """
         known = self.tokens[:draft_length]
-        if known and not (min(known) >= 0 and max(known) < vocabulary_size):
+        if known and (min(known) < 0 or max(known) >= vocabulary_size):
             known = tuple(takewhile(lambda token: 0 <= token < vocabulary_size, known))
         proposal = self.cut(len(known))
         if not proposal.distributions:
