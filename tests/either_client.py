@@ -60,7 +60,9 @@ class OnLoop:
                 yield item
         finally:
             if not self._loop.is_closed():  # else the client was closed with all of its replies
-                self._run(close())
+                closing = asyncio.run_coroutine_threadsafe(close(), self._loop)
+                if asyncio._get_running_loop() is not self._loop:  # where a collector of garbage may have come upon us
+                    closing.result()
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,28 @@ def test_a_forgotten_reply_ends_its_turn() -> None:
     with serving(fake) as address, Client(address) as client:
         client.create_session().send("x")
         until(lambda: fake.cancelled.get(1, threading.Event()).is_set())
+
+
+def test_a_reply_that_a_collector_finds_while_it_is_being_closed_does_not_wait_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeOrchestrator(pause_at=10)
+    with serving(fake) as address, Client(address) as client:
+        reply = client.create_session().send("x")
+        pieces = iter(reply)
+        next(pieces)
+        garbage: list[Any] = [pieces]
+        garbage.append(garbage)
+        del pieces, garbage
+        cancel_turn = client.stub.CancelTurn
+
+        def collecting(*arguments: Any, **named: Any) -> Any:
+            gc.collect()
+            return cancel_turn(*arguments, **named)
+
+        monkeypatch.setattr(client.stub, "CancelTurn", collecting)
+        reply.close()
+        assert fake.cancelled[1].is_set()
 
 
 def test_a_task_that_is_cancelled_in_mid_reply_ends_its_turn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import grpc
@@ -26,6 +27,7 @@ class Watcher:
         self._starting = threading.Lock()
         self._ending = threading.Lock()
         self._closed = threading.Event()
+        self._forgotten = False
         self._call = connection.watch(watching)
         connection.running.add(self)
 
@@ -72,9 +74,17 @@ class Watcher:
                     self._connection.cancel_turns(self.watching, patience)
             self._connection.running.discard(self)
 
+    def forget(self) -> None:
+        """Nobody holds it any more. Whoever finds that out may do so anywhere, a collector of garbage even inside grpc's locks
+        and in `end` itself: so it ends elsewhere, a moment later."""
+        if self.running and not self._forgotten:
+            self._forgotten = True
+            with contextlib.suppress(RuntimeError):  # no threads any more
+                threading.Thread(target=self.end, name="slipstream-farewell").start()
+
     def _receive(self) -> None:
         """Take one event in, or begin another stream."""
-        if self._closed.is_set():
+        if self._closed.is_set() or self._forgotten:
             raise reply_closed()
         try:
             self.watching.take(next(self._call))
