@@ -194,15 +194,19 @@ class Round:
         pair, choice, rule = self._pair, self._choice, self._terms.rule
         if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
             self._learn_costs(1 + len(proposal), answer.timing, draft_rested)
-        self._learn_hit()
+        hit, brought = self._known_hit(), 1.0
+        if hit is not None and choice.prepared is not None:
+            pair.hits.observe(choice.prepared.ask.branch_count, choice.rank)
         if choice.candidate is not None and proposal.tokens:
+            if self._plan.rate is not None:
+                brought += choice.candidate.expected_of(len(proposal))
             self._speculation.observe(choice.candidate, len(proposal), answer.accepted_count)
             if proposal.source is Source.DRAFT and not rule.draws_ratios:
                 pair.sharpening.observe(rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count)
         if proposal.source is Source.DRAFT:  # the plan's, or nothing
             on_prompts = min(choice.waited, choice.awaited.prefill if choice.awaited else 0.0)
             seconds = time.monotonic() - self._start.time - answer.timing.prefill - on_prompts
-            self._speculation.planner.observe(answer.accepted_count + 1, max(0.0, seconds))
+            self._speculation.planner.observe(brought, max(0.0, seconds), hit)
 
     def _learn_costs(self, own: int, timing: PeerTiming, draft_rested: bool) -> None:
         address = self._session.verifier.address
@@ -219,13 +223,12 @@ class Round:
             prompt_beside=timing.prefill > 0,
         )
 
-    def _learn_hit(self) -> None:
+    def _known_hit(self) -> bool | None:
         """Whether one of the branches came true that the draft had prepared; one that is late or failed has not been wrong."""
         prepared, rank = self._choice.prepared, self._choice.rank
         if self._plan.overlap is not Overlap.ENUMERATE or prepared is None:
-            return
-        if rank is not None or prepared.timing is not None:
-            self._pair.hits.observe(prepared.ask.branch_count, rank)
+            return None
+        return rank is not None if rank is not None or prepared.timing is not None else None
 
     def _result(self, proposal: Proposal, answer: Verification) -> RoundResult:
         choice, plan = self._choice, self._plan

@@ -8,6 +8,7 @@ time, each way shows what it brings, which corrects its forecasts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.switch import TRY_ROUNDS, Switch
@@ -21,6 +22,9 @@ _FIRST_RETRY, _FARTHER, _LAST_RETRY = 24.0, 4.0, 4096.0
 """Rounds of every session from one try of another way to draft to the next: soon, for a way that was never taken is known by
 what others have shown, and then ever more seldom. A try costs four rounds where draft and verifier share processors."""
 
+_SEEN_ENOUGH = 2.0
+"""Rounds of another way between two tries, of sessions that were asked to run them, that stand for a try."""
+
 _STAY_ROUNDS = 4
 """Rounds of every session that a way is kept for, where there are several: until it has shown what it brings."""
 
@@ -33,20 +37,32 @@ class _Retry:
         self.trying = False
         """Whether the last answer was another way, for `TRY_ROUNDS`."""
         self._best: Overlap | None = None
+        self._seen: Mapping[Overlap, float] = {}
+        """When the last try was over."""
         self._rounds = 0.0
         self._distance = _FIRST_RETRY
 
-    def way(self, best: Overlap, rates: Mapping[Overlap | None, float], rounds: float) -> Overlap:
-        """The way to take where one is the ``best``, ``rounds`` after the last call."""
+    def end(self, seen: Mapping[Overlap, float]) -> None:
+        """If this was a try, it is over."""
+        if self.trying:
+            self.trying, self._seen = False, seen
+
+    def way(
+        self, best: Overlap, rates: Mapping[Overlap | None, float], rounds: float, seen: Mapping[Overlap, float]
+    ) -> Overlap:
+        """The way to take where one is the ``best``, ``rounds`` after the last call. ``seen``: rounds of each way so far,
+        those included that were asked for: one that is seen anyway needs no try."""
         if best is not self._best:
-            self._best, self._rounds, self._distance = best, 0.0, _FIRST_RETRY
+            self._best, self._rounds, self._distance, self._seen = best, 0.0, _FIRST_RETRY, seen
         self._rounds += rounds
-        self.trying = self._rounds >= self._distance
-        if not self.trying:
+        if self._rounds < self._distance:
             return best
         self._rounds, self._distance = 0.0, min(_FARTHER * self._distance, _LAST_RETRY)
         others = [way for way in rates if way is not None and (way is Overlap.NONE) != (best is Overlap.NONE)]
-        return max(others, key=rates.__getitem__, default=best)
+        other = max(others, key=rates.__getitem__, default=best)
+        self.trying = seen.get(other, 0.0) - self._seen.get(other, 0.0) < _SEEN_ENOUGH
+        self._seen = seen
+        return other if self.trying else best
 
 
 class _Load:
@@ -68,7 +84,7 @@ class _Load:
         for way, rate in worth.items():
             self.rates[way] += (rate - self.rates[way]) / session_count
 
-    def best(self, current: Overlap | None) -> Overlap | None:
+    def best(self, current: Overlap | None, seen: Mapping[Overlap, float]) -> Overlap | None:
         """The way to take after the current one."""
         weighed = {
             way: rate * _FAVOUR ** ((way is current) + (way is Overlap.NONE))
@@ -80,10 +96,10 @@ class _Load:
         if plain is None:
             return best
         rounds, self.rounds = self.rounds, 0.0
-        self.retry.trying = False
+        self.retry.end(seen)
         if not self.switch.drafts(self.rates[best] / plain, rounds):
             return None
-        return best if self.switch.trying else self.retry.way(best, self.rates, rounds)
+        return best if self.switch.trying else self.retry.way(best, self.rates, rounds, seen)
 
     @property
     def trying(self) -> bool:
@@ -106,19 +122,24 @@ class CommonWay:
         return self._load.trying
 
     def choose(
-        self, rates: Mapping[Overlap | None, float], session_count: int, load: int, rounds: int = 1
+        self,
+        rates: Mapping[Overlap | None, float],
+        session_count: int,
+        load: int,
+        rounds: int = 1,
+        seen: Mapping[Overlap, float] = MappingProxyType({}),
     ) -> Overlap | None:
         """The way of the next round of a session, one of ``session_count``, that has run ``rounds`` since it last asked.
         ``load``: what is known is kept for each.
 
         ``rates`` are its forecasts in tokens a second, None's of plain decoding: left out while nothing is known that
-        would speak for it.
+        would speak for it. ``seen`` are rounds of each way so far, of sessions that have no choice too.
         """
         self._enter(load, session_count)
         self._load.observe(rates, session_count, rounds)
         self._stay -= rounds
         if self._stay < 0:
-            self._take(self._load.best(self.way), session_count)
+            self._take(self._load.best(self.way, seen), session_count)
         return self.way
 
     def _enter(self, load: int, session_count: int) -> None:

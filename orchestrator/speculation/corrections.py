@@ -63,9 +63,9 @@ class Corrections:
         return 1 + (factor - 1) * self._fresh(known)
 
     def observe(
-        self, regime: Regime, session_count: int, forecast_tokens: float, tokens: int, weight: float = 1.0
+        self, regime: Regime, session_count: int, forecast_tokens: float, tokens: float, weight: float = 1.0
     ) -> None:
-        """A round brought ``tokens``, and ``forecast_tokens`` were expected in the time it took. It weighs as ``weight``
+        """A round was good for ``tokens``, and ``forecast_tokens`` were expected in the time it took. It weighs as ``weight``
         others."""
         known = self._each.get(regime)
         if known is None:

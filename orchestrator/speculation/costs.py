@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.speculation.kept import Kept, NotKeptError, Plain, faded, number
+from orchestrator.speculation.kept import Kept, NotKeptError, Plain, check_shares, faded, number
 from orchestrator.speculation.plan import Overlap, Regime
 
 Floats = NDArray[np.float64]
@@ -104,6 +104,10 @@ class ByRegime(Kept):
     def count(self) -> float:
         """Observations in all."""
         return self._all.count
+
+    def count_at(self, regime: Regime) -> float:
+        """Observations in a regime."""
+        return self._each[regime].count if regime in self._each else 0.0
 
     def observe(self, value: float, regime: Regime, share: float = 1.0) -> None:
         """One observation, or a ``share`` of one."""
@@ -370,38 +374,48 @@ class DraftCosts(Kept):
 
 
 class HitRates(Kept):
-    """The odds that one of a request's first n branches comes true, learnt from which one it was."""
+    """The odds that one of a request's first n branches comes true, learnt from which one it was.
 
-    KEPT = ("_hits", "_misses")
+    Of a request of n branches that all miss nobody knows whether the n+1st had come true. So what is learnt is, for each rank,
+    how often it comes true where it was asked for and those before it do not (the estimate of Kaplan and Meier)::
+
+        odds(n) = 1 - (1 - h_0) (1 - h_1) .. (1 - h_(n-1))
+    """
+
+    KEPT = ("_hits", "_asked")
 
     def __init__(self) -> None:
-        self._keep = 0.995
-        self._hits = [2.0 * 0.5**rank for rank in range(_MOST_BRANCHES)]
-        self._misses = 0.5
+        self._hits = [_GUESSED_COUNT * (_GUESSED_LATER if rank else _GUESSED_FIRST) for rank in range(_MOST_BRANCHES)]
+        self._asked = [_GUESSED_COUNT] * _MOST_BRANCHES
+        """How often a rank was asked for and none before it came true."""
 
     def observe(self, branches: int, rank: int | None) -> None:
-        """Of so many branches that of ``rank`` came true, or none. A miss of few says little about the many not asked for."""
-        if rank is not None:
-            self._fade()
-            self._hits[min(rank, _MOST_BRANCHES - 1)] += 1
-        elif branches:
-            self._fade()
-            self._misses += min(1.0, branches / _MOST_BRANCHES)
+        """Of so many branches that of ``rank`` came true, or none."""
+        for each in range(min(branches if rank is None else rank + 1, _MOST_BRANCHES)):
+            self._asked[each] = _HITS_KEEP * self._asked[each] + 1
+            self._hits[each] = _HITS_KEEP * self._hits[each] + (each == rank)
 
     def take(self, state: Plain) -> None:
         """Go on from counts. NotKeptError."""
         super().take(state)
-        *self._hits, self._misses = faded([*self._hits, self._misses], sum(self._hits) + self._misses, _KEPT_HITS)
-
-    def _fade(self) -> None:
-        self._hits = [hits * self._keep for hits in self._hits]
-        self._misses *= self._keep
+        check_shares(self._hits, self._asked)
+        if not all(self._asked):
+            raise NotKeptError("of every rank there is at least a guess")
+        for rank, asked in enumerate(self._asked):
+            self._hits[rank], self._asked[rank] = faded([self._hits[rank], asked], asked, _KEPT_HITS)
 
     def at(self, branches: int) -> float:
         """The odds with so many branches."""
-        return sum(self._hits[:branches]) / (sum(self._hits) + self._misses)
+        missed = 1.0
+        for hits, asked in zip(self._hits[:branches], self._asked[:branches], strict=True):
+            missed *= 1 - hits / asked
+        return 1 - missed
 
 
 _MOST_BRANCHES = 16
+_HITS_KEEP = 0.995
+_GUESSED_FIRST, _GUESSED_LATER, _GUESSED_COUNT = 0.5, 0.1, 2.0
+"""Odds of the first branch and of each other one where those before it do not come true, and how many requests this guess is
+worth."""
 _KEPT_HITS = 20.0
 """Requests that what was learnt before counts for."""

@@ -84,11 +84,14 @@ class Forecasts:
         hits = np.array([[self._pair.hits.at(count)] for count in _BRANCH_COUNTS.tolist()])
         expected = hits * self._sums[lengths] + (1 - hits) * self._sums[recovery]
         overlapped = np.maximum(verify[1 + lengths], around + (1 + lengths) * self._branch_steps)
-        rates = expected / (overlapped + (1 - hits) * (around + recovery * self._step))
+        waited = around + recovery * self._step
+        rates = expected / (overlapped + (1 - hits) * waited)
         branches, best = divmod(int(rates.argmax()), len(lengths))
         branch_count = int(_BRANCH_COUNTS[branches])
         rate = self._begun(float(rates.max()), self._sums[recovery], self._recovery.rate or 1e-6)
-        return RoundPlan(int(lengths[best]), Overlap.ENUMERATE, branch_count, rate, recovery)
+        seconds, length = float(overlapped[branches, best]), int(lengths[best])
+        hit, miss = float(self._sums[length] / seconds), float(self._sums[recovery] / (seconds + waited))
+        return RoundPlan(length, Overlap.ENUMERATE, branch_count, rate, recovery, hit_rate=hit, miss_rate=miss)
 
     def _run_ahead(self) -> RoundPlan:
         """A proposal arrives after a delay; by then a token has gone by for each round."""

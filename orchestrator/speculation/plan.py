@@ -48,6 +48,9 @@ class RoundPlan:
     rate: float | None = None
     recovery_length: int = 0
     """Draft tokens to wait for where nothing that was prepared came true."""
+    hit_rate: float | None = None
+    miss_rate: float | None = None
+    """Where the draft enumerates: ``rate`` once it has turned out whether what was prepared came true."""
     switches_off: bool = False
     """Whether this is the first plain round because speculation would cost."""
 
@@ -55,6 +58,10 @@ class RoundPlan:
     def way(self) -> Overlap | None:
         """None is plain decoding."""
         return self.overlap if self.draft_length else None
+
+    def rate_of(self, hit: bool | None) -> float | None:
+        """The forecast of a round of which is known whether what was prepared came true, or None if nobody can say."""
+        return self.rate if hit is None else self.hit_rate if hit else self.miss_rate
 
 
 PLAIN = RoundPlan(0)

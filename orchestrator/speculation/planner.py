@@ -92,17 +92,24 @@ class Planner:
         shows = bool(plan.rate) and (self._insists is not None or plan.way is self._pair.common.way)
         self._round = plan, self._pair.regime(plan.way), shows
 
-    def observe(self, tokens: int, seconds: float) -> None:
-        """The round that began brought ``tokens`` and took ``seconds``."""
+    def observe(self, tokens: float, seconds: float, hit: bool | None = None) -> None:
+        """The round that began took ``seconds``, and what was verified in it should have brought ``tokens``. ``hit``: whether
+        what was prepared came true.
+
+        How many tokens were accepted and how often branches come true are learnt by themselves. Chance in them is several
+        times what two ways differ by, and a miss that lowered a correction too would count twice.
+        """
         assert self._round is not None, "no round has begun"
         plan, regime, shows = self._round
         previous, self._previous = self._previous, plan
-        if previous is not None and previous.way is not plan.way:
-            return  # the first round of a way finds nothing that the one before has prepared
+        follows = plan.way is not Overlap.ENUMERATE if previous is None else plan.way is previous.way
+        if not follows:
+            return  # the first round of a way, or of a turn that enumerates, finds nothing prepared
         pair = self._pair
-        if shows and plan.rate:
+        rate = plan.rate_of(hit)
+        if shows and rate:
             weight = 1.0 if pair.is_settled else _UNSETTLED
-            pair.corrections.observe(regime, pair.session_count, plan.rate * seconds, tokens, weight)
+            pair.corrections.observe(regime, pair.session_count, rate * seconds, tokens, weight)
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""
@@ -135,7 +142,8 @@ class Planner:
         pair, rounds, self._rounds = self._pair, self._rounds, 1
         way = overlap
         if way is None:
-            way = pair.common.choose(rates, pair.session_count, pair.load, rounds)
+            seen = {way: pair.drafting.around.count_at(pair.regime(way)) for way in rates if way is not None}
+            way = pair.common.choose(rates, pair.session_count, pair.load, rounds, seen)
             if way is None or pair.common.trying or pair.session_count == 1:
                 return way, pair.common.trying
         if None not in rates:

@@ -63,7 +63,11 @@ class Candidate:
     @property
     def expected(self) -> float:
         """How many of its tokens will be accepted."""
-        return sum(self.survivals)
+        return self.expected_of(len(self.proposal))
+
+    def expected_of(self, length: int) -> float:
+        """How many of the first ``length`` will be."""
+        return sum(self.survivals[:length])
 
 
 class SessionSpeculation:

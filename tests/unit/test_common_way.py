@@ -51,6 +51,22 @@ def test_where_none_beats_plain_decoding_all_decode_plainly_and_try_at_once_ever
     assert len(gaps) >= 2 and all(later > 1.9 * earlier for earlier, later in itertools.pairwise(gaps))
 
 
+def test_a_way_that_others_run_anyway_is_not_tried() -> None:
+    common = CommonWay()
+    rates: dict[Overlap | None, float] = {NONE: 50, ENUMERATE: 80, AHEAD: 49, None: 30}
+    seen = {NONE: 5.0}
+
+    def tries(rounds: int, others: float) -> int:
+        count = 0
+        for _ in range(rounds):
+            seen[NONE] += others
+            count += common.choose(rates, 1, 0, seen=dict(seen)) is NONE
+        return count
+
+    assert tries(200, others=0.5) == 0
+    assert tries(2000, others=0.0) == 2
+
+
 @pytest.mark.parametrize(("best", "other"), [(NONE, AHEAD), (ENUMERATE, NONE)])
 @pytest.mark.parametrize("session_count", [1, 4])
 def test_another_way_to_draft_is_tried_soon_and_then_ever_more_seldom(
@@ -59,7 +75,10 @@ def test_another_way_to_draft_is_tried_soon_and_then_ever_more_seldom(
     """What is known of a way that is not taken may have been true of a slow minute only."""
     common, load = CommonWay(), load_of(session_count)
     rates: dict[Overlap | None, float] = {NONE: 50, ENUMERATE: 48, AHEAD: 49, None: 30, best: 80}
-    seen = [(common.choose(rates, session_count, load), common.trying) for _ in range(600 * session_count)]
+    seen: list[tuple[Overlap | None, bool]] = []
+    for _ in range(600 * session_count):
+        counts = {way: [each for each, _ in seen].count(way) / session_count for way in (NONE, ENUMERATE, AHEAD)}
+        seen.append((common.choose(rates, session_count, load, seen=counts), common.trying))
     runs = [(run, len(list(each))) for run, each in itertools.groupby(seen)]
     assert [run for run, _ in runs] == [(best, False), (other, True)] * (len(runs) // 2) + [(best, False)]
     assert {count for (_, trying), count in runs if trying} == {2 * session_count}, "two rounds of each"

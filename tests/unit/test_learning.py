@@ -161,6 +161,24 @@ async def test_a_draft_that_is_still_busy_does_not_rest() -> None:
     assert not rounds.pair.verifiers["here"].costs.alone.known
 
 
+async def test_a_round_is_judged_by_what_it_verified_and_not_by_its_luck(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = Draft()
+    rounds = rounds_over(draft, Answering())  # accepts everything
+    session = begun(rounds, "s")
+    planner = session.drafting.speculation.planner
+    likely = 1 + sum(planner.acceptance.survivals(2))
+    judged: list[float] = []
+    monkeypatch.setattr(planner, "plan", lambda longest, overlap: RoundPlan(2, rate=100.0))
+    monkeypatch.setattr(planner, "observe", lambda tokens, seconds, hit: judged.append(tokens))
+    terms = RoundTerms(SamplingRule(), SpeculationSettings())
+    first = running(rounds, session, terms, [1, 2, 3])
+    await until_asked(draft)
+    draft.sinks[0].take([Branch(0, None, Proposal((4, 5)))])
+    draft.sinks[0].finish(TIMING)
+    assert (await first).tokens == (4, 5, 7)
+    assert judged == [pytest.approx(likely)] and likely < 2.5
+
+
 # --- hits
 
 

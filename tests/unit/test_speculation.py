@@ -273,6 +273,15 @@ def test_hit_rates_are_learnt_by_rank() -> None:
     assert hits.at(16) > 0.97
 
 
+def test_a_miss_of_few_branches_says_nothing_of_the_ones_that_were_not_asked_for() -> None:
+    hits = HitRates()
+    rng = random.Random(5)
+    for number in range(4000):
+        branches, rank = (4, 16)[number % 2], rng.randrange(20)
+        hits.observe(branches, rank if rank < branches else None)
+    assert [hits.at(count) for count in (2, 4, 8, 16)] == pytest.approx([0.1, 0.2, 0.4, 0.8], abs=0.07)
+
+
 # --- plans
 
 
@@ -384,6 +393,19 @@ def test_forecasts_that_do_not_come_true_are_corrected() -> None:
         planner.begin(plan)
         planner.observe(3, seconds)
     assert planner.plan(32).way is not Overlap.ENUMERATE
+
+
+def test_a_round_whose_branches_missed_is_no_worse_than_one_of_those_that_miss() -> None:
+    pair = knowledge(acceptance=0.8)
+    planner = planner_of(pair)
+    for number in range(100):
+        plan = planner.plan(32, Overlap.ENUMERATE)
+        assert plan.rate and plan.hit_rate and plan.miss_rate
+        assert plan.miss_rate < plan.rate < plan.hit_rate
+        hit = number % 10 > 0
+        planner.begin(plan)
+        planner.observe(0.03 * (plan.hit_rate if hit else plan.miss_rate), 0.03, hit)
+    assert pair.corrections.factor(pair.regime(Overlap.ENUMERATE)) == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_way_that_was_worse_than_forecast_gets_another_try_now_and_then() -> None:
