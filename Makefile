@@ -19,9 +19,10 @@ chat: $(VENV)/runtime ## start the three services here and talk to the embedded 
 up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier :50052, draft :50053
 	@$(BIN)/slipstream up
 
-# Two files at a time; one torch thread each, or those of both would spin on one another's cores.
+# Two files at a time; one torch thread each, or those of both would spin on one another's cores. A process that has ended is not
+# started again: it would be given the same test, and again.
 test: $(VENV)/dev ## run every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --max-worker-restart 0
 
 check: $(VENV)/dev ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking
 	$(BIN)/ruff check .

@@ -30,6 +30,7 @@ class Draft:
 
     info = MODEL
     is_starting = False
+    address = "there:1"
 
     def __init__(self) -> None:
         self.sinks: list[ProposeSink] = []

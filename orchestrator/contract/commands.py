@@ -86,7 +86,7 @@ def _command(request: orchestrator_pb2.ChatRequest) -> Command:
         alone = orchestrator_pb2.SendMessageRequest(
             request_id=name, content=said.content, settings=given(said, "settings")
         )
-        return SendMessage(message_of(alone), said.after_token_count)
+        return SendMessage(message_of(alone), said.after_token_count, said.traceparent)
     if kind == "cancel":
         which = request.cancel.WhichOneof("which")
         if which is None:

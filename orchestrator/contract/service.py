@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
+from opentelemetry.context import Context as TraceContext
 
 from orchestrator.contract.commands import (
     command_of,
@@ -55,7 +56,8 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
         async with _refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
-            turns = await self._sessions.generate(generation_of(request), parent)
+            with self._tracing_refusals(parent):
+                turns = await self._sessions.generate(generation_of(request), parent)
             try:
                 seen = [*request.after_token_counts, *[0] * (len(turns) - len(request.after_token_counts))]
                 readers = [TurnReader(turn, count) for turn, count in zip(turns, seen, strict=True)]
@@ -79,9 +81,10 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.SendMessageRequest, context: Context
     ) -> AsyncIterator[orchestrator_pb2.SendMessageResponse]:
         async with _refusals(context):
-            record = self._sessions.get(request.session_id)
             parent = context_of_metadata(context.invocation_metadata())
-            turn = await self._sessions.send(record, message_of(request), _NO_STREAM_SETTINGS, parent)
+            with self._tracing_refusals(parent, request.session_id):
+                record = self._sessions.get(request.session_id)
+                turn = await self._sessions.send(record, message_of(request), _NO_STREAM_SETTINGS, parent)
             async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
                 async for event in events:
                     yield orchestrator_pb2.SendMessageResponse(event=event)
@@ -156,6 +159,14 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
                 verifier_reachable=verifier_reachable,
                 draft_reachable=draft_reachable,
             )
+
+    @contextmanager
+    def _tracing_refusals(self, parent: TraceContext, session_id: str = "") -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._sessions.trace_refusal(error, parent, session_id)
+            raise
 
 
 async def _events(reader: TurnReader) -> AsyncGenerator[turn_pb2.TurnEvent]:

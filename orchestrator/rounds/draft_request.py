@@ -16,6 +16,7 @@ from opentelemetry.trace import Span
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence, Position
+from orchestrator.rounds.spans import show_timing
 from orchestrator.speculation.plan import Regime
 from orchestrator.speculation.proposal import Branch
 from orchestrator.speculation.session import SessionSpeculation
@@ -23,7 +24,7 @@ from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import traceparent_of
+from slipstream.telemetry.tracing import fail, fail_with, traceparent_of
 
 _STALE = "STALE_ROUND"
 _MAX_RESTATEMENTS = 3
@@ -139,11 +140,12 @@ class DraftRequest:
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
+        show_timing(self._span, timing)
         if self._continuations is self._drafting.speculation.continuations:  # another turn's tokens may be others
             self._drafting.sequence.learn(self.length)
         self._drafting.finished.append(timing)
         self._side.answered(self.ask, timing)
-        self.leave()
+        self._end()
 
     def fail(self, error: PeerError) -> None:
         """Mend what stating the position again mends; else the draft has failed this request."""
@@ -153,29 +155,35 @@ class DraftRequest:
             self._drafting.sequence.correct(error.reason, error.metadata)
             self.start()
             return
-        if error.reason != _STALE:  # a newer request of our own took its place
+        if error.reason == _STALE:  # a newer request of our own took its place
+            self.leave()
+        else:
             self._drafting.failed = True
             if waited_for:
-                self._span.set_attribute(names.ERROR_REASON, error.reason)
+                fail_with(self._span, error)
             if _is_the_drafts_fault(error):
                 self._side.failed(error.reason)
-        self.leave()
+            self._end()
 
     def give_up(self) -> None:
         """It is late: nobody waits for it any more. Nothing happens if it has ended just now."""
         if self.done.is_set():
             return
-        self._span.set_attribute(names.ERROR_REASON, "DRAFT_LATE")
+        fail(self._span, "DRAFT_LATE", "the draft did not answer within its deadline")
         self._drafting.failed = True
         self._side.failed("DRAFT_LATE")
         self._withdraw()
-        self.leave()
+        self._end()
 
     def leave(self) -> None:
-        """It has ended, or nobody waits for it any more."""
+        """Nobody waits for it any more. Nothing happens if it has ended."""
         if not self.done.is_set():
-            self.done.set()
-            self._span.end()
+            self._span.set_attribute(names.OUTCOME, "left")
+            self._end()
+
+    def _end(self) -> None:
+        self.done.set()
+        self._span.end()
 
 
 def _is_the_drafts_fault(error: PeerError) -> bool:

@@ -17,6 +17,7 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting
 from orchestrator.rounds.prompt_time import without_prompts
+from orchestrator.rounds.spans import show_peer
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Regime, RoundPlan
 from orchestrator.speculation.proposal import Proposal
@@ -79,6 +80,8 @@ class DraftSide:
         if not self.available:
             return None
         span = child_span(names.PROPOSE, parent, SpanKind.CLIENT)
+        assert self._draft is not None
+        show_peer(span, self._draft.address)
         span.set_attribute(names.DRAFT_LENGTH, plan.draft_length)
         span.set_attribute(names.IN_FLIGHT_LENGTH, len(in_flight))
         sharpening = self._factor(rule)

@@ -17,13 +17,14 @@ from orchestrator.peers.exchange import Terms, Verification
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence
 from orchestrator.peers.verifiers import Verifiers
+from orchestrator.rounds.spans import show_peer, show_timing
 from orchestrator.speculation.proposal import Proposal
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import child_span, traceparent_of
+from slipstream.telemetry.tracing import child_span, fail_with, traceparent_of
 
 _STRANGER_REASONS = ("WEIGHTS_MISMATCH", "TOKENIZER_MISMATCH")
 """A verifier that came back with another model is as good as away."""
@@ -62,13 +63,15 @@ class VerifierSide:
         try:
             while True:
                 try:
-                    return await self._verify_once(sequence, tokens, proposal, rule, logprobs, span)
+                    answer = await self._verify_once(sequence, tokens, proposal, rule, logprobs, span)
+                    show_timing(span, answer.timing)
+                    return answer
                 except PeerError as error:
+                    span.add_event(error.reason)
                     if error.reason in REASONS_TO_RESTATE and restatements < _MAX_RESTATEMENTS:
                         restatements += 1
                         sequence.correct(error.reason, error.metadata)
                         continue
-                    span.set_attribute(names.ERROR_REASON, error.reason)
                     absent = error.code is Code.UNAVAILABLE or error.reason in _STRANGER_REASONS
                     if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
                         raise
@@ -86,6 +89,12 @@ class VerifierSide:
                 await asyncio.sleep(min(pause, give_up - now))
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 restatements = 0
+        except Exception as error:
+            fail_with(span, error)
+            raise
+        except asyncio.CancelledError:
+            span.set_attribute(names.OUTCOME, "cancelled")
+            raise
         finally:
             span.end()
 
@@ -107,6 +116,7 @@ class VerifierSide:
         span: Span,
     ) -> Verification:
         home = self.verifiers.home(sequence)
+        show_peer(span, home.address)
         answer = await home.verify(
             sequence,
             self._terms,

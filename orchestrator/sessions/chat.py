@@ -25,6 +25,7 @@ from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.store import SessionRecord
 from orchestrator.sessions.turn_record import TurnEvent, TurnReader
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
+from slipstream.telemetry.tracing import context_of
 
 MAX_WAITING = 64
 """Messages of one chat that wait for their turns."""
@@ -45,10 +46,12 @@ class StartChat:
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """Start a turn and watch it from a position."""
+    """Start a turn and watch it from a position. Its trace goes on from ``traceparent``, or if that is empty from the
+    stream's."""
 
     message: UserMessage
     after_token_count: int = 0
+    traceparent: str = ""
 
     @property
     def request_id(self) -> str:
@@ -206,13 +209,15 @@ class ChatStream:
             if not self._waiting or self._record is None:
                 return None
             command = self._waiting[0]
+            parent = context_of(command.traceparent) if command.traceparent else self._parent
             try:
-                turn = await self._sessions.send(self._record, command.message, self._settings, self._parent)
+                turn = await self._sessions.send(self._record, command.message, self._settings, parent)
                 self._reader = TurnReader(turn, command.after_token_count)
             except SessionBusyError:
                 return None
             except Exception as error:
                 self._waiting.popleft()
+                self._sessions.trace_refusal(error, parent, self._record.session.id)
                 return CommandFailed(command.request_id, error)
             self._waiting.popleft()
             return None

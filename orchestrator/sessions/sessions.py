@@ -26,6 +26,7 @@ from orchestrator.sessions.store import SessionRecord, SessionStore
 from orchestrator.sessions.turn import Ending, Turn
 from orchestrator.sessions.turn_record import TurnEnded, TurnRecord, TurnStarted
 from orchestrator.sessions.turn_tasks import TurnTasks
+from orchestrator.sessions.turn_trace import show_refused
 from slipstream.errors import FieldViolation, InvalidFieldsError
 
 log = logging.getLogger(__name__)
@@ -200,6 +201,11 @@ class Sessions:
         self._generated.keep(generation.name, [record.session.id for record in records])
         return turns
 
+    def trace_refusal(self, error: Exception, parent: Context, session_id: str = "") -> None:
+        """Of a message or a generation whose client has been refused: its turn has no other trace."""
+        if self._pair is not None:
+            show_refused(self._pair.target.name, parent, session_id, error)
+
     def turn(self, session_id: str, turn: int) -> TurnRecord:
         """A turn's record. SessionNotFoundError, SessionExpiredError, TurnNotFoundError or TurnNotKeptError."""
         return self._store.get(session_id).turns.get(turn)
@@ -261,10 +267,11 @@ class Sessions:
             record.rounds,
             model_name=pair.target.name,
             parent=parent,
+            previous=record.traced,
             after=after,
             on_ended=lambda ended: self._ended(record, turn_record, ended),
         )
-        record.running = turn
+        record.running, record.traced = turn, turn.trace_context
         self.tasks.begin(turn)
         record.turns.add(turn_record)
         self._store.touch(record)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from opentelemetry.trace import SpanContext
+
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.kept_turns import KeptTurns
@@ -34,6 +36,8 @@ class SessionRecord:
     listed: bool
     """False for a generation's: nobody finds it who has not been told its id."""
     running: Turn | None = None
+    traced: SpanContext | None = None
+    """Of the last turn that has begun."""
     turns: KeptTurns = field(default_factory=KeptTurns)
     requests: Requests[int] = field(default_factory=lambda: Requests(1024))
     """Turns by the request_id of their messages."""

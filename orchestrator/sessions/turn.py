@@ -14,7 +14,7 @@ from dataclasses import replace
 from enum import Enum
 
 from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanContext
 
 from orchestrator.errors import ShuttingDownError
 from orchestrator.rounds.result import RoundResult
@@ -24,11 +24,9 @@ from orchestrator.sessions.resolving import ResolvedTurn
 from orchestrator.sessions.session import Answer, Session
 from orchestrator.sessions.statistics import TurnStatistics
 from orchestrator.sessions.turn_record import TurnEnded, TurnRecord
+from orchestrator.sessions.turn_trace import TurnTrace, show_round
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import child_span, tracer
-
-MAX_TRACED_ROUNDS = 250
-"""Jaeger's page slows past about 2,000 spans; a round makes up to five."""
+from slipstream.telemetry.tracing import fail_with
 
 
 class Ending(Enum):
@@ -53,11 +51,13 @@ class Turn:
         *,
         model_name: str,
         parent: Context,
+        previous: SpanContext | None,
         after: TurnRecord | None,
         on_ended: Callable[[TurnEnded], None],
     ) -> None:
         """``own`` is the session's side of the ``rounds``. With ``after`` the turn begins once that one has a token, so that it
-        finds the prompt they share in the prefix cache. ``on_ended`` is called before readers learn of the end."""
+        finds the prompt they share in the prefix cache. Its trace links to the ``previous`` turn's. ``on_ended`` is called
+        before readers learn of the end."""
         self.record = record
         self.task: asyncio.Task[None] | None = None
         """Set by whoever starts the turn."""
@@ -73,12 +73,12 @@ class Turn:
         self._prefilled_count = 0
         self._ending: Ending | None = None
         self._inside = False
-        self._span = tracer.start_span(
-            names.CHAT.format(model=model_name),
-            parent,
-            kind=SpanKind.SERVER,
-            attributes=self._attributes(model_name),
-        )
+        self._trace = TurnTrace(model_name, parent, session.id, record.turn, resolved, previous)
+
+    @property
+    def trace_context(self) -> SpanContext:
+        """Of its root span."""
+        return self._trace.context
 
     def end(self, why: Ending) -> None:
         """Have the turn end where it stands. Await its task to see it ended."""
@@ -108,21 +108,20 @@ class Turn:
 
     async def _round(self) -> RoundResult:
         number = self._statistics.round_count
-        traced = number < MAX_TRACED_ROUNDS
-        span = child_span(names.ROUND, self._span) if traced else INVALID_SPAN
-        span.set_attribute(names.ROUND_NUMBER, number + 1)
+        span = self._trace.begin_round(number + 1)
         terms = self._resolved.terms
         if terms.logprobs is not None and number:
             terms = replace(terms, logprobs=replace(terms.logprobs, prompt=False))  # the first round has brought them
         try:
-            outcome = await self._rounds.run(self._own, self._session.tokens, terms, self._answer.room, span)
-            span.set_attribute(names.DRAFT_LENGTH, len(outcome.proposal))
-            span.set_attribute(names.OVERLAP, outcome.overlap.value)
-            if outcome.proposal.tokens:
-                span.set_attribute(names.PROPOSER, outcome.proposal.source.value)
-            span.set_attribute(names.ACCEPTED_COUNT, outcome.accepted_count)
-            span.set_attribute(names.COMMITTED_COUNT, len(outcome.tokens))
-            return outcome
+            result = await self._rounds.run(self._own, self._session.tokens, terms, self._answer.room, span)
+            show_round(span, result)
+            return result
+        except asyncio.CancelledError:
+            span.set_attribute(names.OUTCOME, "cancelled")
+            raise
+        except Exception as error:
+            fail_with(span, error)
+            raise
         finally:
             span.end()
 
@@ -147,7 +146,7 @@ class Turn:
             text=text,
             error=error,
         )
-        self._end_span(ended)
+        self._trace.end(ended)
         self._rounds.end_turn(self._own, session.tokens, answer.generated_count)
         session.end_turn()
         self._on_ended(ended)
@@ -156,30 +155,3 @@ class Turn:
     @property
     def _cached_count(self) -> int:
         return max(0, self._answer.prompt_length - self._prefilled_count) if self._statistics.round_count else 0
-
-    def _attributes(self, model_name: str) -> dict[str, str | int | float]:
-        rule = self._resolved.terms.rule
-        return {
-            names.CONVERSATION_ID: self._session.id,
-            names.OPERATION_NAME: "chat",
-            names.REQUEST_MODEL: model_name,
-            names.REQUEST_TEMPERATURE: rule.temperature,
-            names.REQUEST_SEED: rule.seed,
-            names.REQUEST_MAX_TOKENS: self._resolved.limits.max_token_count,
-            names.TURN: self.record.turn,
-        }
-
-    def _end_span(self, ended: TurnEnded) -> None:
-        self._span.set_attributes(
-            {
-                names.RESPONSE_FINISH_REASONS: [ended.finish_reason.value],
-                names.USAGE_INPUT_TOKENS: ended.prompt_token_count,
-                names.USAGE_OUTPUT_TOKENS: ended.generated_token_count,
-                names.CACHED_TOKENS: ended.cached_token_count,
-                names.ROUND_COUNT: self._statistics.round_count,
-                names.ROUNDS_NOT_TRACED: max(0, self._statistics.round_count - MAX_TRACED_ROUNDS),
-            }
-        )
-        if ended.error is not None:
-            self._span.set_status(Status(StatusCode.ERROR, str(ended.error)))
-        self._span.end()

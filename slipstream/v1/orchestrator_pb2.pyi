@@ -491,10 +491,15 @@ class UserMessage(_message.Message):
     CONTENT_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     content: _builtins.str
     """Not empty."""
     after_token_count: _builtins.int
     """For a message sent again: how many tokens of its turn were seen."""
+    traceparent: _builtins.str
+    """Trace context of whoever sends it, as W3C has it: the turn's trace goes on from there. Unset: from the stream's metadata, which
+    is the same for all its turns.
+    """
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
         """For this turn alone."""
@@ -505,10 +510,11 @@ class UserMessage(_message.Message):
         content: _builtins.str = ...,
         settings: _generation_pb2.GenerationSettings | None = ...,
         after_token_count: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "settings", b"settings", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
