@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -40,6 +42,22 @@ def test_a_reply_that_a_collector_finds_while_it_is_being_closed_does_not_wait_f
 
         monkeypatch.setattr(client.stub, "CancelTurn", collecting)
         reply.close()
+        assert fake.cancelled[1].is_set()
+
+
+PROGRAM = """
+import sys
+from slipstream.client import Client
+reply = Client(sys.argv[1]).generate("x")
+deltas = reply.deltas()
+next(deltas)
+"""
+
+
+def test_a_program_that_ends_in_mid_reply_ends_the_turn_and_does_not_hang() -> None:
+    fake = FakeOrchestrator(pause_at=10)
+    with serving(fake) as address:
+        subprocess.run([sys.executable, "-c", PROGRAM, address], timeout=30, check=True, capture_output=True)
         assert fake.cancelled[1].is_set()
 
 

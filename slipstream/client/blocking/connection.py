@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
 from slipstream.client.attempts import Attempts, Contact
+from slipstream.client.ending import FAREWELL_SECONDS
 from slipstream.client.watching import METHODS, TurnResponse, Watching
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.rpc.status import PeerError, error_of_call
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from slipstream.client.blocking.watcher import Watcher
 
 Response = TypeVar("Response")
+
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 class TurnCall(Protocol):
@@ -53,6 +58,7 @@ class Connection:
         self._timeout = timeout
         self.running: set[Watcher] = set()
         """Replies that have not been read to their end."""
+        _open.add(self)
 
     def attempts(self, timeout: float | None) -> Attempts:
         """At one call; ``timeout`` None is the connection's own."""
@@ -98,3 +104,12 @@ class Connection:
         method = getattr(self.stub, METHODS[type(request)])
         call: TurnCall = method(request, timeout=timeout, metadata=self._metadata)
         return call
+
+
+@atexit.register
+def _end_all_replies() -> None:
+    """Those that a program leaves by its own end: later there are no threads that could do it."""
+    deadline = time.monotonic() + FAREWELL_SECONDS
+    for connection in tuple(_open):
+        for watcher in tuple(connection.running):
+            watcher.end(max(0.0, deadline - time.monotonic()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 
 import grpc
@@ -77,9 +78,9 @@ class Watcher:
     def forget(self) -> None:
         """Nobody holds it any more. Whoever finds that out may do so anywhere, a collector of garbage even inside grpc's locks
         and in `end` itself: so it ends elsewhere, a moment later."""
-        if self.running and not self._forgotten:
+        if self.running and not self._forgotten and not sys.is_finalizing():  # by then no thread would begin
             self._forgotten = True
-            with contextlib.suppress(RuntimeError):  # no threads any more
+            with contextlib.suppress(RuntimeError):  # none can be had
                 threading.Thread(target=self.end, name="slipstream-farewell").start()
 
     def _receive(self) -> None:
