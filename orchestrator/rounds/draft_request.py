@@ -182,8 +182,9 @@ class DraftRequest:
             self._end()
 
     def _end(self) -> None:
-        self.done.set()
-        self._span.end()
+        if not self.done.is_set():
+            self.done.set()
+            self._span.end()
 
 
 def _is_the_drafts_fault(error: PeerError) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from opentelemetry.trace import INVALID_SPAN
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import INVALID_SPAN, Span
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import Position
@@ -41,8 +42,8 @@ class Side:
         self.failures.append(reason)
 
 
-def request(side: Side, session: SessionDrafting, tokens: list[int]) -> DraftRequest:
-    return DraftRequest(side, session, tokens, Ask(SamplingRule(), (), 4, 0, 1.0, Regime(Overlap.NONE)), INVALID_SPAN)
+def request(side: Side, session: SessionDrafting, tokens: list[int], span: Span = INVALID_SPAN) -> DraftRequest:
+    return DraftRequest(side, session, tokens, Ask(SamplingRule(), (), 4, 0, 1.0, Regime(Overlap.NONE)), span)
 
 
 @pytest.fixture
@@ -100,3 +101,23 @@ async def test_an_answer_that_comes_with_its_deadline_is_no_failure(session: Ses
     asked.finish(TIMING)
     asked.give_up()
     assert not side.failures and not side.withdrawn and not session.take_failed()
+
+
+@pytest.mark.parametrize("late", ["finished", "failed", "stale", "given up", "left"])
+async def test_a_request_that_nobody_waits_for_has_one_end_whatever_still_comes(
+    session: SessionDrafting, caplog: pytest.LogCaptureFixture, late: str
+) -> None:
+    span = TracerProvider().get_tracer("test").start_span("propose")
+    asked = request(Side(), session, [1, 2, 3], span)
+    asked.leave()
+    if late == "finished":
+        asked.finish(TIMING)
+    elif late in ("failed", "stale"):
+        reason = "STALE_ROUND" if late == "stale" else "BROKEN"
+        asked.fail(PeerError(Code.INTERNAL, reason, ""))
+    elif late == "given up":
+        asked.give_up()
+    else:
+        asked.leave()
+    assert asked.done.is_set() and not span.is_recording()
+    assert not caplog.records, "an ended span that is ended or written to is logged"
