@@ -89,11 +89,8 @@ class VerifierSide:
                 await asyncio.sleep(min(pause, give_up - now))
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 restatements = 0
-        except Exception as error:
+        except BaseException as error:
             fail_with(span, error)
-            raise
-        except asyncio.CancelledError:
-            span.set_attribute(names.OUTCOME, "cancelled")
             raise
         finally:
             span.end()

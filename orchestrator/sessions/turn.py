@@ -25,7 +25,6 @@ from orchestrator.sessions.session import Answer, Session
 from orchestrator.sessions.statistics import TurnStatistics
 from orchestrator.sessions.turn_record import TurnEnded, TurnRecord
 from orchestrator.sessions.turn_trace import TurnTrace, show_round
-from slipstream.telemetry import names
 from slipstream.telemetry.tracing import fail_with
 
 
@@ -116,10 +115,7 @@ class Turn:
             result = await self._rounds.run(self._own, self._session.tokens, terms, self._answer.room, span)
             show_round(span, result)
             return result
-        except asyncio.CancelledError:
-            span.set_attribute(names.OUTCOME, "cancelled")
-            raise
-        except Exception as error:
+        except BaseException as error:
             fail_with(span, error)
             raise
         finally:

@@ -6,6 +6,7 @@ OTEL_EXPORTER_OTLP_ENDPOINT nothing is recorded and a span costs about a microse
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Mapping
 
@@ -60,9 +61,12 @@ def fail(span: Span, kind: str, message: str) -> None:
     span.set_status(Status(StatusCode.ERROR, message[:_LONGEST_MESSAGE]))
 
 
-def fail_with(span: Span, error: Exception) -> None:
-    """The same by an error: its reason, or its class's name where it has none. What is wrong with a field may quote what a
-    user wrote, so only the field is named."""
+def fail_with(span: Span, error: BaseException) -> None:
+    """The same by an error: its reason, or its class's name where it has none. A task's cancellation is no failure, but said.
+    What is wrong with a field may quote what a user wrote, so only the field is named."""
+    if isinstance(error, asyncio.CancelledError):
+        span.set_attribute(names.OUTCOME, "cancelled")
+        return
     if not isinstance(error, SlipstreamError):
         fail(span, type(error).__qualname__, str(error))
         return

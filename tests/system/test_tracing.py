@@ -73,6 +73,10 @@ def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verificati
         assert sum(int(str(r.attribute(names.ACCEPTED_COUNT))) for r in rounds) == result.accepted_token_count
         drafts = 0
         for received in rounds:
+            drafted, accepted = (int(str(received.attribute(n))) for n in (names.DRAFT_LENGTH, names.ACCEPTED_COUNT))
+            kind = "recovered" if accepted < drafted else "bonus" if drafted else "plain"
+            assert received.attribute(names.NEXT_TOKEN_KIND) == kind
+            assert float(str(received.attribute(names.WAITED_MS))) >= 0
             exchanges = {child.span.name: child for child in children[received.span.span_id]}
             drafts += names.PROPOSE in exchanges
             expected = {names.PROPOSE: ("draft", names.DRAFT_SERVICE_PROPOSE)} if names.PROPOSE in exchanges else {}
