@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client
@@ -68,6 +69,18 @@ def propose_one(channel: grpc.Channel, item: draft_pb2.ProposeItem) -> draft_pb2
     """An item's first result over a stream of its own."""
     stub = draft_pb2_grpc.DraftServiceStub(channel)
     return next(iter(stub.Propose(iter([draft_pb2.ProposeRequest(items=[item])])))).results[0]
+
+
+def wait_for_health(channel: grpc.Channel, serving: bool = True, timeout: float = 60) -> None:
+    """Ask a process how it is until it says so: that its port answers says nothing of its model yet."""
+    health = health_pb2_grpc.HealthStub(channel)
+    kind = health_pb2.HealthCheckResponse
+    wanted = kind.SERVING if serving else kind.NOT_SERVING
+    request = health_pb2.HealthCheckRequest()
+    deadline = time.monotonic() + timeout
+    while health.Check(request, timeout=10, wait_for_ready=True).status != wanted:  # type: ignore[attr-defined]
+        assert time.monotonic() < deadline, f"not {kind.ServingStatus.Name(wanted)} after {timeout:g} s"
+        time.sleep(0.05)
 
 
 def load_of(address: str) -> model_pb2.Load:

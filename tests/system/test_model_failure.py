@@ -9,7 +9,7 @@ import grpc
 
 from slipstream.cli.local import free_address
 from slipstream.wire.v1 import draft_pb2
-from tests.system.conftest import first_propose, propose_one
+from tests.system.conftest import first_propose, propose_one, wait_for_health
 from tests.unit.test_model_thread import POISON
 
 SERVICE = """
@@ -32,7 +32,7 @@ def test_a_lost_device_fails_the_items_at_hand_and_ends_the_process_with_status_
         grpc.insecure_channel(address) as channel,
     ):
         try:
-            grpc.channel_ready_future(channel).result(timeout=60)
+            wait_for_health(channel)
 
             def propose(number: int, tail: list[int]) -> draft_pb2.ProposeResult:
                 item = first_propose(handle="0123456789abcdef", round=number, tail=tail, draft_length=2)

@@ -14,13 +14,12 @@ import grpc
 import psutil
 import pytest
 from google.rpc import error_details_pb2, status_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from slipstream.v1 import orchestrator_pb2 as pb
 from slipstream.v1 import orchestrator_pb2_grpc, turn_pb2
-from tests.system.conftest import PAPER_PAIR
+from tests.system.conftest import PAPER_PAIR, wait_for_health
 
 STEADY = PairSettings(
     target="arithmetic:ends=0&forward_ms=5",
@@ -349,16 +348,10 @@ def test_a_turn_that_a_drain_cuts_says_so_and_keeps_what_it_said() -> None:
 
 def test_an_orchestrator_whose_verifier_is_away_is_not_healthy_until_it_is_back() -> None:
     with LocalServices(PAPER_PAIR) as local, grpc.insecure_channel(local.orchestrator_address) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
         stub = orchestrator_pb2_grpc.OrchestratorServiceStub(channel)
 
         def wait_for(serving: bool) -> None:
-            kind = health_pb2.HealthCheckResponse
-            wanted = kind.SERVING if serving else kind.NOT_SERVING
-            deadline = time.monotonic() + 15
-            while health.Check(health_pb2.HealthCheckRequest()).status != wanted:  # type: ignore[attr-defined]
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_for_health(channel, serving, timeout=15)
             assert stub.GetServerInfo(pb.GetServerInfoRequest()).verifier_reachable == serving
 
         wait_for(True)
