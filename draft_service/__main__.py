@@ -32,7 +32,11 @@ def _add(
     host: EngineHost[ProposeJob], settings: ModelServiceSettings, server: Server, model_service: ModelService
 ) -> None:
     service = DraftService(
-        host, model_service.handles, max_draft_length=settings.max_draft_length, draining=server.draining
+        host,
+        model_service.handles,
+        model_service.watch,
+        max_draft_length=settings.max_draft_length,
+        draining=server.draining,
     )
     draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server.grpc)
 

@@ -13,9 +13,11 @@ from draft_service.outcomes import Outcome
 from draft_service.proposer import Branch, BranchJob, ProposeJob
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
+from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles
-from slipstream.hosting.model_service import record_item, timing_of
+from slipstream.hosting.model_service import timing_of
+from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_message
 from slipstream.rpc.status import status_of
@@ -30,8 +32,15 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
     """Answers the rounds of many sequences over each stream."""
 
     def __init__(
-        self, host: EngineHost[ProposeJob], handles: Handles, *, max_draft_length: int, draining: asyncio.Event
+        self,
+        host: EngineHost[ProposeJob],
+        handles: Handles,
+        watch: ServiceWatch,
+        *,
+        max_draft_length: int,
+        draining: asyncio.Event,
     ) -> None:
+        self._watch = watch
         self._host = host
         self._handles = handles
         self._max_draft_length = max_draft_length
@@ -46,7 +55,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
             request_iterator,
             lambda request: request.items,
             self._begin,
-            _refusal,
+            self._refusal,
             lambda results: draft_pb2.ProposeResponse(results=results),
             self._draining,
         ):
@@ -76,14 +85,24 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         in_flight = tuple(item.in_flight)
         branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
         rule = self._handles.begin(item)
+
+        def job_on(sequence: Sequence) -> ProposeJob:
+            job = ProposeJob(sequence, statement, in_flight, item.draft_length, branch_count, rule)
+            job.label = item.traceparent
+            return job
+
         return self._host.run(
             item.handle,
             item.round,
             rule,
-            lambda sequence: ProposeJob(sequence, statement, in_flight, item.draft_length, branch_count, rule),
-            _Proposing(item, answer),
+            job_on,
+            _Proposing(item, answer, self._watch),
             content=(statement, in_flight, item.draft_length, branch_count, rule),
         )
+
+    def _refusal(self, item: draft_pb2.ProposeItem, error: Exception) -> draft_pb2.ProposeResult:
+        self._watch.refused(error)
+        return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=status_of(error), final=True)
 
 
 @dataclass(slots=True)
@@ -92,6 +111,7 @@ class _Proposing:
 
     item: draft_pb2.ProposeItem
     answer: Answer[draft_pb2.ProposeResult]
+    watch: ServiceWatch
     sent: list[Outcome | None] = field(default_factory=list)
 
     def parts_done(self, parts: list[Job]) -> None:
@@ -102,7 +122,7 @@ class _Proposing:
 
     def done(self, job: ProposeJob) -> None:
         attributes = {names.DRAFT_LENGTH: self.item.draft_length}
-        record_item(names.DRAFT_SERVICE_PROPOSE, self.item, job.timing, attributes)
+        self.watch.answered(names.DRAFT_SERVICE_PROPOSE, self.item, job, attributes)
         result = self._result([branch for branch in job.branches if branch.outcome not in self.sent])
         result.final = True
         result.timing.CopyFrom(timing_of(job.timing))
@@ -115,10 +135,6 @@ class _Proposing:
         return draft_pb2.ProposeResult(
             handle=self.item.handle, round=self.item.round, branches=map(_branch_message, branches)
         )
-
-
-def _refusal(item: draft_pb2.ProposeItem, error: Exception) -> draft_pb2.ProposeResult:
-    return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=status_of(error), final=True)
 
 
 def _branch_message(branch: Branch) -> draft_pb2.Branch:

@@ -119,6 +119,13 @@ class NotReadyError(SlipstreamError):
     retry_after = 1.0
 
 
+class DraftLateError(SlipstreamError):
+    """The draft did not answer within its deadline. Clients never get it: the turn goes on without."""
+
+    code = Code.DEADLINE_EXCEEDED
+    reason = "DRAFT_LATE"
+
+
 class VerifierLostError(SlipstreamError):
     """The verifier could not be reached for longer than the orchestrator waits."""
 

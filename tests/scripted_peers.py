@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.knowledge import PairKnowledge
@@ -23,6 +25,11 @@ from slipstream.sampling.rule import SamplingDefaults
 
 MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w", 2)
 TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
+
+
+def new_note(number: int = 1, base_length: int = 3, trace_prefix: str = "") -> RoundNote:
+    """Of a round that begins now."""
+    return RoundNote(number, base_length, time.monotonic(), trace_prefix)
 
 
 class Draft:

@@ -32,7 +32,11 @@ def _add(
     host: EngineHost[VerifyJob], settings: ModelServiceSettings, server: Server, model_service: ModelService
 ) -> None:
     service = VerifierService(
-        host, model_service.handles, max_draft_length=settings.max_draft_length, draining=server.draining
+        host,
+        model_service.handles,
+        model_service.watch,
+        max_draft_length=settings.max_draft_length,
+        draining=server.draining,
     )
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server.grpc)
 

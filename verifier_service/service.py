@@ -11,9 +11,11 @@ import grpc
 
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
+from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles
-from slipstream.hosting.model_service import record_item, timing_of
+from slipstream.hosting.model_service import timing_of
+from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_of, logprobs_message
 from slipstream.rpc.status import status_of
@@ -28,8 +30,15 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     """Answers the rounds of many sequences over each stream."""
 
     def __init__(
-        self, host: EngineHost[VerifyJob], handles: Handles, *, max_draft_length: int, draining: asyncio.Event
+        self,
+        host: EngineHost[VerifyJob],
+        handles: Handles,
+        watch: ServiceWatch,
+        *,
+        max_draft_length: int,
+        draining: asyncio.Event,
     ) -> None:
+        self._watch = watch
         self._host = host
         self._handles = handles
         self._max_draft_length = max_draft_length
@@ -44,7 +53,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             request_iterator,
             lambda request: request.items,
             self._begin,
-            _refusal,
+            self._refusal,
             lambda results: verifier_pb2.VerifyResponse(results=results),
             self._draining,
         ):
@@ -65,14 +74,24 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         distributions = self._distributions(item, rule)
         statement = Statement(item.base_length, tuple(item.tail))
         proposal = tuple(item.proposal)
+
+        def job_on(sequence: Sequence) -> VerifyJob:
+            job = VerifyJob(sequence, statement, proposal, rule, distributions, logprobs)
+            job.label = item.traceparent
+            return job
+
         return self._host.run(
             item.handle,
             item.round,
             rule,
-            lambda sequence: VerifyJob(sequence, statement, proposal, rule, distributions, logprobs),
-            _Verifying(item, answer),
+            job_on,
+            _Verifying(item, answer, self._watch),
             content=(statement, proposal, rule, distributions, logprobs),
         )
+
+    def _refusal(self, item: verifier_pb2.VerifyItem, error: Exception) -> verifier_pb2.VerifyResult:
+        self._watch.refused(error)
+        return verifier_pb2.VerifyResult(handle=item.handle, round=item.round, error=status_of(error))
 
     def _distributions(self, item: verifier_pb2.VerifyItem, rule: SamplingRule) -> list[TokenDistribution]:
         """What the proposal was drawn from; nothing unless the rule is one of ratios."""
@@ -98,13 +117,14 @@ class _Verifying:
 
     item: verifier_pb2.VerifyItem
     answer: Answer[verifier_pb2.VerifyResult]
+    watch: ServiceWatch
 
     def parts_done(self, parts: list[Job]) -> None:
         raise AssertionError("a verification has no parts")
 
     def done(self, job: VerifyJob) -> None:
         attributes = {names.DRAFT_LENGTH: len(self.item.proposal), names.ACCEPTED_COUNT: job.accepted_count}
-        record_item(names.VERIFIER_SERVICE_VERIFY, self.item, job.timing, attributes)
+        self.watch.answered(names.VERIFIER_SERVICE_VERIFY, self.item, job, attributes)
         self.answer.finish(
             verifier_pb2.VerifyResult(
                 handle=self.item.handle,
@@ -121,10 +141,6 @@ class _Verifying:
 
     def failed(self, error: Exception) -> None:
         self.answer.fail(error)
-
-
-def _refusal(item: verifier_pb2.VerifyItem, error: Exception) -> verifier_pb2.VerifyResult:
-    return verifier_pb2.VerifyResult(handle=item.handle, round=item.round, error=status_of(error))
 
 
 def _logprob_request(item: verifier_pb2.VerifyItem) -> LogprobRequest | None:

@@ -56,7 +56,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
         async with _refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
-            with self._tracing_refusals(parent):
+            with self._noting_refusals(parent):
                 turns = await self._sessions.generate(generation_of(request), parent)
             try:
                 seen = [*request.after_token_counts, *[0] * (len(turns) - len(request.after_token_counts))]
@@ -82,7 +82,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> AsyncIterator[orchestrator_pb2.SendMessageResponse]:
         async with _refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
-            with self._tracing_refusals(parent, request.session_id):
+            with self._noting_refusals(parent, request.session_id):
                 record = self._sessions.get(request.session_id)
                 turn = await self._sessions.send(record, message_of(request), _NO_STREAM_SETTINGS, parent)
             async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
@@ -161,11 +161,11 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             )
 
     @contextmanager
-    def _tracing_refusals(self, parent: TraceContext, session_id: str = "") -> Iterator[None]:
+    def _noting_refusals(self, parent: TraceContext, session_id: str = "") -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self._sessions.trace_refusal(error, parent, session_id)
+            self._sessions.note_refusal(error, parent, session_id)
             raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +51,8 @@ class Verification(NamedTuple):
     timing: PeerTiming
     logprobs: tuple[TokenLogprobs, ...]
     tail_logprobs: tuple[TokenLogprobs, ...]
+    margin: float = math.inf
+    """The least lead of a chosen token over the next best, in perturbed logits."""
 
 
 def timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:

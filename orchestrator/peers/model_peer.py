@@ -65,6 +65,11 @@ class ModelPeer(Generic[ItemT, ResultT]):
         """Whether the peer is there and does not serve yet."""
         return self._health.answering and not self._health.serving
 
+    @property
+    def reconnect_count(self) -> int:
+        """Streams of items opened after the first."""
+        return max(0, self._stream.opened_count - 1)
+
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called at each change of ``reachable``; it takes the place of an earlier one."""
         self._health.on_changed = callback

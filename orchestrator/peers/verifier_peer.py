@@ -74,4 +74,5 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             timing=timing,
             logprobs=tuple(map(logprobs_of, result.logprobs)),
             tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
+            margin=result.margin,
         )

@@ -24,6 +24,8 @@ class Verifiers:
         self._breakers = {peer.address: Breaker() for peer in self.peers}
         self._session_counts: Counter[str] = Counter()
         self._admitted: set[str] = set()
+        self.failover_count = 0
+        """Sessions that moved because their verifier was away."""
         self._on_reachable_changed: Callable[[], None] = lambda: None
 
     def __str__(self) -> str:
@@ -78,6 +80,7 @@ class Verifiers:
             return False
         self._by_address[away].close_sequence(sequence)  # it may be well, and only its stream was lost
         self.forget(sequence)
+        self.failover_count += 1
         log.warning("the verifier at %s is away: a session moves to %s", away, self.home(sequence).address)
         return True
 

@@ -33,6 +33,9 @@ class Peers:
     def __init__(self, settings: OrchestratorSettings) -> None:
         self.verifiers = Verifiers([VerifierPeer(address) for address in settings.verifier_addresses])
         self.draft = DraftPeer(settings.draft) if settings.draft else None
+        self.verifying: VerifierSide | None = None
+        self.drafting: DraftSide | None = None
+        """Both once there is a pair."""
         self._settings = settings
         self._knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
 
@@ -74,13 +77,13 @@ class Peers:
     def _pair(self, target: ModelInfo, codec: Codec) -> Pair:
         settings = self._settings
         knowledge = self._knowledge
-        verifying = VerifierSide(
+        self.verifying = verifying = VerifierSide(
             self.verifiers,
             target,
             lease_seconds=settings.lease_seconds,
             patience_seconds=settings.verifier_patience_seconds,
         )
-        drafting = DraftSide(
+        self.drafting = drafting = DraftSide(
             self.draft,
             target,
             knowledge,

@@ -7,16 +7,21 @@ import gc
 import logging
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 
 from orchestrator.contract.service import OrchestratorService
 from orchestrator.processes.connecting import Peers
+from orchestrator.processes.metrics import metrics_address, readings
 from orchestrator.processes.place import Place
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.processes.siblings import Siblings, SiblingService
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.store import SessionStore, random_id
+from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.server import AddressInUseError, Server
+from slipstream.telemetry.exposition import Exposition
+from slipstream.telemetry.logs import configure_logging
 from slipstream.telemetry.tracing import configure_tracing
 from slipstream.v1 import orchestrator_pb2_grpc
 
@@ -32,9 +37,7 @@ _COLLECTED_AFTER = 50_000
 def run_process(settings: OrchestratorSettings, place: Place | None = None) -> None:
     """Serve until signalled; with a place, as one of several behind one port. Exits with one readable line if it cannot."""
     name = "orchestrator" if place is None else f"orchestrator {place.number}"
-    logging.basicConfig(
-        level=settings.log_level, format=f"%(asctime)s {name} %(levelname)s %(message)s", datefmt="%H:%M:%S"
-    )
+    configure_logging(name, settings.log_level, settings.log_format)
     provider = configure_tracing("orchestrator")
     try:
         asyncio.run(_serve(settings, place))
@@ -60,7 +63,10 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(peers.close)
-        sessions = Sessions(store, lambda: f"still waiting for the verifier service at {peers}")
+        watching = Watching(settings.trace_detail)
+        sessions = Sessions(store, lambda: f"still waiting for the verifier service at {peers}", watching)
+        address = metrics_address(settings.metrics_address, 0 if place is None else place.number)
+        stack.enter_context(Exposition("orchestrator", address, partial(readings, sessions, peers, watching)))
         await stack.enter_async_context(sessions)
         service = OrchestratorService(sessions, lambda: peers.reachable)
         if place is not None:

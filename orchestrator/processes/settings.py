@@ -9,6 +9,9 @@ from platformdirs import user_cache_path
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from orchestrator.watching.turn_trace import Detail
+from slipstream.telemetry.logs import LogFormat
+
 
 class OrchestratorSettings(BaseSettings):
     """Keeps the sessions and runs the rounds. Each flag is also a SLIPSTREAM_ORCHESTRATOR_* variable."""
@@ -67,6 +70,16 @@ class OrchestratorSettings(BaseSettings):
     verifier_patience_seconds: float = Field(30, gt=0, description="how long a turn waits for a lost verifier")
     drain_seconds: float = Field(30, ge=0, description="time that running turns get to end after SIGTERM")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe log line shown")
+    log_format: LogFormat = Field("text", description="text for people, json for machines: one object a line")
+    metrics_address: str = Field(
+        "",
+        description="host:port where Prometheus finds /metrics; empty: nowhere; of several processes each has the next port",
+    )
+    trace_detail: Detail = Field(
+        Detail.FULL,
+        description="what is traced where OTEL_EXPORTER_OTLP_ENDPOINT is set: each turn, its rounds too, or also what each "
+        "round asked of the peers",
+    )
 
     @property
     def learnt_path(self) -> Path | None:

@@ -23,6 +23,7 @@ from orchestrator.processes.process import run_process
 from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.parent import end_with
 from slipstream.rpc.server import AddressInUseError
+from slipstream.telemetry.logs import configure_logging
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,7 @@ def supervise(settings: OrchestratorSettings) -> int | str:
 
     A process that is killed is started again, without its sessions. One that ends by itself has said why, and ends them all.
     """
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s orchestrator %(levelname)s %(message)s", datefmt="%H:%M:%S"
-    )
+    configure_logging("orchestrator", settings.log_level, settings.log_format)
     try:
         with _reserved(settings.address) as address, tempfile.TemporaryDirectory(prefix="slipstream-") as directory:
             share = math.ceil(settings.max_session_count / settings.process_count)

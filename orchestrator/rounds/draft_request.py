@@ -12,19 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from opentelemetry.trace import Span
-
+from orchestrator.errors import DraftLateError
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence, Position
-from orchestrator.rounds.spans import show_timing
+from orchestrator.rounds.note import ExchangeNote
 from orchestrator.speculation.plan import Regime
 from orchestrator.speculation.proposal import Branch
 from orchestrator.speculation.session import SessionSpeculation
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingRule
-from slipstream.telemetry import names
-from slipstream.telemetry.tracing import fail, fail_with, traceparent_of
 
 _STALE = "STALE_ROUND"
 _MAX_RESTATEMENTS = 3
@@ -43,6 +40,9 @@ class RequestSide(Protocol):
 
     def failed(self, reason: str) -> None:
         """The draft is not."""
+
+    def fell_back(self, reason: str) -> None:
+        """A request has failed, and its turn goes on without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class DraftRequest:
     """One request on its way: a sink for what the draft answers."""
 
     def __init__(
-        self, side: RequestSide, drafting: SessionDrafting, tokens: Sequence[int], ask: Ask, span: Span
+        self, side: RequestSide, drafting: SessionDrafting, tokens: Sequence[int], ask: Ask, exchange: ExchangeNote
     ) -> None:
         self.length = len(tokens)
         self.sent = time.monotonic()
@@ -115,7 +115,7 @@ class DraftRequest:
         self._drafting = drafting
         self._tokens = tokens
         self._continuations = drafting.speculation.continuations  # this turn's, which a late answer must not leave
-        self._span = span
+        self._exchange = exchange
         self._restatements = 0
         self._branch_count = 0
         self._withdraw: Callable[[], None] = lambda: None
@@ -128,7 +128,7 @@ class DraftRequest:
             self.leave()
             return
         position = sequence.position(self._tokens, self.length)
-        self._withdraw = self._side.send(self, sequence, position, traceparent_of(self._span))
+        self._withdraw = self._side.send(self, sequence, position, self._exchange.traceparent)
 
     def take(self, branches: list[Branch]) -> None:
         """Branches for the session's continuations."""
@@ -140,18 +140,19 @@ class DraftRequest:
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
-        show_timing(self._span, timing)
+        self._exchange.finish(timing)
         if self._continuations is self._drafting.speculation.continuations:  # another turn's tokens may be others
             self._drafting.sequence.learn(self.length)
         self._drafting.finished.append(timing)
         self._side.answered(self.ask, timing)
-        self._end()
+        self.done.set()
 
     def fail(self, error: PeerError) -> None:
         """Mend what stating the position again mends; else the draft has failed this request."""
         waited_for = not self.done.is_set()
         if waited_for and error.reason in REASONS_TO_RESTATE and self._restatements < _MAX_RESTATEMENTS:
             self._restatements += 1
+            self._exchange.set_back(error.reason)
             self._drafting.sequence.correct(error.reason, error.metadata)
             self.start()
             return
@@ -160,31 +161,29 @@ class DraftRequest:
         else:
             self._drafting.failed = True
             if waited_for:
-                fail_with(self._span, error)
+                self._exchange.fail(error)
+                self._side.fell_back(error.reason)
             if _is_the_drafts_fault(error):
                 self._side.failed(error.reason)
-            self._end()
+            self.done.set()
 
     def give_up(self) -> None:
         """It is late: nobody waits for it any more. Nothing happens if it has ended just now."""
         if self.done.is_set():
             return
-        fail(self._span, "DRAFT_LATE", "the draft did not answer within its deadline")
+        late = DraftLateError("the draft did not answer within its deadline")
+        self._exchange.fail(late)
         self._drafting.failed = True
-        self._side.failed("DRAFT_LATE")
+        self._side.fell_back(late.reason)
+        self._side.failed(late.reason)
         self._withdraw()
-        self._end()
+        self.done.set()
 
     def leave(self) -> None:
         """Nobody waits for it any more. Nothing happens if it has ended."""
         if not self.done.is_set():
-            self._span.set_attribute(names.OUTCOME, "left")
-            self._end()
-
-    def _end(self) -> None:
-        if not self.done.is_set():
+            self._exchange.leave()
             self.done.set()
-            self._span.end()
 
 
 def _is_the_drafts_fault(error: PeerError) -> bool:

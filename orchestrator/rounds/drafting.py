@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.draft_peer import DraftPeer
@@ -16,14 +15,13 @@ from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting
+from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.prompt_time import without_prompts
-from orchestrator.rounds.spans import show_peer
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Regime, RoundPlan
 from orchestrator.speculation.proposal import Proposal
 from slipstream.sampling.rule import MIN_TEMPERATURE, SamplingRule
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import child_span
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +46,11 @@ class DraftSide:
         self._deadline = deadline_seconds
         self._sharpening = sharpening
         self._breaker = Breaker()
+        self._well = True
+        self.fallbacks: Counter[str] = Counter()
+        """Requests that the draft failed, by the reason."""
+        self.recoveries = 0
+        """Times that it answered again after that."""
 
     @property
     def available(self) -> bool:
@@ -68,7 +71,7 @@ class DraftSide:
         plan: RoundPlan,
         in_flight: Proposal,
         regime: Regime,
-        parent: Span,
+        note: RoundNote,
     ) -> DraftRequest | None:
         """Ask for what comes after the committed ``tokens`` and what is ``in_flight``; None if the draft is not available.
 
@@ -79,17 +82,15 @@ class DraftSide:
             last.give_up()
         if not self.available:
             return None
-        span = child_span(names.PROPOSE, parent, SpanKind.CLIENT)
         assert self._draft is not None
-        show_peer(span, self._draft.address)
-        span.set_attribute(names.DRAFT_LENGTH, plan.draft_length)
-        span.set_attribute(names.IN_FLIGHT_LENGTH, len(in_flight))
+        exchange = note.begin_propose(names.PROPOSE, self._draft.address)
+        exchange.draft_length, exchange.in_flight_length = plan.draft_length, len(in_flight)
         sharpening = self._factor(rule)
         sharp = rule
         if sharpening != 1:
             sharp = replace(rule, temperature=max(MIN_TEMPERATURE, rule.temperature * sharpening))
         ask = Ask(sharp, in_flight.tokens, plan.draft_length, plan.branch_count, sharpening, regime)
-        drafting.request = DraftRequest(self, drafting, tokens, ask, span)
+        drafting.request = DraftRequest(self, drafting, tokens, ask, exchange)
         return drafting.request
 
     async def wait(self, request: DraftRequest) -> float:
@@ -132,6 +133,10 @@ class DraftSide:
     def answered(self, ask: Ask, timing: PeerTiming) -> None:
         """The draft is well; learn what it takes, alone or beside verification."""
         self._breaker.succeeded()
+        if not self._well:
+            self._well = True
+            self.recoveries += 1
+            log.info("the draft service answers again")
         forward, around = without_prompts(timing)
         steps, whole = min(timing.forward_count, ask.step_count), forward + around
         if not timing.prefill:  # steps for what was committed since are there for every length alike
@@ -151,6 +156,11 @@ class DraftSide:
         if self._breaker.allows:
             log.warning("the draft service failed a round (%s): going on without it", reason)
         self._breaker.failed()
+        self._well = False
+
+    def fell_back(self, reason: str) -> None:
+        """A request that somebody waited for has failed: its turn goes on without."""
+        self.fallbacks[reason] += 1
 
     def _factor(self, rule: SamplingRule) -> float:
         if rule.temperature == 0 or rule.draws_ratios:

@@ -33,7 +33,20 @@ class RoundResult:
     hit: bool | None
     draft_failed: bool
     switched_off: bool
+    margin: float
+    """The least lead, over the round's tokens, of the token chosen over the next best, in perturbed logits."""
     logprobs: tuple[TokenLogprobs, ...]
     """One for each of ``tokens``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...]
     """Of the prompt's tokens from the second on, if asked for."""
+
+    @property
+    def next_token_kind(self) -> str:
+        """What the last token is: recovered after a rejection, bonus after a whole proposal, plain without one."""
+        drafted = len(self.proposal)
+        return "recovered" if self.accepted_count < drafted else "bonus" if drafted else "plain"
+
+    @property
+    def rung(self) -> str:
+        """Of the ladder: who made the proposal that was verified, draft or ngram; plain if nothing was."""
+        return self.proposal.source.value if len(self.proposal) else "plain"

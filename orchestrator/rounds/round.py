@@ -13,10 +13,9 @@ import logging
 import time
 from dataclasses import dataclass
 
-from opentelemetry.trace import Span
-
 from orchestrator.peers.exchange import PeerTiming, Verification
 from orchestrator.rounds.draft_request import DraftRequest
+from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.prompt_time import without_prompts
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.session import SessionRounds
@@ -58,10 +57,9 @@ class Round:
     """One round of one session, to be run once."""
 
     def __init__(
-        self, parties: Parties, session: SessionRounds, tokens: list[int], terms: RoundTerms, room: int, span: Span
+        self, parties: Parties, session: SessionRounds, tokens: list[int], terms: RoundTerms, room: int, note: RoundNote
     ) -> None:
-        """After the committed ``tokens``, of which there may be ``room`` more; what is asked of the peers is traced under
-        ``span``."""
+        """After the committed ``tokens``, of which there may be ``room`` more."""
         self._parties = parties
         self._pair = parties.pair
         self._session = session
@@ -70,9 +68,10 @@ class Round:
         self._tokens = tokens
         self._terms = terms
         self._room = room
-        self._span = span
+        self._note = note
         self._start = start_round(parties, session, terms, room)
-        self._plan = self._start.plan
+        self._plan = note.plan = self._start.plan
+        note.session_count = self._pair.running_count
         self._choice = _Choice()
 
     async def run(self) -> RoundResult:
@@ -85,7 +84,7 @@ class Round:
             request = self._drafting.request
             draft_rested = request is None or request.done.is_set()
             answer = await self._parties.verifying.verify(
-                self._session.verifier, self._tokens, proposal, self._terms.rule, self._terms.logprobs, self._span
+                self._session.verifier, self._tokens, proposal, self._terms.rule, self._terms.logprobs, self._note
             )
         except BaseException:
             self._drafting.leave_request()
@@ -176,7 +175,7 @@ class Round:
 
     def _ask(self, plan: RoundPlan, in_flight: Proposal) -> DraftRequest | None:
         return self._parties.drafting.ask(
-            self._drafting, self._tokens, self._terms.rule, plan, in_flight, self._start.regime, self._span
+            self._drafting, self._tokens, self._terms.rule, plan, in_flight, self._start.regime, self._note
         )
 
     def _checked(self, proposal: Proposal) -> Proposal:
@@ -199,7 +198,8 @@ class Round:
             pair.hits.observe(choice.prepared.ask.branch_count, choice.rank)
         if choice.candidate is not None and proposal.tokens:
             if self._plan.rate is not None:
-                brought += choice.candidate.expected_of(len(proposal))
+                self._note.predicted = choice.candidate.expected_of(len(proposal))
+                brought += self._note.predicted
             self._speculation.observe(choice.candidate, len(proposal), answer.accepted_count)
             if proposal.source is Source.DRAFT and not rule.draws_ratios:
                 pair.sharpening.observe(rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count)
@@ -246,6 +246,7 @@ class Round:
             hit=choice.hit,
             draft_failed=self._drafting.take_failed(),
             switched_off=plan.switches_off,
+            margin=answer.margin,
             logprobs=answer.logprobs,
             prompt_logprobs=answer.tail_logprobs,
         )

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opentelemetry.trace import Span
-
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.round import Round
 from orchestrator.rounds.session import SessionRounds
@@ -41,13 +40,14 @@ class Rounds:
         session.begin_turn(shared_length, recompute=recompute)
 
     async def run(
-        self, session: SessionRounds, tokens: list[int], terms: RoundTerms, room: int, span: Span
+        self, session: SessionRounds, tokens: list[int], terms: RoundTerms, room: int, note: RoundNote
     ) -> RoundResult:
         """Propose and verify after the committed ``tokens``, of which there may be ``room`` more. Nothing is committed here.
+        What is done on the way is put down in the ``note``.
 
         VerifierLostError, or a PeerError no retry mends. May be cancelled wherever it awaits: the session can go on.
         """
-        return await Round(self._parties, session, tokens, terms, room, span).run()
+        return await Round(self._parties, session, tokens, terms, room, note).run()
 
     def end_turn(self, session: SessionRounds, tokens: Sequence[int], generated_count: int) -> None:
         """The turn has ended with these committed ``tokens``, the last ``generated_count`` of them generated; if none were, it

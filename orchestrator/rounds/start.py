@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.drafting import DraftSide
@@ -12,9 +12,12 @@ from orchestrator.rounds.session import SessionRounds
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
-from orchestrator.speculation.plan import PLAIN, Overlap, Regime, RoundPlan
+from orchestrator.speculation.plan import PLAIN, Overlap, Regime, RoundPlan, Why
 
 log = logging.getLogger(__name__)
+
+
+_NO_DRAFT = replace(PLAIN, why=Why.NO_DRAFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,10 @@ def start_round(parties: Parties, session: SessionRounds, terms: RoundTerms, roo
 
 def _plan(parties: Parties, session: SessionRounds, terms: RoundTerms, longest: int) -> RoundPlan:
     asked, planner = terms.speculation, session.drafting.speculation.planner
-    if longest <= 0 or not asked.uses_draft or not parties.drafting.available:
+    if longest <= 0 or not asked.uses_draft:
         return PLAIN
+    if not parties.drafting.available:
+        return _NO_DRAFT
     longest = min(longest, parties.drafting.max_draft_length)
     if asked.draft_length is not None:
         return planner.fixed(min(asked.draft_length, longest), asked.overlap or Overlap.NONE)

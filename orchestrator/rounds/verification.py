@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
-
-from opentelemetry.trace import Span, SpanKind
 
 from orchestrator.errors import VerifierLostError
 from orchestrator.peers.exchange import Terms, Verification
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence
 from orchestrator.peers.verifiers import Verifiers
-from orchestrator.rounds.spans import show_peer, show_timing
+from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.speculation.proposal import Proposal
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
-from slipstream.telemetry.tracing import child_span, fail_with, traceparent_of
 
 _STRANGER_REASONS = ("WEIGHTS_MISMATCH", "TOKENIZER_MISMATCH")
 """A verifier that came back with another model is as good as away."""
@@ -44,6 +42,8 @@ class VerifierSide:
         self.verifiers = verifiers
         self._terms = Terms(target.tokenizer_fingerprint, target.weights_fingerprint, lease_seconds)
         self._patience = patience_seconds
+        self.retries: Counter[str] = Counter()
+        """Answers that made a request be repeated or given up, by their reason."""
 
     async def verify(
         self,
@@ -52,22 +52,23 @@ class VerifierSide:
         proposal: Proposal,
         rule: SamplingRule,
         logprobs: LogprobRequest | None,
-        parent: Span,
+        note: RoundNote,
     ) -> Verification:
         """The answer of the session's verifier, or of another one. VerifierLostError, or a PeerError no retry mends."""
         started = time.monotonic()
         give_up = started + self._patience
         pause = _FIRST_PAUSE
         restatements = 0
-        span = child_span(names.VERIFY, parent, SpanKind.CLIENT)
+        exchange = note.begin_verify(names.VERIFY)
         try:
             while True:
                 try:
-                    answer = await self._verify_once(sequence, tokens, proposal, rule, logprobs, span)
-                    show_timing(span, answer.timing)
+                    answer = await self._verify_once(sequence, tokens, proposal, rule, logprobs, exchange)
+                    exchange.finish(answer.timing)
                     return answer
                 except PeerError as error:
-                    span.add_event(error.reason)
+                    exchange.set_back(error.reason)
+                    self.retries[error.reason] += 1
                     if error.reason in REASONS_TO_RESTATE and restatements < _MAX_RESTATEMENTS:
                         restatements += 1
                         sequence.correct(error.reason, error.metadata)
@@ -90,10 +91,8 @@ class VerifierSide:
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 restatements = 0
         except BaseException as error:
-            fail_with(span, error)
+            exchange.fail(error)
             raise
-        finally:
-            span.end()
 
     def home(self, sequence: PeerSequence) -> str:
         """The address of the verifier that a session lives on; one that has none yet is given one."""
@@ -110,10 +109,10 @@ class VerifierSide:
         proposal: Proposal,
         rule: SamplingRule,
         logprobs: LogprobRequest | None,
-        span: Span,
+        exchange: ExchangeNote,
     ) -> Verification:
         home = self.verifiers.home(sequence)
-        show_peer(span, home.address)
+        exchange.address = home.address
         answer = await home.verify(
             sequence,
             self._terms,
@@ -121,7 +120,7 @@ class VerifierSide:
             proposal,
             rule,
             logprobs,
-            traceparent_of(span),
+            exchange.traceparent,
         )
         self.verifiers.answered(sequence)
         sequence.learn(len(tokens) + answer.accepted_count)

@@ -123,9 +123,15 @@ class ChatStream:
         self._reader: TurnReader | None = None
         self._wake = asyncio.Event()
 
+    @property
+    def waiting_count(self) -> int:
+        """Messages that wait for their turns."""
+        return len(self._waiting)
+
     async def run(self, commands: AsyncIterator[Command]) -> AsyncGenerator[ChatEvent]:
         """Events until the client has stopped sending and its last turn has ended, or the server shuts down."""
         reading = asyncio.create_task(self._read(commands))
+        self._sessions.chats.add(self)
         reading.add_done_callback(lambda _: self._wake.set())
         try:
             with self._sessions.tasks.waking_on_drain(self._wake):
@@ -147,6 +153,7 @@ class ChatStream:
                             return
                     await self._sleep()
         finally:
+            self._sessions.chats.discard(self)
             reading.cancel()
             await asyncio.wait([reading])
 
@@ -217,7 +224,7 @@ class ChatStream:
                 return None
             except Exception as error:
                 self._waiting.popleft()
-                self._sessions.trace_refusal(error, parent, self._record.session.id)
+                self._sessions.note_refusal(error, parent, self._record.session.id)
                 return CommandFailed(command.request_id, error)
             self._waiting.popleft()
             return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
+from typing import Protocol
 
 from opentelemetry.context import Context
 
@@ -26,7 +27,7 @@ from orchestrator.sessions.store import SessionRecord, SessionStore
 from orchestrator.sessions.turn import Ending, Turn
 from orchestrator.sessions.turn_record import TurnEnded, TurnRecord, TurnStarted
 from orchestrator.sessions.turn_tasks import TurnTasks
-from orchestrator.sessions.turn_trace import show_refused
+from orchestrator.sessions.turn_watch import TurnBegun, Watcher
 from slipstream.errors import FieldViolation, InvalidFieldsError
 
 log = logging.getLogger(__name__)
@@ -66,18 +67,42 @@ class Generation:
     name: RequestName = NAMELESS
 
 
+@dataclass(frozen=True, slots=True)
+class SessionsLoad:
+    """How busy the sessions are."""
+
+    session_count: int
+    running_count: int
+    """Turns."""
+    waiting_count: int
+    """Messages of chats that wait for their turns."""
+    not_drafting_count: int
+    """Of the running turns, those whose draft is left alone because it would not pay."""
+
+
+class HasWaiting(Protocol):
+    """A stream whose messages may have to wait."""
+
+    @property
+    def waiting_count(self) -> int:
+        """How many do."""
+
+
 class Sessions:
     """Use as a context: inside it turns run, after it none is left."""
 
-    def __init__(self, store: SessionStore, not_ready: Callable[[], str]) -> None:
+    def __init__(self, store: SessionStore, not_ready: Callable[[], str], watcher: Watcher) -> None:
         """``not_ready`` says what is waited for while there is no pair."""
         self._store = store
+        self._watcher = watcher
         self._not_ready = not_ready
         self._pair: Pair | None = None
         self._spent: SessionRounds | None = (
             None  # in place of an ended generation's: there are thousands, and theirs are large
         )
         self.tasks = TurnTasks()
+        self.chats: set[HasWaiting] = set()
+        """The streams that are open."""
         self._created: Requests[str] = Requests(_REMEMBERED_REQUESTS)
         self._generated: Requests[list[str]] = Requests(_REMEMBERED_REQUESTS)
 
@@ -92,6 +117,22 @@ class Sessions:
         await self.tasks.__aexit__(kind, error, trace)
         for record in self._store.all():
             self._release(record)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether there is a pair."""
+        return self._pair is not None
+
+    @property
+    def load(self) -> SessionsLoad:
+        """As it is now. Callable from any thread."""
+        running = self.tasks.turns
+        return SessionsLoad(
+            session_count=len(self._store),
+            running_count=len(running),
+            waiting_count=sum(chat.waiting_count for chat in list(self.chats)),
+            not_drafting_count=sum(turn.rests for turn in running),
+        )
 
     @property
     def pair(self) -> Pair:
@@ -201,10 +242,9 @@ class Sessions:
         self._generated.keep(generation.name, [record.session.id for record in records])
         return turns
 
-    def trace_refusal(self, error: Exception, parent: Context, session_id: str = "") -> None:
-        """Of a message or a generation whose client has been refused: its turn has no other trace."""
-        if self._pair is not None:
-            show_refused(self._pair.target.name, parent, session_id, error)
+    def note_refusal(self, error: Exception, parent: Context, session_id: str = "") -> None:
+        """Of a message or a generation: no turn of it will be seen."""
+        self._watcher.refused(error, "" if self._pair is None else self._pair.target.name, parent, session_id)
 
     def turn(self, session_id: str, turn: int) -> TurnRecord:
         """A turn's record. SessionNotFoundError, SessionExpiredError, TurnNotFoundError or TurnNotKeptError."""
@@ -258,6 +298,11 @@ class Sessions:
         pair.rounds.begin_turn(record.rounds, shared, recompute=resolved.wants_prompt_logprobs)
         started = TurnStarted(session.id, request_id, rule.seed, len(prompt))
         turn_record = TurnRecord(session.turn_count, started)
+        shown = content if content is not None else session.codec.decode(prompt) if self._watcher.shows_text else None
+        begun = TurnBegun(
+            pair.target.name, session.id, session.turn_count, resolved, record.window, parent, record.traced, shown
+        )
+        watch = self._watcher.begin_turn(begun)
         turn = Turn(
             session,
             answer,
@@ -265,13 +310,11 @@ class Sessions:
             resolved,
             pair.rounds,
             record.rounds,
-            model_name=pair.target.name,
-            parent=parent,
-            previous=record.traced,
+            watch=watch,
             after=after,
             on_ended=lambda ended: self._ended(record, turn_record, ended),
         )
-        record.running, record.traced = turn, turn.trace_context
+        record.running, record.traced = turn, watch.trace_context
         self.tasks.begin(turn)
         record.turns.add(turn_record)
         self._store.touch(record)
@@ -307,5 +350,6 @@ class Sessions:
         while True:
             await asyncio.sleep(_EXPIRY_PERIOD_SECONDS)
             for record in self._store.expire():
-                log.info("session %s expired", record.session.id)
+                log.info("session %s expired", record.session.id, extra={"session_id": record.session.id})
+                self._watcher.session_expired()
                 self._release(record)

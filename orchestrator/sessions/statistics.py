@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.rounds.result import RoundResult
@@ -22,8 +23,10 @@ class TurnStatistics:
     accepted_token_count: int = 0
     ngram_token_count: int = 0
     ngram_accepted_token_count: int = 0
-    accepted_per_position: list[int] = field(default_factory=list)
-    drafted_per_position: list[int] = field(default_factory=list)
+    draft_lengths: Counter[int] = field(default_factory=Counter)
+    """Rounds by how many draft tokens were verified, of those in which some were."""
+    accepted_lengths: Counter[int] = field(default_factory=Counter)
+    """Those rounds by how many were accepted."""
     switched_off_count: int = 0
     hit_count: int = 0
     miss_count: int = 0
@@ -40,6 +43,17 @@ class TurnStatistics:
     def orchestrator(self) -> float:
         """What the peers and the network do not account for."""
         return max(0.0, self.total - self.draft - self.verify - self.queue - self.network)
+
+    @property
+    def drafted_per_position(self) -> list[int]:
+        """Draft tokens verified, by their place in the proposal."""
+        return per_position(self.draft_lengths)
+
+    @property
+    def accepted_per_position(self) -> list[int]:
+        """Draft tokens accepted; zeros where none was."""
+        accepted = per_position(self.accepted_lengths)
+        return accepted + [0] * (max(self.draft_lengths, default=0) - len(accepted))
 
     def add(self, outcome: RoundResult) -> None:
         """Count one round."""
@@ -59,12 +73,8 @@ class TurnStatistics:
         if outcome.proposal.source is Source.NGRAM:
             self.ngram_token_count += drafted
             self.ngram_accepted_token_count += accepted
-        missing = [0] * (drafted - len(self.drafted_per_position))
-        self.drafted_per_position.extend(missing)
-        self.accepted_per_position.extend(missing)
-        for position in range(drafted):
-            self.drafted_per_position[position] += 1
-            self.accepted_per_position[position] += position < accepted
+        self.draft_lengths[drafted] += 1
+        self.accepted_lengths[accepted] += 1
 
     def _add_drafting(self, outcome: RoundResult) -> None:
         """What the round waited for is the draft's forwards first, then its queue, then the network's."""
@@ -82,3 +92,14 @@ class TurnStatistics:
         self.queue += queued
         self.network += waited - shown - queued
         self.draft_hidden += max(0.0, sum(timing.forward for timing in outcome.drafted) - shown)
+
+
+def per_position(lengths: Mapping[int, int]) -> list[int]:
+    """How many rounds reach each position, from how many have each length."""
+    counts = [0] * max(lengths, default=0)
+    for length, count in lengths.items():
+        if length:
+            counts[length - 1] += count
+    for position in range(len(counts) - 2, -1, -1):
+        counts[position] += counts[position + 1]
+    return counts

@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanContext
 
 from orchestrator.errors import SessionExpiredError, SessionLimitError, SessionNotFoundError
 from orchestrator.rounds.session import SessionRounds
+from orchestrator.sessions.acceptance_window import AcceptanceWindow
 from orchestrator.sessions.kept_turns import KeptTurns
 from orchestrator.sessions.requests import Requests
 from orchestrator.sessions.session import Session
@@ -38,6 +39,7 @@ class SessionRecord:
     running: Turn | None = None
     traced: SpanContext | None = None
     """Of the last turn that has begun."""
+    window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
     turns: KeptTurns = field(default_factory=KeptTurns)
     requests: Requests[int] = field(default_factory=lambda: Requests(1024))
     """Turns by the request_id of their messages."""

@@ -1,8 +1,9 @@
-"""A turn as a task of its session's: rounds, commits, one trace, and a record that grows whether anybody reads it or not.
+"""A turn as a task of its session's: rounds, commits, and a record that grows whether anybody reads it or not.
 
 ::
 
     Turn.run --> Rounds.run --> Session.turn.commit --> TurnRecord.add --> readers, at their own pace
+                                                    --> TurnWatch: whoever looks at rounds
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from opentelemetry.context import Context
-from opentelemetry.trace import SpanContext
-
 from orchestrator.errors import ShuttingDownError
+from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
@@ -24,8 +23,7 @@ from orchestrator.sessions.resolving import ResolvedTurn
 from orchestrator.sessions.session import Answer, Session
 from orchestrator.sessions.statistics import TurnStatistics
 from orchestrator.sessions.turn_record import TurnEnded, TurnRecord
-from orchestrator.sessions.turn_trace import TurnTrace, show_round
-from slipstream.telemetry.tracing import fail_with
+from orchestrator.sessions.turn_watch import TurnWatch
 
 
 class Ending(Enum):
@@ -48,15 +46,12 @@ class Turn:
         rounds: Rounds,
         own: SessionRounds,
         *,
-        model_name: str,
-        parent: Context,
-        previous: SpanContext | None,
+        watch: TurnWatch,
         after: TurnRecord | None,
         on_ended: Callable[[TurnEnded], None],
     ) -> None:
         """``own`` is the session's side of the ``rounds``. With ``after`` the turn begins once that one has a token, so that it
-        finds the prompt they share in the prefix cache. Its trace links to the ``previous`` turn's. ``on_ended`` is called
-        before readers learn of the end."""
+        finds the prompt they share in the prefix cache. ``on_ended`` is called before readers learn of the end."""
         self.record = record
         self.task: asyncio.Task[None] | None = None
         """Set by whoever starts the turn."""
@@ -72,12 +67,12 @@ class Turn:
         self._prefilled_count = 0
         self._ending: Ending | None = None
         self._inside = False
-        self._trace = TurnTrace(model_name, parent, session.id, record.turn, resolved, previous)
+        self._watch = watch
 
     @property
-    def trace_context(self) -> SpanContext:
-        """Of its root span."""
-        return self._trace.context
+    def rests(self) -> bool:
+        """Whether its draft is left alone because it would not pay."""
+        return self._own.drafting.speculation.planner.rests
 
     def end(self, why: Ending) -> None:
         """Have the turn end where it stands. Await its task to see it ended."""
@@ -94,7 +89,7 @@ class Turn:
             if self._after is not None and self._ending is None:
                 await self._after.begun()
             while self._answer.finish_reason is None and self._ending is None:
-                self._take(await self._round())
+                await self._round()
         except asyncio.CancelledError:
             self._ending = self._ending or Ending.SHUTTING_DOWN
         except Exception as failure:
@@ -105,28 +100,30 @@ class Turn:
             )
         self._end(error)
 
-    async def _round(self) -> RoundResult:
+    async def _round(self) -> None:
         number = self._statistics.round_count
-        span = self._trace.begin_round(number + 1)
+        note = self._watch.begin_round(number + 1, len(self._session.tokens))
         terms = self._resolved.terms
         if terms.logprobs is not None and number:
             terms = replace(terms, logprobs=replace(terms.logprobs, prompt=False))  # the first round has brought them
         try:
-            result = await self._rounds.run(self._own, self._session.tokens, terms, self._answer.room, span)
-            show_round(span, result)
-            return result
+            result = await self._rounds.run(self._own, self._session.tokens, terms, self._answer.room, note)
         except BaseException as error:
-            fail_with(span, error)
+            note.fail(error)
+            self._watch.round_ended(note)
             raise
-        finally:
-            span.end()
+        note.end(result)
+        self._take(result, note)
+        self._watch.round_ended(note)
 
-    def _take(self, outcome: RoundResult) -> None:
+    def _take(self, outcome: RoundResult, note: RoundNote) -> None:
         if not self._statistics.round_count:
             self._statistics.time_to_first_token = time.monotonic() - self._begun
             self._prefilled_count = outcome.prefilled_count
         self._statistics.add(outcome)
-        self.record.add(self._answer.commit(outcome.tokens), outcome.logprobs, outcome.prompt_logprobs)
+        commit = self._answer.commit(outcome.tokens)
+        note.committed = len(commit.tokens)
+        self.record.add(commit, outcome.logprobs, outcome.prompt_logprobs)
 
     def _end(self, error: Exception | None) -> None:
         answer, session = self._answer, self._session
@@ -142,7 +139,7 @@ class Turn:
             text=text,
             error=error,
         )
-        self._trace.end(ended)
+        self._watch.ended(ended, answer.text)
         self._rounds.end_turn(self._own, session.tokens, answer.generated_count)
         session.end_turn()
         self._on_ended(ended)

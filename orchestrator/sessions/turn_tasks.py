@@ -42,6 +42,11 @@ class TurnTasks:
             task.cancel()
         await self._group.__aexit__(kind, error, trace)
 
+    @property
+    def turns(self) -> list[Turn]:
+        """Those that run."""
+        return list(self._turns)
+
     def begin(self, turn: Turn) -> None:
         """Run a turn."""
         turn.task = self._group.create_task(turn.run())

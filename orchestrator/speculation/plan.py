@@ -17,6 +17,25 @@ class Overlap(Enum):
     """It is rounds ahead, and no round waits for it."""
 
 
+class Why(Enum):
+    """Why a plan is as it is."""
+
+    OFF = "off"
+    """The request wants no draft, or there is no room for more than one token."""
+    NO_DRAFT = "no_draft"
+    """The draft is away, or left alone after a failure."""
+    FIXED = "fixed"
+    """The request says how many."""
+    GUESS = "guess"
+    """Nothing is known of the draft's time yet."""
+    FORECAST = "forecast"
+    """Most tokens a second, as forecast."""
+    TRY = "try"
+    """Another way than the best, to see what it brings by now."""
+    NOT_WORTH_IT = "not_worth_it"
+    """Plain decoding is forecast to be as fast."""
+
+
 def load_of(session_count: int) -> int:
     """One number for numbers of sessions that are about alike: 1; 2 to 4; 5 to 16; 17 to 64; and so on."""
     return ((session_count - 1).bit_length() + 1) // 2
@@ -53,6 +72,7 @@ class RoundPlan:
     """Where the draft enumerates: ``rate`` once it has turned out whether what was prepared came true."""
     switches_off: bool = False
     """Whether this is the first plain round because speculation would cost."""
+    why: Why = Why.OFF
 
     @property
     def way(self) -> Overlap | None:

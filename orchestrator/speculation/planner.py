@@ -11,7 +11,7 @@ from dataclasses import replace
 from orchestrator.speculation.acceptance import AcceptanceEstimate
 from orchestrator.speculation.forecasts import FIXED_BRANCHES, Forecasts
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
-from orchestrator.speculation.plan import PLAIN, Overlap, Regime, RoundPlan
+from orchestrator.speculation.plan import PLAIN, Overlap, Regime, RoundPlan, Why
 from orchestrator.speculation.switch import TRY_ROUNDS, Switch
 
 _GUESSED_LENGTH = 6
@@ -54,6 +54,11 @@ class Planner:
         self._round: tuple[RoundPlan, Regime, bool] | None = None
         """That runs now: its plan, in what regime it began, and whether it may show what that brings."""
 
+    @property
+    def rests(self) -> bool:
+        """Whether the draft is left alone because it would not pay."""
+        return self._rests
+
     def live_on(self, home: VerifierKnowledge) -> None:
         """The next rounds are this verifier's."""
         if home is not self._home:
@@ -77,7 +82,7 @@ class Planner:
             return PLAIN
         if not self._pair.drafting.known:  # ask without waiting, to learn what it takes
             way = overlap or Overlap.ENUMERATE
-            return self.fixed(min(_GUESSED_LENGTH, longest), way)
+            return replace(self.fixed(min(_GUESSED_LENGTH, longest), way), why=Why.GUESS)
         self._pair.corrections.begin_round(self._pair.session_count)
         if self._holds(longest, overlap):
             self._rounds += 1
@@ -114,7 +119,7 @@ class Planner:
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""
         branches = 0 if overlap is Overlap.NONE else FIXED_BRANCHES
-        return RoundPlan(draft_length, overlap, branches) if draft_length > 0 else PLAIN
+        return RoundPlan(draft_length, overlap, branches, why=Why.FIXED) if draft_length > 0 else PLAIN
 
     def _weigh(self, longest: int, overlap: Overlap | None) -> RoundPlan:
         pair, home = self._pair, self._home
@@ -131,9 +136,10 @@ class Planner:
             pair.drafting.doubt(pair.regime(way))
             home.costs.doubt(home.regime(way))
         if way is None:
-            plan, self._rests = replace(plan, switches_off=not self._rests), True
-        elif not trying:
-            self._rests = False
+            plan, self._rests = replace(plan, switches_off=not self._rests, why=Why.NOT_WORTH_IT), True
+        else:
+            plan = replace(plan, why=Why.TRY if trying else Why.FORECAST)
+            self._rests = self._rests and trying
         self._keep(plan, trying)
         return plan
 

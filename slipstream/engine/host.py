@@ -17,6 +17,7 @@ from slipstream.engine.load import Load
 from slipstream.engine.model_thread import ModelThread
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.step_note import OnStep
 from slipstream.sampling.rule import SamplingRule
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,13 @@ class _Round(Generic[JobT]):
 class EngineHost(Generic[JobT]):
     """Handles, leases and rounds over one model thread. Belongs to one event loop; `start` comes first."""
 
-    def __init__(self, load_engine: Callable[[], Engine], batch_limits: BatchLimits, limits: HostLimits) -> None:
+    def __init__(
+        self,
+        load_engine: Callable[[], Engine],
+        batch_limits: BatchLimits,
+        limits: HostLimits,
+        on_step: OnStep = lambda _: None,
+    ) -> None:
         self._limits = limits
         self._leases = Leases()
         self._sequences: dict[str, Sequence] = {}
@@ -104,7 +111,7 @@ class EngineHost(Generic[JobT]):
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._asked: dict[Job, _Round[JobT]] = {}
         self._loop = asyncio.get_running_loop()
-        self._thread = ModelThread(load_engine, batch_limits, self._on_finished)
+        self._thread = ModelThread(load_engine, batch_limits, self._on_finished, on_step)
         self._sweeper: asyncio.Task[None] | None = None
         self.on_closed: Callable[[str], None] = lambda handle: None
         """Told of each handle that comes back: its owner closed it, or its lease ended."""

@@ -11,9 +11,13 @@ from slipstream.engine.engine import Append, Appended
 from slipstream.engine.errors import ContextExceededError, InvalidItemError
 from slipstream.engine.prompts import ROUND_TAIL
 from slipstream.engine.sequence import Sequence, SequenceCache
+from slipstream.engine.step_note import StepNote
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
 from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule, token_id_violations
+
+MOST_STEPS = 64
+"""That a job remembers."""
 
 
 @dataclass(slots=True)
@@ -32,6 +36,8 @@ class JobTiming:
     prefill: float = 0.0
     """By how much prompts made the forwards longer that this job waited for or took part in; set when it ends."""
     finished: float = 0.0
+    steps: list[StepNote] = field(default_factory=list)
+    """The first of the forwards, where the job has a label."""
 
     def follow(self, part: JobTiming) -> None:
         """A part has ended: its forwards are this job's too, if it took as many as any."""
@@ -82,6 +88,9 @@ class Job:
 
     parent: Job | None = None
     """Of a job that goes on over a fork."""
+
+    label: str = ""
+    """What whoever looks at its steps knows it by; empty if nobody does."""
 
     def __init__(
         self,

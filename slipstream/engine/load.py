@@ -19,3 +19,4 @@ class Load:
     page_size: int = 0
     kv_byte_count: int = 0
     step_count: int = 0
+    preempted_count: int = 0

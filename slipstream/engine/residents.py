@@ -15,6 +15,8 @@ class Residents:
 
     def __init__(self) -> None:
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()
+        self.preempted_count = 0
+        """Idle sequences that have given their pages to others."""
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -54,3 +56,4 @@ class Residents:
                 if not idle:
                     return False
                 cache.release(idle.pop())
+                self.preempted_count += 1

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from slipstream.engine.engine import Append
 from slipstream.engine.gathering import Gathering
-from slipstream.engine.job import Job
+from slipstream.engine.job import MOST_STEPS, Job
 from slipstream.engine.prompts import PromptTime
+from slipstream.engine.step_note import OnStep, StepNote
 
 Batch = Sequence[tuple[Job, Append]]
 """The jobs of a step, each with its part of it."""
@@ -17,8 +18,9 @@ Batch = Sequence[tuple[Job, Append]]
 class StepClock:
     """Told of arrivals, steps and ends as they happen."""
 
-    def __init__(self, step_times: Sequence[tuple[int, float]] = ()) -> None:
+    def __init__(self, step_times: Sequence[tuple[int, float]] = (), on_step: OnStep = lambda _: None) -> None:
         """``step_times`` as `slipstream.engine.engine.Engine.profile` measured them."""
+        self._on_step = on_step
         self._gathering = Gathering()
         self._prompt_time = PromptTime(step_times)
 
@@ -51,6 +53,17 @@ class StepClock:
             timing.forward += duration
             timing.forward_count += step_count
             timing.step_token_count = token_count
+        self._note(batch, started, duration, token_count, step_count)
+
+    def _note(self, batch: Batch, started: float, seconds: float, token_count: int, step_count: int) -> None:
+        roots = dict.fromkeys(job if job.parent is None else job.parent for job, _ in batch)
+        labelled = [job for job in roots if job.label]
+        labels = tuple(job.label for job in labelled)
+        note = StepNote(started, seconds, token_count, len(roots), step_count, labels)
+        for job in labelled:
+            if len(job.timing.steps) < MOST_STEPS:
+                job.timing.steps.append(note)
+        self._on_step(note)
 
     def ended(self, job: Job, *, answered: bool) -> None:
         """A job's answer leaves, or its error."""

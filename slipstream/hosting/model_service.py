@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -12,12 +12,11 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.job import JobTiming
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.tokenizer_files import TokenizerFiles
+from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.sampling_wire import defaults_message
 from slipstream.rpc.wire import duration
 from slipstream.sampling.rule import SAMPLING_VERSION
-from slipstream.telemetry import names
-from slipstream.telemetry.tracing import AttributeValue, record_server_span
-from slipstream.wire.v1 import draft_pb2, model_pb2, model_pb2_grpc, verifier_pb2
+from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -31,6 +30,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         self,
         host: EngineHost[Any],
         tokenizer: TokenizerFiles,
+        watch: ServiceWatch,
         *,
         name: str,
         max_draft_length: int,
@@ -39,7 +39,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         self._host = host
         self._tokenizer = tokenizer
         model = host.engine.model
-        self._info = model_pb2.ModelInfo(
+        self.info = model_pb2.ModelInfo(
             name=name,
             architecture=model.architecture,
             vocabulary_size=model.vocabulary_size,
@@ -55,12 +55,13 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             row_multiple=host.engine.row_multiple,
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
-        self.handles = Handles(host, self._info)
+        self.handles = Handles(host, self.info)
+        self.watch = watch
 
     async def GetModelInfo(
         self, request: model_pb2.GetModelInfoRequest, context: Context
     ) -> model_pb2.GetModelInfoResponse:
-        return model_pb2.GetModelInfoResponse(model=self._info)
+        return model_pb2.GetModelInfoResponse(model=self.info)
 
     async def GetTokenizer(
         self, request: model_pb2.GetTokenizerRequest, context: Context
@@ -88,31 +89,4 @@ def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
         forward_count=timing.forward_count,
         step_token_count=timing.step_token_count,
         prefill=duration(timing.prefill),
-    )
-
-
-def record_item(
-    name: str,
-    item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem,
-    timing: JobTiming,
-    attributes: Mapping[str, AttributeValue],
-) -> None:
-    """An answered item's span: what every item has, and these ``attributes``. Nothing if it is not traced."""
-    if not item.traceparent:
-        return
-    record_server_span(
-        name,
-        item.traceparent,
-        timing.arrived_unix_ns,
-        timing.arrived_unix_ns + int(timing.total * 1e9),
-        {
-            names.HANDLE: item.handle,
-            names.ROUND_NUMBER: item.round,
-            names.BASE_LENGTH: item.base_length,
-            names.TAIL_LENGTH: len(item.tail),
-            **attributes,
-            names.QUEUE_MS: timing.queue * 1e3,
-            names.FORWARD_MS: timing.forward * 1e3,
-            names.PREFILL_MS: timing.prefill * 1e3,
-        },
     )

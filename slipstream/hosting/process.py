@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from slipstream.engine.job import Job
 from slipstream.engine.model import Model
 from slipstream.engine.plan import Padding
 from slipstream.errors import SlipstreamError
+from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.starting import RefusesWhileLoading
@@ -27,9 +29,12 @@ from slipstream.hosting.tokenizer_files import (
     load_tokenizer_files,
     refuse_tokens_without_rows,
 )
+from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.server import Server
 from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.telemetry.exposition import Exposition
+from slipstream.telemetry.logs import configure_logging
 from slipstream.telemetry.tracing import configure_tracing
 from slipstream.wire.v1 import model_pb2_grpc
 
@@ -57,13 +62,11 @@ def run_model_service(
     embedded model; ``padding`` is what the service's promise needs of its arithmetic; ``profile_seconds`` go into measuring
     step times.
     """
-    logging.basicConfig(
-        level=settings.log_level, format=f"%(asctime)s {service_name} %(levelname)s %(message)s", datefmt="%H:%M:%S"
-    )
+    configure_logging(service_name, settings.log_level, settings.log_format)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     provider = configure_tracing(service_name)
     try:
-        asyncio.run(_serve(settings, rpc_service, role, padding, profile_seconds, add_service))
+        asyncio.run(_serve(settings, service_name, rpc_service, role, padding, profile_seconds, add_service))
     except SlipstreamError as error:
         sys.exit(f"{service_name}: {error}")
     finally:
@@ -73,6 +76,7 @@ def run_model_service(
 
 async def _serve(
     settings: ModelServiceSettings,
+    service_name: str,
     rpc_service: str,
     role: str,
     padding: Padding,
@@ -99,7 +103,8 @@ async def _serve(
         engine.warm(_WARM_SECONDS)
         return engine
 
-    host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits())
+    watch = ServiceWatch()
+    host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits(), watch.stepped)
     try:
         engine = await host.start()
     except BaseException:
@@ -110,14 +115,15 @@ async def _serve(
     )
     shown_name = f"embedded-{role}" if settings.model == "embedded" else settings.model
     model_service = ModelService(
-        host, tokenizer, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
+        host, tokenizer, watch, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
     )
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
     add_service(host, settings, server, model_service)
     gate.loaded = True
     await server.set_serving(True)
     log.info("serving %s on port %d", shown_name, port)
-    await server.run_until_signalled()
+    with Exposition(service_name, settings.metrics_address, partial(readings, service_name, host, model_service)):
+        await server.run_until_signalled()
     await host.close_all()
 
 

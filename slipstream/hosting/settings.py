@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from slipstream.engine.host import HostLimits
 from slipstream.engine.schedule import BatchLimits
+from slipstream.telemetry.logs import LogFormat
 
 
 class ModelServiceSettings(BaseSettings):
@@ -45,6 +46,8 @@ class ModelServiceSettings(BaseSettings):
     max_lease_seconds: float = Field(3600, gt=0, description="longest lease a caller can get")
     drain_seconds: float = Field(10, ge=0, description="time that running calls get to end after SIGTERM")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe log line shown")
+    log_format: LogFormat = Field("text", description="text for people, json for machines: one object a line")
+    metrics_address: str = Field("", description="host:port where Prometheus finds /metrics; empty: nowhere")
 
     def batch_limits(self) -> BatchLimits:
         """The model thread's part."""

@@ -106,6 +106,8 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._outbox: Outbox[ItemT] = Outbox()
         self._run: asyncio.Task[None] | None = None
         self._closed = False
+        self.opened_count = 0
+        """Streams opened so far."""
 
     def send(self, item: ItemT, sink: Sink[ResultT]) -> None:
         """Send an item without waiting. ``sink`` gets its results until it says that one was the last, is told that no other
@@ -116,6 +118,7 @@ class ItemStream(Generic[ItemT, ResultT]):
             return
         if self._run is None:
             self._run = asyncio.create_task(self._converse())
+            self.opened_count += 1
         self._waiting[item.handle, item.round] = sink
         self._outbox.put(item, byte_count)
 

@@ -7,7 +7,6 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from opentelemetry.trace import INVALID_SPAN
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.rounds.prompt_time import without_prompts
@@ -25,7 +24,7 @@ from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.rule import Acceptance, SamplingRule
-from tests.scripted_peers import TIMING, Draft, Verifier, rounds_over
+from tests.scripted_peers import TIMING, Draft, Verifier, new_note, rounds_over
 
 OFF = RoundTerms(SamplingRule(), SpeculationSettings(0))
 SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.NONE))
@@ -42,7 +41,7 @@ def begun(rounds: Rounds, name: str) -> SessionRounds:
 
 
 def running(rounds: Rounds, session: SessionRounds, terms: RoundTerms, tokens: list[int]) -> Running:
-    return asyncio.create_task(rounds.run(session, tokens, terms, 100, INVALID_SPAN))
+    return asyncio.create_task(rounds.run(session, tokens, terms, 100, new_note()))
 
 
 async def until_asked(peer: Draft | Verifier) -> None:
@@ -105,8 +104,8 @@ async def test_an_answer_of_the_draft_is_booked_as_the_round_that_asked() -> Non
     rounds = rounds_over(draft, Answering())
     first, second = begun(rounds, "first"), begun(rounds, "second")
     rounds.pair.begin_round(2)
-    await rounds.run(first, [1, 2, 3], OFF, 100, INVALID_SPAN)
-    await rounds.run(second, [1, 2, 3], OFF, 100, INVALID_SPAN)
+    await rounds.run(first, [1, 2, 3], OFF, 100, new_note())
+    await rounds.run(second, [1, 2, 3], OFF, 100, new_note())
     enumerated = running(rounds, first, ENUMERATED, [1, 2, 3])
     await until_asked(draft)
     synchronous = running(rounds, second, SYNCHRONOUS, [1, 2, 3])  # the latest round is another one's
@@ -142,7 +141,7 @@ async def test_a_verification_beside_prompts_shows_a_step_but_neither_a_share_no
     crowded = PeerTiming(0.050, 0.050, 0.100, 0.102, step_token_count=400, prefill=0.090)
     for timing in (usual, crowded):
         verifier.timings = itertools.repeat(timing)
-        await rounds.run(session, [1, 2, 3], OFF, 100, INVALID_SPAN)
+        await rounds.run(session, [1, 2, 3], OFF, 100, new_note())
     costs, regime = rounds.pair.verifiers["here"].costs, rounds.pair.regime(None)
     assert costs.share(regime) == 8
     assert costs.around.at(regime) == pytest.approx(0.002)
@@ -155,7 +154,7 @@ async def test_a_draft_that_is_still_busy_does_not_rest() -> None:
     session = begun(rounds, "s")
     rounds.pair.drafting.observe(8, 1, 60.0, 60.0, Regime(Overlap.RUN_AHEAD), beside=True)
     for _ in range(2):  # the second one leaves the draft to what the first has asked
-        await rounds.run(session, [1, 2, 3], AHEAD, 100, INVALID_SPAN)
+        await rounds.run(session, [1, 2, 3], AHEAD, 100, new_note())
     assert len(draft.sinks) == 1
     assert rounds.pair.verifiers["here"].costs.beside.known
     assert not rounds.pair.verifiers["here"].costs.alone.known
@@ -197,7 +196,7 @@ async def with_branches(rounds: Rounds, draft: Draft, terms: RoundTerms = ENUMER
     hits = Hits()
     rounds.pair.hits = hits  # type: ignore[assignment]
     session = begun(rounds, "s")
-    await rounds.run(session, [1, 2, 3], terms, 100, INVALID_SPAN)
+    await rounds.run(session, [1, 2, 3], terms, 100, new_note())
     draft.asked.clear()
     assert not hits.seen
     return session, hits
@@ -223,7 +222,7 @@ async def test_a_branch_that_came_true_is_a_hit_at_its_rank() -> None:
     rounds = rounds_over(draft, Answering())
     session, hits = await with_branches(rounds, draft)
     draft.sinks[0].take([Branch(0, 99, Proposal((4, 5))), Branch(0, 7, Proposal((8, 9)))])
-    result = await rounds.run(session, [1, 2, 3, 7], ENUMERATED, 100, INVALID_SPAN)
+    result = await rounds.run(session, [1, 2, 3, 7], ENUMERATED, 100, new_note())
     assert result.tokens == (8, 9, 7) and result.hit
     assert hits.seen == [(8, 1)]
 
@@ -243,7 +242,7 @@ async def test_what_comes_rounds_later_says_nothing_of_branches() -> None:
     draft = Draft()
     rounds = rounds_over(draft, Answering())
     session, hits = await with_branches(rounds, draft, AHEAD)
-    result = await rounds.run(session, [1, 2, 3, 7], AHEAD, 100, INVALID_SPAN)
+    result = await rounds.run(session, [1, 2, 3, 7], AHEAD, 100, new_note())
     assert result.hit is False and hits.seen == []
 
 
@@ -256,7 +255,7 @@ async def test_each_verifiers_times_are_its_own_and_its_sessions_alone_share_its
     rounds = rounds_over(Draft(), quick, slow)
     sessions = [begun(rounds, name) for name in "ab"]
     for session in sessions:
-        await rounds.run(session, [1, 2, 3], OFF, 100, INVALID_SPAN)
+        await rounds.run(session, [1, 2, 3], OFF, 100, new_note())
     known, pair = rounds.pair.verifiers, rounds.pair
     assert known["quick"].costs.at(1, known["quick"].regime(None)) == pytest.approx(0.01)
     assert known["slow"].costs.at(1, known["slow"].regime(None)) == pytest.approx(0.10)
@@ -271,10 +270,10 @@ async def test_a_session_that_moves_counts_where_it_lives() -> None:
     gone.may_answer.set()
     rounds = rounds_over(Draft(), gone, other)
     session, tokens = begun(rounds, "s"), [1, 2, 3]
-    tokens += (await rounds.run(session, tokens, OFF, 100, INVALID_SPAN)).tokens
+    tokens += (await rounds.run(session, tokens, OFF, 100, new_note())).tokens
     known = rounds.pair.verifiers
     assert known["other"].costs.alone.known and not known["gone"].costs.alone.known
-    tokens += (await rounds.run(session, tokens, OFF, 100, INVALID_SPAN)).tokens
+    tokens += (await rounds.run(session, tokens, OFF, 100, new_note())).tokens
     assert (known["gone"].budget.session_count, known["other"].budget.session_count) == (0, 1)
     rounds.end_turn(session, tokens, 2)
     assert rounds.pair.running_count == 0
@@ -289,12 +288,12 @@ async def test_what_the_draft_did_in_the_last_turn_is_no_part_of_the_next() -> N
     session = begun(rounds, "s")
     tokens = [1, 2, 3]
     for _ in range(2):
-        tokens += (await rounds.run(session, tokens, AHEAD, 100, INVALID_SPAN)).tokens
+        tokens += (await rounds.run(session, tokens, AHEAD, 100, new_note())).tokens
     rounds.end_turn(session, tokens, 2)
     draft.sinks[0].finish(TIMING)
     draft.sinks[1].fail(PeerError(Code.INTERNAL, "BROKEN", ""))
     rounds.begin_turn(session, len(tokens), recompute=False)
-    result = await rounds.run(session, tokens, OFF, 100, INVALID_SPAN)
+    result = await rounds.run(session, tokens, OFF, 100, new_note())
     assert result.drafted == [] and not result.draft_failed
 
 

@@ -3,83 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.trace import INVALID_SPAN
 
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SpeculationSettings
 from slipstream.sampling.rule import SamplingRule
-from slipstream.telemetry import tracing
-from tests.scripted_peers import TIMING, Draft, Verifier, rounds_over
+from tests.scripted_peers import TIMING, Draft, Verifier, new_note, rounds_over
 
 SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.NONE))
 OVERLAPPED = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.ENUMERATE))
 
 
-class OpenSpans(SpanProcessor):
-    """How many spans have begun below ``turn`` and not ended."""
-
-    def __init__(self) -> None:
-        provider = TracerProvider()
-        self.tracer = provider.get_tracer("test")
-        self.turn = self.tracer.start_span("turn")
-        self.count = 0
-        provider.add_span_processor(self)
-
-    def on_start(self, span: Any, parent_context: Any = None) -> None:
-        self.count += 1
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self.count -= 1
-
-
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> OpenSpans:
-    spans = OpenSpans()
-    monkeypatch.setattr(tracing, "tracer", spans.tracer)
-    return spans
-
-
 @pytest.mark.parametrize("terms", [SYNCHRONOUS, OVERLAPPED], ids=["waiting for the draft", "waiting for the verifier"])
-async def test_a_cancelled_round_leaves_nothing_open_and_its_session_goes_on(
-    terms: RoundTerms, spans: OpenSpans
-) -> None:
+async def test_a_cancelled_round_leaves_nothing_open_and_its_session_goes_on(terms: RoundTerms) -> None:
     draft, verifier = Draft(), Verifier()
     rounds = rounds_over(draft, verifier)
-    session, tokens = rounds.open("s"), [1, 2, 3]
+    session, tokens, note = rounds.open("s"), [1, 2, 3], new_note()
     rounds.begin_turn(session, 0, recompute=False)
-    running = asyncio.create_task(rounds.run(session, tokens, terms, 10, spans.turn))
+    running = asyncio.create_task(rounds.run(session, tokens, terms, 10, note))
     await (draft if terms is SYNCHRONOUS else verifier).asked.wait()
-    assert spans.count > 0
+    asked = [*note.proposes, *([note.verify] if note.verify else [])]
+    assert asked and all(exchange.ended is None for exchange in asked)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert spans.count == 0
+    assert all(exchange.ended is not None and (exchange.left or exchange.error is not None) for exchange in asked)
     rounds.end_turn(session, tokens, 0)
 
     verifier.may_answer.set()
     draft.sinks[-1].finish(TIMING)  # what nobody waits for any more comes all the same
     rounds.begin_turn(session, 2, recompute=False)
-    result = await rounds.run(session, [1, 2, 9], RoundTerms(SamplingRule(), SpeculationSettings(0)), 10, spans.turn)
-    assert result.tokens == (7,) and spans.count == 0
+    off = RoundTerms(SamplingRule(), SpeculationSettings(0))
+    result = await rounds.run(session, [1, 2, 9], off, 10, new_note(2))
+    assert result.tokens == (7,)
     assert verifier.positions[-1].base_length == 0, "nothing says that the verifier holds any of it"
 
 
-async def test_a_round_that_is_not_traced_begins_no_trace_of_its_own(spans: OpenSpans) -> None:
+async def test_peers_are_told_of_a_trace_only_where_they_shall_add_to_it() -> None:
     draft, verifier = Draft(), Verifier()
-    rounds = rounds_over(draft, verifier)
-    session = rounds.open("s")
-    rounds.begin_turn(session, 0, recompute=False)
-    running = asyncio.create_task(rounds.run(session, [1, 2, 3], OVERLAPPED, 10, INVALID_SPAN))
-    await verifier.asked.wait()
-    assert draft.sinks and spans.count == 0
     verifier.may_answer.set()
-    await running
+    rounds = rounds_over(draft, verifier)
+    prefix = f"00-{7:032x}-"
+    traced, quiet = new_note(trace_prefix=prefix), new_note(2)
+    for note in (traced, quiet):
+        session = rounds.open("s")
+        rounds.begin_turn(session, 0, recompute=False)
+        await rounds.run(session, [1, 2, 3], OVERLAPPED, 10, note)
+        assert note.verify is not None and note.proposes
+    exchanges = [traced.verify, *traced.proposes]
+    assert [e.traceparent for e in exchanges if e] == [f"{prefix}{e.span_id:016x}-01" for e in exchanges if e]
+    assert quiet.verify is not None and not quiet.verify.traceparent
+    assert not any(exchange.traceparent for exchange in quiet.proposes)
 
 
 async def test_an_undone_turn_leaves_what_was_shared_and_a_recomputed_one_uses_no_cache() -> None:
@@ -89,17 +66,17 @@ async def test_an_undone_turn_leaves_what_was_shared_and_a_recomputed_one_uses_n
     session, tokens = rounds.open("s"), [1, 2, 3]
     off = RoundTerms(SamplingRule(), SpeculationSettings(0))
     rounds.begin_turn(session, 0, recompute=False)
-    tokens += (await rounds.run(session, tokens, off, 10, INVALID_SPAN)).tokens
+    tokens += (await rounds.run(session, tokens, off, 10, new_note())).tokens
     rounds.end_turn(session, tokens, 1)
     edited = [1, 2, 8, 8, 8]
     rounds.begin_turn(session, 2, recompute=False)
-    await rounds.run(session, edited, off, 10, INVALID_SPAN)
+    await rounds.run(session, edited, off, 10, new_note())
     rounds.end_turn(session, edited, 0)
     rounds.begin_turn(session, 4, recompute=False)
-    await rounds.run(session, [*tokens, 5], off, 10, INVALID_SPAN)
+    await rounds.run(session, [*tokens, 5], off, 10, new_note())
     rounds.end_turn(session, [*tokens, 5], 1)
     rounds.begin_turn(session, 5, recompute=True)
-    await rounds.run(session, [*tokens, 5, 6], off, 10, INVALID_SPAN)
+    await rounds.run(session, [*tokens, 5, 6], off, 10, new_note())
     assert [position.base_length for position in verifier.positions] == [0, 2, 2, 0]
 
 
@@ -109,7 +86,7 @@ async def test_what_the_draft_says_is_verified_and_ready_to_commit() -> None:
     rounds = rounds_over(draft, verifier)
     session = rounds.open("s")
     rounds.begin_turn(session, 0, recompute=False)
-    running = asyncio.create_task(rounds.run(session, [1, 2, 3], SYNCHRONOUS, 10, INVALID_SPAN))
+    running = asyncio.create_task(rounds.run(session, [1, 2, 3], SYNCHRONOUS, 10, new_note()))
     await draft.asked.wait()
     draft.sinks[0].take([Branch(0, None, Proposal((4, 5)))])
     draft.sinks[0].finish(TIMING)

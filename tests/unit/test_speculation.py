@@ -18,7 +18,7 @@ from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.ngrams import NgramIndex, SharedHistory
-from orchestrator.speculation.plan import Overlap, Regime, RoundPlan
+from orchestrator.speculation.plan import Overlap, Regime, RoundPlan, Why
 from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Source
 from orchestrator.speculation.session import SessionSpeculation
@@ -427,7 +427,7 @@ def test_nothing_is_planned_without_room_and_nothing_waited_for_before_anything_
     planner = Planner(PairKnowledge())
     assert planner.plan(0).draft_length == 0
     assert planner.plan(16).overlap is Overlap.ENUMERATE
-    assert planner.fixed(5, Overlap.NONE) == RoundPlan(5)
+    assert planner.fixed(5, Overlap.NONE) == RoundPlan(5, why=Why.FIXED)
 
 
 # --- the budget

@@ -332,6 +332,7 @@ class Load(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     KV_BYTE_COUNT_FIELD_NUMBER: _builtins.int
     STEP_COUNT_FIELD_NUMBER: _builtins.int
+    PREEMPTED_COUNT_FIELD_NUMBER: _builtins.int
     running_count: _builtins.int
     """Items in work."""
     waiting_count: _builtins.int
@@ -352,6 +353,8 @@ class Load(_message.Message):
     """Bytes reserved for KV."""
     step_count: _builtins.int
     """Forwards since start."""
+    preempted_count: _builtins.int
+    """Idle sequences whose pages were taken for others, since start."""
     def __init__(
         self,
         *,
@@ -365,10 +368,11 @@ class Load(_message.Message):
         page_size: _builtins.int = ...,
         kv_byte_count: _builtins.int = ...,
         step_count: _builtins.int = ...,
+        preempted_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_page_count", b"cached_page_count", "free_page_count", b"free_page_count", "held_page_count", b"held_page_count", "kv_byte_count", b"kv_byte_count", "page_count", b"page_count", "page_size", b"page_size", "running_count", b"running_count", "sequence_count", b"sequence_count", "step_count", b"step_count", "waiting_count", b"waiting_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_page_count", b"cached_page_count", "free_page_count", b"free_page_count", "held_page_count", b"held_page_count", "kv_byte_count", b"kv_byte_count", "page_count", b"page_count", "page_size", b"page_size", "preempted_count", b"preempted_count", "running_count", b"running_count", "sequence_count", b"sequence_count", "step_count", b"step_count", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

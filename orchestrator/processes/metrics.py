@@ -1,0 +1,116 @@
+"""What the orchestrator's metrics say just now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.peers.draft_peer import DraftPeer
+from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.verifier_peer import VerifierPeer
+from orchestrator.processes.connecting import Peers
+from orchestrator.sessions.sessions import Sessions
+from orchestrator.sessions.statistics import per_position
+from orchestrator.watching.totals import Totals
+from orchestrator.watching.watching import Watching
+from slipstream.telemetry import instruments
+from slipstream.telemetry.metrics import Reading, reading
+from slipstream.version import VERSION
+
+
+def metrics_address(address: str, number: int) -> str:
+    """Where the process of this number serves its metrics, the first one at ``address``; empty: nowhere."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + number}" if port.isdecimal() else address
+
+
+def readings(sessions: Sessions, peers: Peers, watching: Watching) -> Iterator[Reading]:
+    """From any thread: nothing is computed for them before they are asked for."""
+    totals = watching.totals
+    yield from _speculation(totals)
+    yield from _times(totals)
+    yield from _turns(totals)
+    yield from _sessions(sessions)
+    yield from _peers(peers)
+    if sessions.is_serving:
+        yield reading(instruments.INFO, {_info(sessions.pair.target): 1})
+
+
+def _speculation(totals: Totals) -> Iterator[Reading]:
+    drafted, accepted = dict(totals.draft_lengths), dict(totals.accepted_lengths)
+    yield reading(instruments.DRAFTS, sum(drafted.values()))
+    yield reading(instruments.DRAFT_TOKENS, sum(length * count for length, count in drafted.items()))
+    yield reading(instruments.ACCEPTED_TOKENS, sum(length * count for length, count in accepted.items()))
+    for instrument, lengths in (
+        (instruments.DRAFT_TOKENS_PER_POS, drafted),
+        (instruments.ACCEPTED_TOKENS_PER_POS, accepted),
+    ):
+        counts = per_position(lengths)
+        yield reading(instrument, {(str(position),): count for position, count in enumerate(counts)})
+    yield reading(instruments.ROUNDS, dict(totals.rounds))
+    yield reading(instruments.BRANCH_HITS, totals.hits)
+    yield reading(instruments.BRANCH_MISSES, totals.misses)
+    yield reading(instruments.SPECULATION_SWITCHED_OFF, totals.switched_off)
+    yield reading(instruments.WINDOW_ACCEPTANCE, totals.window)
+
+
+def _times(totals: Totals) -> Iterator[Reading]:
+    yield reading(instruments.TIME_TO_FIRST_TOKEN, totals.first_token)
+    yield reading(instruments.INTER_TOKEN_LATENCY, totals.token)
+    yield reading(instruments.E2E_LATENCY, totals.turn)
+    yield reading(instruments.ROUND_TIME, totals.round)
+    yield reading(instruments.VERIFY_TIME, totals.verify)
+    yield reading(instruments.DRAFT_TIME, totals.draft)
+    yield reading(instruments.DRAFT_WAIT, totals.wait)
+    yield reading(instruments.QUEUE_TIME, {("verifier",): totals.verifier_queue, ("draft",): totals.draft_queue})
+    yield reading(instruments.NETWORK_TIME, {("verifier",): totals.verifier_network, ("draft",): totals.draft_network})
+    yield reading(instruments.VERIFIER_IDLE, totals.idle)
+
+
+def _turns(totals: Totals) -> Iterator[Reading]:
+    yield reading(instruments.PROMPT_TOKENS, totals.prompt_tokens)
+    yield reading(instruments.GENERATION_TOKENS, totals.generation_tokens)
+    yield reading(instruments.PREFIX_CACHE_QUERIES, totals.prompt_tokens)
+    yield reading(instruments.PREFIX_CACHE_HITS, totals.cached_tokens)
+    for instrument, counts in (
+        (instruments.REQUESTS_SUCCEEDED, totals.finished),
+        (instruments.REQUESTS_FAILED, totals.failed),
+        (instruments.REQUESTS_REJECTED, totals.rejected),
+    ):
+        yield reading(instrument, {(name,): count for name, count in dict(counts).items()})
+    yield reading(instruments.SPANS_FOLDED, totals.folded)
+    yield reading(instruments.SESSIONS_EXPIRED, totals.expired)
+
+
+def _sessions(sessions: Sessions) -> Iterator[Reading]:
+    load = sessions.load
+    yield reading(instruments.REQUESTS_RUNNING, load.running_count)
+    yield reading(instruments.REQUESTS_WAITING, load.waiting_count)
+    yield reading(instruments.SESSIONS, load.session_count)
+    yield reading(instruments.SESSIONS_NOT_DRAFTING, load.not_drafting_count)
+
+
+def _peers(peers: Peers) -> Iterator[Reading]:
+    known: list[VerifierPeer | DraftPeer] = [*peers.verifiers.peers]
+    if peers.draft is not None:
+        known.append(peers.draft)
+    yield reading(instruments.PEER_REACHABLE, {(peer.role, peer.address): float(peer.reachable) for peer in known})
+    yield reading(instruments.RECONNECTS, {(peer.role, peer.address): peer.reconnect_count for peer in known})
+    yield reading(instruments.VERIFIER_FAILOVERS, peers.verifiers.failover_count)
+    if peers.verifying is not None and peers.drafting is not None:
+        retries, fallbacks = dict(peers.verifying.retries), dict(peers.drafting.fallbacks)
+        yield reading(instruments.VERIFY_RETRIES, {(reason,): count for reason, count in retries.items()})
+        yield reading(instruments.DRAFT_FALLBACKS, {(reason,): count for reason, count in fallbacks.items()})
+        yield reading(instruments.DRAFT_RECOVERIES, peers.drafting.recoveries)
+
+
+def _info(target: ModelInfo) -> tuple[str, ...]:
+    return (
+        "orchestrator",
+        VERSION,
+        target.name,
+        target.weights_fingerprint,
+        target.tokenizer_fingerprint,
+        target.device,
+        target.dtype,
+        str(target.sampling_version),
+    )

@@ -1,0 +1,150 @@
+"""What a round leaves behind to be looked at. Traces, metrics, logs and ``slipstream trace`` are all readers of this.
+
+A note is written while the round runs, so that one that fails or is cancelled has said what it can. Times are of the monotonic
+clock, in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, field, replace
+
+from orchestrator.peers.exchange import PeerTiming
+from orchestrator.rounds.result import RoundResult
+from orchestrator.speculation.plan import PLAIN, RoundPlan
+
+_MOST_SETBACKS = 32
+
+
+@dataclass(eq=False, slots=True)
+class ExchangeNote:
+    """One request to a peer."""
+
+    name: str
+    address: str
+    began: float
+    span_id: int = 0
+    traceparent: str = ""
+    """What the peer's own spans hang under; empty if it need not make any."""
+    draft_length: int = 0
+    in_flight_length: int = 0
+    ended: float | None = None
+    timing: PeerTiming | None = None
+    error: BaseException | None = None
+    left: bool = False
+    """Whether nobody waited for its answer any more."""
+    setbacks: list[tuple[float, str]] = field(default_factory=list)
+    """Answers that did not end it: when, and the reason."""
+
+    def set_back(self, reason: str) -> None:
+        """It is stated again, or asked for elsewhere."""
+        if len(self.setbacks) < _MOST_SETBACKS:
+            self.setbacks.append((time.monotonic(), reason))
+
+    def finish(self, timing: PeerTiming) -> None:
+        """All has come; it may be late, with nobody waiting any more."""
+        self.timing = timing
+        self.ended = self.ended or time.monotonic()
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing comes."""
+        self.error = error
+        self.ended = time.monotonic()
+
+    def leave(self) -> None:
+        """Nobody waits for it any more."""
+        self.left = True
+        self.ended = time.monotonic()
+
+    @property
+    def network(self) -> float:
+        """What the peer's own clock does not account for, in seconds; 0 while there is no answer."""
+        return 0.0 if self.timing is None else max(0.0, self.timing.round_trip - self.timing.total)
+
+
+@dataclass(eq=False, slots=True)
+class RoundNote:
+    """One round."""
+
+    number: int
+    """In its turn, from 1 on."""
+    base_length: int
+    """Committed tokens before it."""
+    answered: float
+    """When the verifier had last answered this session, or the turn began."""
+    trace_prefix: str = ""
+    """Of the traceparents that peers get; empty if they need not make spans."""
+    began: float = field(default_factory=time.monotonic)
+    plan: RoundPlan = PLAIN
+    session_count: int = 1
+    """Sessions with a turn running, this one among them."""
+    predicted: float | None = None
+    """How many of the verified draft tokens should have been accepted, where that was weighed."""
+    verify: ExchangeNote | None = None
+    proposes: list[ExchangeNote] = field(default_factory=list)
+    ended: float = 0.0
+    result: RoundResult | None = None
+    error: BaseException | None = None
+    committed: int = 0
+    """Of the result's tokens, those that the turn took."""
+
+    def begin_verify(self, name: str) -> ExchangeNote:
+        """The verification begins."""
+        self.verify = self._exchange(name, "")
+        return self.verify
+
+    def begin_propose(self, name: str, address: str) -> ExchangeNote:
+        """The draft is asked."""
+        note = self._exchange(name, address)
+        self.proposes.append(note)
+        return note
+
+    def end(self, result: RoundResult) -> None:
+        """It brought something."""
+        self.result = result
+        self.ended = time.monotonic()
+
+    def fail(self, error: BaseException) -> None:
+        """It brought nothing."""
+        self.error = error
+        self.ended = time.monotonic()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was ended from outside, which is no failure."""
+        return isinstance(self.error, asyncio.CancelledError)
+
+    @property
+    def seconds(self) -> float:
+        """From its plan to its end."""
+        return self.ended - self.began
+
+    @property
+    def verifier_idle(self) -> float:
+        """Seconds that the verifier had nothing to do for the session before this round: on our side, and on the way."""
+        if self.verify is None:
+            return 0.0
+        return max(0.0, self.verify.began - self.answered) + self.verify.network
+
+    @property
+    def outcome(self) -> str:
+        """recovered, bonus or plain: the kind of next token; or cancelled or failed."""
+        if self.result is not None:
+            return self.result.next_token_kind
+        return "cancelled" if self.is_cancelled else "failed"
+
+    def slim(self) -> None:
+        """Keep nothing that is large: it is looked at, not used, from here on."""
+        result = self.result
+        if result is not None and (result.logprobs or result.prompt_logprobs or result.proposal.distributions):
+            light = replace(result.proposal, distributions=())
+            self.result = replace(result, logprobs=(), prompt_logprobs=(), proposal=light)
+
+    def _exchange(self, name: str, address: str) -> ExchangeNote:
+        note = ExchangeNote(name, address, time.monotonic())
+        if self.trace_prefix:
+            note.span_id = random.getrandbits(64) or 1
+            note.traceparent = f"{self.trace_prefix}{note.span_id:016x}-01"
+        return note

@@ -1,0 +1,98 @@
+"""What all rounds and turns of this process come to. Added to on the event loop, where a round may take 2 us of it; read by
+whoever looks at metrics, from other threads. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from orchestrator.rounds.note import RoundNote
+from orchestrator.sessions.acceptance_window import AcceptanceWindow
+from orchestrator.sessions.turn_record import TurnEnded
+from orchestrator.watching.turn_trace import way_of
+from slipstream.telemetry import instruments
+from slipstream.telemetry.metrics import Distribution
+
+
+class Totals:
+    """Since the process began."""
+
+    def __init__(self) -> None:
+        self.rounds: Counter[tuple[str, str, str]] = Counter()
+        """By outcome, way and rung."""
+        self.draft_lengths: Counter[int] = Counter()
+        """Rounds by how many draft tokens were verified."""
+        self.accepted_lengths: Counter[int] = Counter()
+        """Those by how many were accepted."""
+        self.hits = 0
+        self.misses = 0
+        self.generation_tokens = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.finished: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
+        self.switched_off = 0
+        self.expired = 0
+        self.folded = 0
+        self.first_token = Distribution(instruments.TIME_TO_FIRST_TOKEN.bounds)
+        self.token = Distribution(instruments.INTER_TOKEN_LATENCY.bounds)
+        self.turn = Distribution(instruments.E2E_LATENCY.bounds)
+        self.round = Distribution(instruments.ROUND_TIME.bounds)
+        self.verify = Distribution(instruments.VERIFY_TIME.bounds)
+        self.draft = Distribution(instruments.DRAFT_TIME.bounds)
+        self.wait = Distribution(instruments.DRAFT_WAIT.bounds)
+        self.verifier_queue = Distribution(instruments.QUEUE_TIME.bounds)
+        self.draft_queue = Distribution(instruments.QUEUE_TIME.bounds)
+        self.verifier_network = Distribution(instruments.NETWORK_TIME.bounds)
+        self.draft_network = Distribution(instruments.NETWORK_TIME.bounds)
+        self.idle = Distribution(instruments.VERIFIER_IDLE.bounds)
+        self.window = Distribution(instruments.WINDOW_ACCEPTANCE.bounds)
+
+    def add_round(self, note: RoundNote, window: AcceptanceWindow) -> None:
+        """A round has ended; ``window`` is its session's."""
+        result = note.result
+        if result is None:
+            self.rounds[note.outcome, way_of(note), "none"] += 1
+            return
+        drafted = len(result.proposal)
+        self.rounds[result.next_token_kind, way_of(note), result.rung] += 1
+        self.generation_tokens += note.committed
+        seconds = note.seconds
+        self.round.observe(seconds)
+        if note.number > 1 and note.committed:
+            self.token.observe(seconds / note.committed, note.committed)
+        self.verify.observe(result.verify.forward)
+        self.verifier_queue.observe(result.verify.queue)
+        self.verifier_network.observe(max(0.0, result.verify.round_trip - result.verify.total))
+        self.idle.observe(note.verifier_idle)
+        self.switched_off += result.switched_off
+        if result.hit is not None:
+            if result.hit:
+                self.hits += 1
+            else:
+                self.misses += 1
+        if result.asked:
+            self.wait.observe(result.waited)
+        for timing in result.drafted:
+            self.draft.observe(timing.forward)
+            self.draft_queue.observe(timing.queue)
+            self.draft_network.observe(max(0.0, timing.round_trip - timing.total))
+        if drafted:
+            self.draft_lengths[drafted] += 1
+            self.accepted_lengths[result.accepted_count] += 1
+            share = window.add(drafted, result.accepted_count)
+            if share is not None:
+                self.window.observe(share)
+
+    def add_turn(self, ended: TurnEnded, reason: str) -> None:
+        """A turn has ended; ``reason`` is why it could not go on, empty if that is not so."""
+        statistics = ended.statistics
+        if reason:
+            self.failed[reason] += 1
+        else:
+            self.finished[ended.finish_reason.value] += 1
+        self.turn.observe(statistics.total)
+        if statistics.round_count:
+            self.first_token.observe(statistics.time_to_first_token)
+            self.prompt_tokens += ended.prompt_token_count
+            self.cached_tokens += ended.cached_token_count

@@ -1,0 +1,91 @@
+"""The door of this room: what a turn tells goes to its trace, the totals, the ring and the log."""
+
+from __future__ import annotations
+
+import os
+
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext
+
+from orchestrator.rounds.note import RoundNote
+from orchestrator.sessions.turn_record import TurnEnded
+from orchestrator.sessions.turn_watch import TurnBegun
+from orchestrator.watching.budget import SpanBudget
+from orchestrator.watching.ring import TurnNote, TurnRing
+from orchestrator.watching.totals import Totals
+from orchestrator.watching.turn_log import log_turn
+from orchestrator.watching.turn_trace import SPANS_A_SECOND, Detail, TurnTrace, write_refused
+from slipstream.errors import SlipstreamError
+
+_BURST_SECONDS = 2.0
+_CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+class Watching:
+    """Looks at all turns of this process."""
+
+    def __init__(self, detail: Detail = Detail.FULL) -> None:
+        """Text is traced only if the environment variable that OpenTelemetry has for it says true."""
+        self.totals = Totals()
+        self.ring = TurnRing()
+        self.detail = detail
+        self.shows_text = os.environ.get(_CAPTURE, "").strip().lower() == "true"
+        self.budget = SpanBudget(SPANS_A_SECOND[detail], SPANS_A_SECOND[detail] * _BURST_SECONDS)
+
+    def begin_turn(self, begun: TurnBegun) -> WatchedTurn:
+        """A turn begins."""
+        return WatchedTurn(self, begun)
+
+    def refused(self, error: Exception, model_name: str, parent: Context, session_id: str) -> None:
+        """A message or a generation was refused."""
+        self.totals.rejected[reason_of(error)] += 1
+        if model_name:
+            write_refused(model_name, parent, session_id, error)
+
+    def session_expired(self) -> None:
+        """One was idle for too long."""
+        self.totals.expired += 1
+
+
+class WatchedTurn:
+    """One turn."""
+
+    def __init__(self, watching: Watching, begun: TurnBegun) -> None:
+        self._watching = watching
+        self._trace = TurnTrace(begun, watching.detail, watching.budget, shows_text=watching.shows_text)
+        context = self._trace.context
+        trace_id = f"{context.trace_id:032x}" if context.is_valid and context.trace_flags.sampled else ""
+        self._note = TurnNote(begun.session_id, begun.turn, trace_id=trace_id)
+        self._answered = self._note.began
+        self._window = begun.window
+        watching.ring.begin(self._note)
+
+    @property
+    def trace_context(self) -> SpanContext:
+        """To link to."""
+        return self._trace.context
+
+    def begin_round(self, number: int, base_length: int) -> RoundNote:
+        """The note of the turn's next round."""
+        return RoundNote(number, base_length, self._answered, self._trace.round_prefix())
+
+    def round_ended(self, note: RoundNote) -> None:
+        """However it ended."""
+        self._answered = note.ended
+        self._watching.totals.add_round(note, self._window)
+        self._note.rounds.add(note)
+
+    def ended(self, ended: TurnEnded, text: str) -> None:
+        """Nothing follows."""
+        note, watching = self._note, self._watching
+        note.ended = ended
+        reason = "" if ended.error is None else reason_of(ended.error)
+        watching.totals.folded += self._trace.end(ended, text, note.rounds)
+        watching.totals.add_turn(ended, reason)
+        watching.ring.end(note)
+        log_turn(note.session_id, note.turn, note.trace_id, ended, reason)
+
+
+def reason_of(error: BaseException) -> str:
+    """As clients get it; the class's name where there is none."""
+    return error.reason if isinstance(error, SlipstreamError) else type(error).__qualname__

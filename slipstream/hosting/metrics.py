@@ -1,0 +1,54 @@
+"""What a model service's metrics say just now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from slipstream.engine.host import EngineHost
+from slipstream.hosting.model_service import ModelService
+from slipstream.telemetry import instruments
+from slipstream.telemetry.metrics import Reading, reading
+from slipstream.version import VERSION
+
+
+def readings(service_name: str, host: EngineHost[Any], service: ModelService) -> Iterator[Reading]:
+    """From any thread: nothing is computed for them before they are asked for."""
+    load, watch, info = host.load, service.watch, service.info
+    usable = max(1, load.page_count)
+    yield reading(
+        instruments.INFO,
+        {
+            (
+                service_name,
+                VERSION,
+                info.name,
+                info.weights_fingerprint,
+                info.tokenizer_fingerprint,
+                info.device,
+                info.dtype,
+                str(info.sampling_version),
+            ): 1
+        },
+    )
+    yield reading(instruments.REQUESTS_RUNNING, load.running_count)
+    yield reading(instruments.REQUESTS_WAITING, load.waiting_count)
+    yield reading(instruments.SEQUENCES, load.sequence_count)
+    yield reading(instruments.KV_USAGE, load.held_page_count / usable)
+    yield reading(
+        instruments.KV_PAGES,
+        {
+            ("held",): load.held_page_count,
+            ("cached",): load.cached_page_count,
+            ("free",): load.free_page_count,
+        },
+    )
+    yield reading(instruments.STEPS, load.step_count)
+    yield reading(instruments.PREEMPTIONS, load.preempted_count)
+    yield reading(instruments.STEP_TOKENS, watch.step_tokens)
+    yield reading(instruments.STEP_ITEMS, watch.step_items)
+    yield reading(instruments.STEP_TIME, watch.step_time)
+    yield reading(instruments.ITEM_QUEUE_TIME, watch.queue)
+    yield reading(instruments.ITEMS, {(outcome,): count for outcome, count in dict(watch.items).items()})
+    yield reading(instruments.PREFIX_CACHE_QUERIES, watch.prefix_queries)
+    yield reading(instruments.PREFIX_CACHE_HITS, watch.prefix_hits)

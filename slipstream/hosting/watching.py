@@ -1,0 +1,107 @@
+"""What a model service shows of its items and steps: spans, and totals for metrics."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from opentelemetry.trace import Link, SpanContext, SpanKind
+
+from slipstream.engine.job import Job
+from slipstream.engine.prompts import ROUND_TAIL
+from slipstream.engine.step_note import StepNote
+from slipstream.errors import SlipstreamError
+from slipstream.telemetry import instruments, names
+from slipstream.telemetry.metrics import Distribution
+from slipstream.telemetry.tracing import AttributeValue, root_span, server_span_below, span_of, write_span
+from slipstream.wire.v1 import draft_pb2, verifier_pb2
+
+_MOST_LINKS = 16
+"""From an item to its steps: a long prompt, or a draft's, has many."""
+
+
+class ServiceWatch:
+    """Of one process. What it counts may be read from any thread."""
+
+    def __init__(self) -> None:
+        self.items: Counter[str] = Counter()
+        self.queue = Distribution(instruments.ITEM_QUEUE_TIME.bounds)
+        self.step_tokens = Distribution(instruments.STEP_TOKENS.bounds)
+        self.step_items = Distribution(instruments.STEP_ITEMS.bounds)
+        self.step_time = Distribution(instruments.STEP_TIME.bounds)
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self._epoch_ns = time.time_ns() - time.monotonic_ns()
+
+    def stepped(self, note: StepNote) -> None:
+        """A step has ended; called on the model thread."""
+        self.step_tokens.observe(note.token_count, note.step_count)
+        self.step_items.observe(note.item_count, note.step_count)
+        self.step_time.observe(note.seconds / note.step_count, note.step_count)
+
+    def refused(self, error: Exception) -> None:
+        """An item has failed."""
+        self.items[error.reason if isinstance(error, SlipstreamError) else type(error).__qualname__] += 1
+
+    def answered(
+        self,
+        name: str,
+        item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem,
+        job: Job,
+        attributes: Mapping[str, AttributeValue],
+    ) -> None:
+        """An item has its answer: a span of this ``name`` below what it says, with ``attributes`` of its own and those that
+        every item has, linked to its steps."""
+        timing = job.timing
+        self.items["ok"] += 1
+        self.queue.observe(timing.queue)
+        if len(item.tail) > ROUND_TAIL:
+            self.prefix_queries += len(item.tail)
+            self.prefix_hits += len(item.tail) - job.prefilled_count
+        contexts = server_span_below(item.traceparent, name)
+        if contexts is None:
+            return
+        write_span(
+            name,
+            *contexts,
+            timing.arrived_unix_ns,
+            timing.arrived_unix_ns + int(timing.total * 1e9),
+            {
+                names.HANDLE: item.handle,
+                names.ROUND_NUMBER: item.round,
+                names.BASE_LENGTH: item.base_length,
+                names.TAIL_LENGTH: len(item.tail),
+                **attributes,
+                names.QUEUE_MS: timing.queue * 1e3,
+                names.FORWARD_MS: timing.forward * 1e3,
+                names.PREFILL_MS: timing.prefill * 1e3,
+                names.STEP_COUNT: timing.forward_count,
+                names.STEP_TOKEN_COUNT: timing.step_token_count,
+            },
+            kind=SpanKind.SERVER,
+            links=[Link(self._step_span(step)) for step in timing.steps[:_MOST_LINKS]],
+        )
+
+    def _step_span(self, step: StepNote) -> SpanContext:
+        """A step is a trace of its own, for it is many rounds': it links to what asked for them. Written when the first of
+        them is answered."""
+        if isinstance(step.shown, SpanContext):
+            return step.shown
+        context = root_span()
+        step.shown = context
+        started = self._epoch_ns + int(step.started * 1e9)
+        write_span(
+            names.STEP,
+            context,
+            None,
+            started,
+            started + int(step.seconds * 1e9),
+            {
+                names.STEP_TOKEN_COUNT: step.token_count,
+                names.STEP_ITEM_COUNT: step.item_count,
+                names.STEP_COUNT: step.step_count,
+            },
+            links=[Link(asker) for label in step.labels if (asker := span_of(label)).is_valid],
+        )
+        return context

@@ -1,0 +1,250 @@
+"""Every metric, once: its name, kind, unit, labels, and what it says. docs/metrics.md shows the same, and a test holds them
+together.
+
+Names end as vLLM's do where vLLM has the like, for dashboards already read those. Every name begins with ``slipstream_``; a
+counter's ends in ``_total`` where Prometheus reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What can be done with a metric's values."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One metric. ``bounds`` are a histogram's upper bounds, in its unit."""
+
+    name: str
+    kind: Kind
+    unit: str
+    text: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+    @property
+    def exposed_name(self) -> str:
+        """As Prometheus reads it."""
+        return f"slipstream_{self.name}" + ("_total" if self.kind is Kind.COUNTER else "")
+
+
+def _counter(name: str, unit: str, text: str, *labels: str) -> Instrument:
+    return Instrument(name, Kind.COUNTER, unit, text, labels)
+
+
+def _gauge(name: str, unit: str, text: str, *labels: str) -> Instrument:
+    return Instrument(name, Kind.GAUGE, unit, text, labels)
+
+
+def _histogram(name: str, unit: str, text: str, bounds: tuple[float, ...], *labels: str) -> Instrument:
+    return Instrument(name, Kind.HISTOGRAM, unit, text, labels, bounds)
+
+
+_STEPS = (
+    0.0005,
+    0.001,
+    0.002,
+    0.003,
+    0.005,
+    0.0075,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+)
+"""Seconds of what a round is made of."""
+
+_WAITS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Seconds that a person waits."""
+
+_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+_COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
+
+# --- the orchestrator's
+
+DRAFTS = _counter("spec_decode_num_drafts", "rounds", "Rounds that verified a proposal.")
+DRAFT_TOKENS = _counter("spec_decode_num_draft_tokens", "tokens", "Draft tokens verified.")
+ACCEPTED_TOKENS = _counter("spec_decode_num_accepted_tokens", "tokens", "Draft tokens accepted.")
+DRAFT_TOKENS_PER_POS = _counter(
+    "spec_decode_num_draft_tokens_per_pos",
+    "tokens",
+    "Draft tokens verified, by place in the proposal, 0 the first.",
+    "position",
+)
+ACCEPTED_TOKENS_PER_POS = _counter(
+    "spec_decode_num_accepted_tokens_per_pos", "tokens", "Draft tokens accepted, by place in the proposal.", "position"
+)
+ROUNDS = _counter(
+    "rounds",
+    "rounds",
+    "Rounds by how they ended (recovered, bonus, plain, failed, cancelled), what the draft did meanwhile (none, wait, "
+    "enumerate, run_ahead) and the rung of the ladder that the proposal came from (draft, ngram, plain).",
+    "outcome",
+    "way",
+    "rung",
+)
+BRANCH_HITS = _counter("branch_hits", "rounds", "Rounds for whose beginning the draft had prepared.")
+BRANCH_MISSES = _counter("branch_misses", "rounds", "Rounds for whose beginning it was asked to prepare and had not.")
+PROMPT_TOKENS = _counter("prompt_tokens", "tokens", "Prompt tokens of turns that have a token.")
+GENERATION_TOKENS = _counter("generation_tokens", "tokens", "Tokens that rounds brought.")
+PREFIX_CACHE_QUERIES = _counter("prefix_cache_queries", "tokens", "Prompt tokens looked up in the verifiers' caches.")
+PREFIX_CACHE_HITS = _counter("prefix_cache_hits", "tokens", "Prompt tokens found there.")
+REQUESTS_SUCCEEDED = _counter("request_success", "turns", "Turns that ended, by why.", "finished_reason")
+REQUESTS_FAILED = _counter(
+    "request_failure", "turns", "Turns that could not go on, by the reason clients get.", "reason"
+)
+REQUESTS_REJECTED = _counter(
+    "requests_rejected", "requests", "Messages and generations refused, by the reason.", "reason"
+)
+DRAFT_FALLBACKS = _counter(
+    "draft_fallbacks", "requests", "Requests that the draft failed, by why: the turn went on without.", "reason"
+)
+DRAFT_RECOVERIES = _counter("draft_recoveries", "events", "Times that the draft answered again after it had failed.")
+VERIFY_RETRIES = _counter("verify_retries", "requests", "Verifications asked for again, by why.", "reason")
+VERIFIER_FAILOVERS = _counter("verifier_failovers", "sessions", "Sessions that moved to another verifier.")
+SPECULATION_SWITCHED_OFF = _counter(
+    "speculation_switched_off", "events", "Times that a session stopped drafting for it did not pay."
+)
+RECONNECTS = _counter("peer_reconnects", "streams", "Streams to a peer opened after its first.", "peer", "address")
+SESSIONS_EXPIRED = _counter("sessions_expired", "sessions", "Sessions that were idle for too long.")
+SPANS_FOLDED = _counter("rounds_not_traced", "rounds", "Rounds of traced turns that have no span of their own.")
+
+REQUESTS_RUNNING = _gauge("num_requests_running", "requests", "Turns (a model service: items) in work.")
+REQUESTS_WAITING = _gauge(
+    "num_requests_waiting",
+    "requests",
+    "Messages that wait for their chat's turn (a model service: items for their first forward).",
+)
+SESSIONS = _gauge("num_sessions", "sessions", "Sessions kept.")
+SESSIONS_NOT_DRAFTING = _gauge(
+    "num_sessions_speculation_off", "sessions", "Sessions with a turn running that left the draft alone."
+)
+PEER_REACHABLE = _gauge("peer_reachable", "1", "Whether a peer says that it serves.", "peer", "address")
+INFO = _gauge(
+    "info",
+    "1",
+    "Always 1: what runs here. Fingerprints are those of GetServerInfo.",
+    "service",
+    "version",
+    "model",
+    "weights_fingerprint",
+    "tokenizer_fingerprint",
+    "device",
+    "dtype",
+    "sampling_version",
+)
+
+TIME_TO_FIRST_TOKEN = _histogram(
+    "time_to_first_token_seconds", "s", "From a turn's beginning to its first token.", _WAITS
+)
+INTER_TOKEN_LATENCY = _histogram(
+    "inter_token_latency_seconds",
+    "s",
+    "Of each token after a turn's first round: its round's time over its tokens.",
+    _STEPS,
+)
+E2E_LATENCY = _histogram("e2e_request_latency_seconds", "s", "From a turn's beginning to its end.", _WAITS)
+ROUND_TIME = _histogram("round_seconds", "s", "A round, from its plan to its answer.", _STEPS)
+VERIFY_TIME = _histogram("verify_seconds", "s", "A verification's forwards, on the verifier's clock.", _STEPS)
+DRAFT_TIME = _histogram("draft_seconds", "s", "A draft request's forwards, on the draft's clock.", _STEPS)
+DRAFT_WAIT = _histogram("draft_wait_seconds", "s", "How long a round waited for its proposal.", _STEPS)
+QUEUE_TIME = _histogram("queue_seconds", "s", "From an item's arrival at a peer to its first forward.", _STEPS, "peer")
+NETWORK_TIME = _histogram(
+    "network_seconds", "s", "What a request took beyond the peer's own account of it.", _STEPS, "peer"
+)
+VERIFIER_IDLE = _histogram(
+    "verifier_idle_seconds",
+    "s",
+    "How long the verifier had nothing to do for a round's session: from its last answer's leaving.",
+    _STEPS,
+)
+WINDOW_ACCEPTANCE = _histogram(
+    "window_acceptance_ratio", "1", "Each round: the session's acceptance over its last 200 draft tokens.", _SHARES
+)
+
+# --- a model service's
+
+SEQUENCES = _gauge("num_sequences", "sequences", "Open handles, each under a lease.")
+KV_USAGE = _gauge("kv_cache_usage_perc", "1", "Share of the KV pages that open sequences hold, from 0 to 1.")
+KV_PAGES = _gauge("kv_pages", "pages", "KV pages: held by open sequences, cached for prefix reuse, free.", "state")
+STEPS = _counter("engine_steps", "steps", "Forwards.")
+STEP_TOKENS = _histogram("step_tokens", "tokens", "Rows of a forward, over all sequences.", _COUNTS)
+STEP_ITEMS = _histogram("step_items", "items", "Items that took part in a forward.", _COUNTS)
+STEP_TIME = _histogram("step_seconds", "s", "A forward, choosing included.", _STEPS)
+ITEM_QUEUE_TIME = _histogram("item_queue_seconds", "s", "From an item's arrival to its first forward.", _STEPS)
+ITEMS = _counter("items", "items", "Items answered, by how: ok, or the reason of the error.", "outcome")
+PREEMPTIONS = _counter(
+    "num_preemptions", "sequences", "Idle sequences whose pages were taken for others: they are computed again."
+)
+
+SHARED_BY_ALL = (INFO, REQUESTS_RUNNING, REQUESTS_WAITING, PREFIX_CACHE_QUERIES, PREFIX_CACHE_HITS)
+
+OF_THE_ORCHESTRATOR = (
+    *SHARED_BY_ALL,
+    DRAFTS,
+    DRAFT_TOKENS,
+    ACCEPTED_TOKENS,
+    DRAFT_TOKENS_PER_POS,
+    ACCEPTED_TOKENS_PER_POS,
+    ROUNDS,
+    BRANCH_HITS,
+    BRANCH_MISSES,
+    PROMPT_TOKENS,
+    GENERATION_TOKENS,
+    REQUESTS_SUCCEEDED,
+    REQUESTS_FAILED,
+    REQUESTS_REJECTED,
+    DRAFT_FALLBACKS,
+    DRAFT_RECOVERIES,
+    VERIFY_RETRIES,
+    VERIFIER_FAILOVERS,
+    SPECULATION_SWITCHED_OFF,
+    RECONNECTS,
+    SESSIONS_EXPIRED,
+    SPANS_FOLDED,
+    SESSIONS,
+    SESSIONS_NOT_DRAFTING,
+    PEER_REACHABLE,
+    TIME_TO_FIRST_TOKEN,
+    INTER_TOKEN_LATENCY,
+    E2E_LATENCY,
+    ROUND_TIME,
+    VERIFY_TIME,
+    DRAFT_TIME,
+    DRAFT_WAIT,
+    QUEUE_TIME,
+    NETWORK_TIME,
+    VERIFIER_IDLE,
+    WINDOW_ACCEPTANCE,
+)
+
+OF_A_MODEL_SERVICE = (
+    *SHARED_BY_ALL,
+    SEQUENCES,
+    KV_USAGE,
+    KV_PAGES,
+    STEPS,
+    STEP_TOKENS,
+    STEP_ITEMS,
+    STEP_TIME,
+    ITEM_QUEUE_TIME,
+    ITEMS,
+    PREEMPTIONS,
+)

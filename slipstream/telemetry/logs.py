@@ -1,0 +1,27 @@
+"""Log lines: for people as text, for machines as JSON with whatever a line knows of its session, turn and trace."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from pythonjsonlogger.json import JsonFormatter
+
+LogFormat = Literal["text", "json"]
+
+
+def configure_logging(name: str, level: str, log_format: LogFormat) -> None:
+    """Of a whole process, called ``name``."""
+    handler = logging.StreamHandler()
+    if log_format == "json":
+        handler.setFormatter(
+            JsonFormatter(
+                "%(levelname)s %(name)s %(message)s",
+                rename_fields={"levelname": "level", "name": "logger"},
+                static_fields={"service": name},
+                timestamp=True,
+            )
+        )
+    else:
+        handler.setFormatter(logging.Formatter(f"%(asctime)s {name} %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=level, handlers=[handler])
