@@ -24,7 +24,7 @@ up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier
 test: $(VENV)/dev ## run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --max-worker-restart 0
 
-check: $(VENV)/dev ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking
+check: $(VENV)/dev $(VENV)/deploy/ready ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -32,6 +32,9 @@ check: $(VENV)/dev ## ruff, mypy --strict, import-linter, stub diff, buf lint, b
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py --check
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against tools/contract.binpb
+	$(BIN)/python tools/make_dashboard.py --check
+	$(BIN)/python tools/make_metrics_page.py --check
+	$(BIN)/python tools/check_deploy.py
 
 freeze: check ## take what the public contract has grown by into what `check` compares with
 	$(BIN)/buf build --path protos/slipstream/v1 -o tools/contract.binpb
@@ -68,6 +71,12 @@ $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Slipstream and its test tools into $(VENV): a few minutes"
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/runtime
+
+$(VENV)/deploy/ready: $(VENV)/bin/python deploy/requirements.txt
+	@echo "installing what deploy/ is checked with: a minute"
+	$(BIN)/python -m venv $(VENV)/deploy
+	$(VENV)/deploy/bin/python -m pip install --disable-pip-version-check --quiet --requirement deploy/requirements.txt
+	@touch $@
 
 $(VENV)/bench: $(VENV)/dev
 	@echo "installing what the benchmarks compare with"

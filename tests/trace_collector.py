@@ -66,8 +66,9 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 
 @contextmanager
-def collecting() -> Iterator[tuple[Collector, dict[str, str]]]:
-    """A collector that listens, and the environment of those who shall export to it."""
+def collecting(delay_ms: int | None = 200) -> Iterator[tuple[Collector, dict[str, str]]]:
+    """A collector that listens, and the environment of those who shall export to it, ``delay_ms`` after each span; None leaves
+    that to them."""
     server = grpc.server(futures.ThreadPoolExecutor(2))
     collector = Collector()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
@@ -75,6 +76,7 @@ def collecting() -> Iterator[tuple[Collector, dict[str, str]]]:
     server.add_insecure_port(address)
     server.start()
     try:
-        yield collector, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{address}", "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        delay = {} if delay_ms is None else {"OTEL_BSP_SCHEDULE_DELAY": str(delay_ms)}
+        yield collector, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{address}", **delay}
     finally:
         server.stop(0)

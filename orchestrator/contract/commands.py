@@ -140,6 +140,17 @@ def _messages(conversation: orchestrator_pb2.MessageList) -> tuple[Message, ...]
     return tuple(messages)
 
 
+_MOST_TRACED_TURNS = 64
+
+
+def turn_count_of(request: orchestrator_pb2.GetTurnTracesRequest) -> int:
+    """How many turns are asked for. InvalidFieldsError."""
+    if not 0 <= request.turn_count <= _MOST_TRACED_TURNS:
+        what = f"must be from 0 to {_MOST_TRACED_TURNS}, but is {request.turn_count}"
+        raise InvalidFieldsError([FieldViolation("turn_count", what)])
+    return request.turn_count or 1
+
+
 def page_size_of(request: orchestrator_pb2.ListSessionsRequest) -> int:
     """How many sessions a page is to have."""
     size = request.page_size or _DEFAULT_PAGE_SIZE

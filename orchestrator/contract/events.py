@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.contract.commands import ROLES
 from orchestrator.contract.fields import timestamp
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.rounds.result import Origin
 from orchestrator.sessions.chat import ChatEvent, CommandFailed, SessionOpened, TurnHappened
 from orchestrator.sessions.session import FinishReason
 from orchestrator.sessions.statistics import TurnStatistics
@@ -18,6 +19,7 @@ from slipstream.rpc.wire import duration
 from slipstream.v1 import orchestrator_pb2, session_pb2, turn_pb2
 
 _FINISH_REASONS = {reason: turn_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
+_ORIGINS = {origin: turn_pb2.TokenOrigin.Value(f"TOKEN_ORIGIN_{origin.name}") for origin in Origin}
 _ROLE_VALUES = {name: value for value, name in ROLES.items()}
 
 
@@ -36,6 +38,8 @@ def turn_event(turn: int, event: TurnEvent) -> turn_pb2.TurnEvent:
             text=event.text,
             token_ids=event.token_ids,
             token_offset=event.token_offset,
+            token_origins=[_ORIGINS[origin] for origin in event.origins],
+            token_text_byte_counts=event.text_byte_counts,
             logprobs=map(logprobs_message, event.logprobs),
             prompt_logprobs=map(logprobs_message, event.prompt_logprobs),
         )
@@ -142,6 +146,25 @@ def _speculation(statistics: TurnStatistics) -> turn_pb2.SpeculationStatistics:
         ngram_token_count=statistics.ngram_token_count,
         ngram_accepted_token_count=statistics.ngram_accepted_token_count,
         switched_off_count=statistics.switched_off_count,
+        speculative_decoding=_speculative_decoding(statistics),
+    )
+
+
+def _speculative_decoding(statistics: TurnStatistics) -> turn_pb2.SpeculativeDecoding:
+    rounds, drafted, accepted = (
+        statistics.draft_count,
+        statistics.draft_token_count,
+        statistics.accepted_token_count,
+    )
+    lengths = statistics.accepted_lengths
+    return turn_pb2.SpeculativeDecoding(
+        mean_acceptance_length=1 + accepted / rounds if rounds else 0,
+        draft_acceptance_rate=accepted / drafted if drafted else 0,
+        acceptance_histogram=[lengths[length] for length in range(max(lengths, default=-1) + 1)],
+        num_spec_steps=rounds,
+        num_accepted_draft_tokens=accepted,
+        num_draft_tokens=drafted,
+        num_spec_tokens=max(statistics.draft_lengths, default=0),
     )
 
 

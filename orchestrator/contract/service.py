@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from opentelemetry.context import Context as TraceContext
@@ -17,13 +17,18 @@ from orchestrator.contract.commands import (
     page_size_of,
     page_token,
     session_of,
+    turn_count_of,
 )
 from orchestrator.contract.events import chat_response, message_message, model_message, session_message, turn_event
 from orchestrator.contract.settings import settings_message, speculation_message
+from orchestrator.contract.status import status_message
+from orchestrator.contract.traces import turn_trace_message
+from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.chat import ChatStream
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.turn_record import TurnReader, read_all
+from orchestrator.watching.watching import Watching
 from slipstream.rpc.status import abort
 from slipstream.telemetry.tracing import context_of_metadata
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, turn_pb2
@@ -43,13 +48,26 @@ async def _refusals(context: Context) -> AsyncIterator[None]:
         await abort(context, error)
 
 
+class PeersView(Protocol):
+    """The verifiers and the draft, as a client may see them."""
+
+    @property
+    def reachable(self) -> tuple[bool, bool]:
+        """Whether a verifier, and whether the draft, can be reached just now."""
+
+    async def statuses(self) -> list[PeerStatus]:
+        """How each is."""
+
+
 class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     """What clients talk to."""
 
-    def __init__(self, sessions: Sessions, reachable: Callable[[], tuple[bool, bool]]) -> None:
-        """``reachable`` says whether a verifier and whether the draft can be reached."""
+    def __init__(self, sessions: Sessions, watching: Watching, peers: PeersView, number: int = 0) -> None:
+        """``number`` is that of this process, if there are several."""
         self._sessions = sessions
-        self._reachable = reachable
+        self._watching = watching
+        self._peers = peers
+        self._number = number
 
     async def Generate(
         self, request: orchestrator_pb2.GenerateRequest, context: Context
@@ -148,7 +166,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             pair = self._sessions.pair
             limits, draft = pair.limits, pair.draft.info if pair.draft is not None else None
             default = limits.default_draft_length
-            verifier_reachable, draft_reachable = self._reachable()
+            verifier_reachable, draft_reachable = self._peers.reachable
             return orchestrator_pb2.GetServerInfoResponse(
                 version=VERSION,
                 target=model_message(pair.target),
@@ -159,6 +177,24 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
                 verifier_reachable=verifier_reachable,
                 draft_reachable=draft_reachable,
             )
+
+    async def GetTurnTraces(
+        self, request: orchestrator_pb2.GetTurnTracesRequest, context: Context
+    ) -> orchestrator_pb2.GetTurnTracesResponse:
+        async with _refusals(context):
+            most = turn_count_of(request)
+            turns = self._watching.ring.of(request.session_id, most)
+            if not turns:
+                self._sessions.get(request.session_id)  # there may be no such session
+            return orchestrator_pb2.GetTurnTracesResponse(turns=map(turn_trace_message, turns))
+
+    async def GetStatus(
+        self, request: orchestrator_pb2.GetStatusRequest, context: Context
+    ) -> orchestrator_pb2.GetStatusResponse:
+        async with _refusals(context):
+            peers = await self._peers.statuses()
+            status = status_message(self._sessions, self._watching.totals, peers, self._number)
+            return orchestrator_pb2.GetStatusResponse(processes=[status])
 
     @contextmanager
     def _noting_refusals(self, parent: TraceContext, session_id: str = "") -> Iterator[None]:

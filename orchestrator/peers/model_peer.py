@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic
 
 import grpc
@@ -24,6 +25,7 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc, rule_pb2
 
 log = logging.getLogger(__name__)
 
+_STATUS_SECONDS = 1.0
 _SAY_FIRST_SECONDS, _SAY_AGAIN_SECONDS = 1.0, 5.0
 
 
@@ -32,6 +34,29 @@ class CorruptTokenizerError(SlipstreamError):
 
     code = Code.DATA_LOSS
     reason = "CORRUPT_TOKENIZER"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLoad:
+    """What a service says of its load."""
+
+    running_count: int
+    waiting_count: int
+    sequence_count: int
+    page_count: int
+    held_page_count: int
+    cached_page_count: int
+    step_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """A service as it is now; no ``load`` if it has not answered in time."""
+
+    role: str
+    address: str
+    reachable: bool
+    load: PeerLoad | None
 
 
 class ModelPeer(Generic[ItemT, ResultT]):
@@ -91,6 +116,17 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self.info = info_of(response.model)
         log.info("the %s service at %s hosts %s", self.role, self.address, self.info.name)
         return self.info
+
+    async def status(self) -> PeerStatus:
+        """How it is, asked now."""
+        load = None
+        if self.reachable:
+            try:
+                answer = await self._model.GetLoad(model_pb2.GetLoadRequest(), timeout=_STATUS_SECONDS)
+                load = PeerLoad(**{name: getattr(answer.load, name) for name in PeerLoad.__dataclass_fields__})
+            except grpc.aio.AioRpcError:
+                log.debug("the %s service at %s does not say how busy it is", self.role, self.address)
+        return PeerStatus(self.role, self.address, self.reachable, load)
 
     async def fetch_tokenizer(self) -> dict[str, bytes]:
         """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256 does not fit."""

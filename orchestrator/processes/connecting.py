@@ -7,6 +7,7 @@ import logging
 
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.processes.learnt import LearntFile
@@ -46,6 +47,13 @@ class Peers:
     def reachable(self) -> tuple[bool, bool]:
         """Whether a verifier, and whether the draft, can be reached just now."""
         return self.verifiers.reachable, self.draft is not None and self.draft.reachable
+
+    async def statuses(self) -> list[PeerStatus]:
+        """How each of them is, asked now."""
+        known: list[VerifierPeer | DraftPeer] = [*self.verifiers.peers]
+        if self.draft is not None:
+            known.append(self.draft)
+        return list(await asyncio.gather(*(peer.status() for peer in known)))
 
     async def connect(self, tasks: asyncio.TaskGroup) -> Pair:
         """Wait for a verifier, and a little for the draft. Says what it waits for. ``tasks`` wait for the others."""

@@ -68,11 +68,11 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         address = metrics_address(settings.metrics_address, 0 if place is None else place.number)
         stack.enter_context(Exposition("orchestrator", address, partial(readings, sessions, peers, watching)))
         await stack.enter_async_context(sessions)
-        service = OrchestratorService(sessions, lambda: peers.reachable)
+        service = OrchestratorService(sessions, watching, peers)
         if place is not None:
             siblings = Siblings(place)
             stack.push_async_callback(siblings.close)
-            service = SiblingService(sessions, lambda: peers.reachable, siblings)
+            service = SiblingService(sessions, watching, peers, siblings)
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
         if place is None:
             await _listen(server)

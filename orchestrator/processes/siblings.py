@@ -14,11 +14,12 @@ import grpc
 from grpc_status import rpc_status
 
 from orchestrator.contract.commands import page_size_of, page_token
-from orchestrator.contract.service import Context, OrchestratorService
+from orchestrator.contract.service import Context, OrchestratorService, PeersView
 from orchestrator.errors import NotReadyError
 from orchestrator.processes.claims import Claims
 from orchestrator.processes.place import Place
 from orchestrator.sessions.sessions import Sessions
+from orchestrator.watching.watching import Watching
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.status import abort, abort_as
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, session_pb2
@@ -66,8 +67,8 @@ class Siblings:
 class SiblingService(OrchestratorService):
     """An OrchestratorService that knows only a share of the sessions, and who knows the others."""
 
-    def __init__(self, sessions: Sessions, reachable: Callable[[], tuple[bool, bool]], siblings: Siblings) -> None:
-        super().__init__(sessions, reachable)
+    def __init__(self, sessions: Sessions, watching: Watching, peers: PeersView, siblings: Siblings) -> None:
+        super().__init__(sessions, watching, peers, siblings.place.number)
         self._siblings = siblings
 
     async def Generate(
@@ -141,16 +142,36 @@ class SiblingService(OrchestratorService):
         self, request: orchestrator_pb2.ListSessionsRequest, context: Context
     ) -> orchestrator_pb2.ListSessionsResponse:
         own = await super().ListSessions(request, context)
-        if context.peer().startswith("unix:"):  # a sibling asks
-            return own
-        pages = [own]
+        pages = [own, *await self._of_others("ListSessions", request, context)]
+        return own if len(pages) == 1 else _merged(pages, page_size_of(request))
+
+    async def GetTurnTraces(
+        self, request: orchestrator_pb2.GetTurnTracesRequest, context: Context
+    ) -> orchestrator_pb2.GetTurnTracesResponse:
+        keeper = self._siblings.keeper_of(request.session_id)
+        if keeper is None:
+            return await super().GetTurnTraces(request, context)
+        return await _answer(keeper.GetTurnTraces(request, **_passed_on(context)), context)
+
+    async def GetStatus(
+        self, request: orchestrator_pb2.GetStatusRequest, context: Context
+    ) -> orchestrator_pb2.GetStatusResponse:
+        answers = [await super().GetStatus(request, context), *await self._of_others("GetStatus", request, context)]
+        processes = [process for answer in answers for process in answer.processes]
+        return orchestrator_pb2.GetStatusResponse(processes=sorted(processes, key=lambda process: process.number))
+
+    async def _of_others(self, name: str, request: Any, context: Context) -> list[Any]:
+        """What the other processes answer; nothing if it is one of them that asks, or of one that is being started."""
+        if context.peer().startswith("unix:"):
+            return []
+        answers = []
         for stub in self._siblings.stubs.values():
             try:
-                pages.append(await stub.ListSessions(request, **_passed_on(context)))
+                answers.append(await getattr(stub, name)(request, **_passed_on(context)))
             except grpc.aio.AioRpcError as error:
-                if not _is_away(error):  # one that is being started has no sessions
+                if not _is_away(error):
                     await abort_as(context, error)
-        return _merged(pages, page_size_of(request))
+        return answers
 
 
 def _merged(pages: list[orchestrator_pb2.ListSessionsResponse], size: int) -> orchestrator_pb2.ListSessionsResponse:

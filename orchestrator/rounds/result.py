@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.speculation.plan import Overlap
-from orchestrator.speculation.proposal import Proposal
+from orchestrator.speculation.proposal import Proposal, Source
 from slipstream.sampling.outcome import TokenLogprobs
+
+
+class Origin(Enum):
+    """How a token came about."""
+
+    DRAFT = "draft"
+    NGRAM = "ngram"
+    """Both proposed, and accepted."""
+    RECOVERED = "recovered"
+    BONUS = "bonus"
+    PLAIN = "plain"
+    """All three the target's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +56,18 @@ class RoundResult:
     @property
     def next_token_kind(self) -> str:
         """What the last token is: recovered after a rejection, bonus after a whole proposal, plain without one."""
+        return self._last_origin.value
+
+    @property
+    def _last_origin(self) -> Origin:
         drafted = len(self.proposal)
-        return "recovered" if self.accepted_count < drafted else "bonus" if drafted else "plain"
+        return Origin.RECOVERED if self.accepted_count < drafted else Origin.BONUS if drafted else Origin.PLAIN
+
+    @property
+    def origins(self) -> list[Origin]:
+        """Of each of ``tokens``."""
+        proposed = Origin.DRAFT if self.proposal.source is Source.DRAFT else Origin.NGRAM
+        return [proposed] * self.accepted_count + [self._last_origin]
 
     @property
     def rung(self) -> str:

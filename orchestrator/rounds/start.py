@@ -59,7 +59,12 @@ def start_round(parties: Parties, session: SessionRounds, terms: RoundTerms, roo
     plan = _plan(parties, session, terms, longest)
     session.drafting.speculation.planner.begin(plan)
     if plan.switches_off:
-        log.info("speculation does not pay for session %s: plain decoding, and a probe now and then", session.id)
+        told = {"session_id": session.id}
+        log.info(
+            "speculation does not pay for session %s: plain decoding, and a probe now and then", session.id, extra=told
+        )
+    elif plan.switches_on:
+        log.info("speculation pays again for session %s", session.id, extra={"session_id": session.id})
     return RoundStart(now, longest, home, plan, pair.regime(plan.way), home.regime(plan.way))
 
 

@@ -62,8 +62,8 @@ class Turn:
         self._own = own
         self._after = after
         self._on_ended = on_ended
-        self._begun = time.monotonic()
-        self._statistics = TurnStatistics()
+        self.begun = time.monotonic()
+        self.statistics = TurnStatistics()
         self._prefilled_count = 0
         self._ending: Ending | None = None
         self._inside = False
@@ -101,7 +101,7 @@ class Turn:
         self._end(error)
 
     async def _round(self) -> None:
-        number = self._statistics.round_count
+        number = self.statistics.round_count
         note = self._watch.begin_round(number + 1, len(self._session.tokens))
         terms = self._resolved.terms
         if terms.logprobs is not None and number:
@@ -117,25 +117,25 @@ class Turn:
         self._watch.round_ended(note)
 
     def _take(self, outcome: RoundResult, note: RoundNote) -> None:
-        if not self._statistics.round_count:
-            self._statistics.time_to_first_token = time.monotonic() - self._begun
+        if not self.statistics.round_count:
+            self.statistics.time_to_first_token = time.monotonic() - self.begun
             self._prefilled_count = outcome.prefilled_count
-        self._statistics.add(outcome)
+        self.statistics.add(outcome)
         commit = self._answer.commit(outcome.tokens)
         note.committed = len(commit.tokens)
-        self.record.add(commit, outcome.logprobs, outcome.prompt_logprobs)
+        self.record.add(commit, outcome.origins, outcome.logprobs, outcome.prompt_logprobs)
 
     def _end(self, error: Exception | None) -> None:
         answer, session = self._answer, self._session
         text = answer.cut_short()
         assert answer.finish_reason is not None
-        self._statistics.total = time.monotonic() - self._begun
+        self.statistics.total = time.monotonic() - self.begun
         ended = TurnEnded(
             answer.finish_reason,
             prompt_token_count=answer.prompt_length,
             cached_token_count=self._cached_count,
             generated_token_count=answer.generated_count,
-            statistics=self._statistics,
+            statistics=self.statistics,
             text=text,
             error=error,
         )
@@ -147,4 +147,4 @@ class Turn:
 
     @property
     def _cached_count(self) -> int:
-        return max(0, self._answer.prompt_length - self._prefilled_count) if self._statistics.round_count else 0
+        return max(0, self._answer.prompt_length - self._prefilled_count) if self.statistics.round_count else 0

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from orchestrator.rounds.result import Origin
 from orchestrator.sessions.session import Commit, FinishReason
 from orchestrator.sessions.statistics import TurnStatistics
 from slipstream.errors import FieldViolation, InvalidFieldsError
@@ -37,6 +38,9 @@ class TurnDelta:
     text: str
     token_ids: Sequence[int]
     token_offset: int
+    origins: Sequence[Origin] = ()
+    text_byte_counts: Sequence[int] = ()
+    """Bytes of UTF-8 in ``text`` that each token made certain."""
     logprobs: Sequence[TokenLogprobs] = ()
     prompt_logprobs: Sequence[TokenLogprobs] = ()
 
@@ -70,6 +74,7 @@ class TurnRecord:
         self.ended: TurnEnded | None = None
         self._tokens: list[int] = []
         self._texts: list[str] = []
+        self._origins: list[Origin] = []
         self._logprobs: list[TokenLogprobs] = []
         self._prompt_logprobs: Sequence[TokenLogprobs] = ()
         self._readers: set[asyncio.Event] = set()
@@ -85,10 +90,17 @@ class TurnRecord:
         scores = sum(1 + len(entry.top) for entry in (*self._logprobs[:1], *self._prompt_logprobs[:1]))
         return len(self._tokens) + scores * (len(self._logprobs) + len(self._prompt_logprobs))
 
-    def add(self, commit: Commit, logprobs: Sequence[TokenLogprobs], prompt_logprobs: Sequence[TokenLogprobs]) -> None:
-        """What a round committed."""
+    def add(
+        self,
+        commit: Commit,
+        origins: Sequence[Origin],
+        logprobs: Sequence[TokenLogprobs] = (),
+        prompt_logprobs: Sequence[TokenLogprobs] = (),
+    ) -> None:
+        """What a round committed; of ``origins`` and ``logprobs`` there may be more than tokens."""
         self._tokens += commit.tokens
         self._texts += commit.texts
+        self._origins += origins[: len(commit.tokens)]
         self._logprobs += logprobs[: len(commit.tokens)]
         self._prompt_logprobs = self._prompt_logprobs or prompt_logprobs
         self._wake()
@@ -103,10 +115,13 @@ class TurnRecord:
         end = min(len(self._tokens), position + _MOST_TOKENS)
         if end <= position:
             return None
+        texts = self._texts[position:end]
         return TurnDelta(
-            "".join(self._texts[position:end]),
+            "".join(texts),
             self._tokens[position:end],
             position,
+            self._origins[position:end],
+            [len(text) if text.isascii() else len(text.encode()) for text in texts],
             self._logprobs[position:end],
             () if position else self._prompt_logprobs,
         )

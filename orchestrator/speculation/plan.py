@@ -72,6 +72,8 @@ class RoundPlan:
     """Where the draft enumerates: ``rate`` once it has turned out whether what was prepared came true."""
     switches_off: bool = False
     """Whether this is the first plain round because speculation would cost."""
+    switches_on: bool = False
+    """Whether this is the first round that drafts again after that, and not only to see."""
     why: Why = Why.OFF
 
     @property

@@ -138,7 +138,8 @@ class Planner:
         if way is None:
             plan, self._rests = replace(plan, switches_off=not self._rests, why=Why.NOT_WORTH_IT), True
         else:
-            plan = replace(plan, why=Why.TRY if trying else Why.FORECAST)
+            why = Why.TRY if trying else Why.FORECAST
+            plan = replace(plan, switches_on=self._rests and not trying, why=why)
             self._rests = self._rests and trying
         self._keep(plan, trying)
         return plan
@@ -158,7 +159,7 @@ class Planner:
         return (way if drafts else None), self._switch.trying
 
     def _keep(self, plan: RoundPlan, trying: bool) -> None:
-        self._kept = replace(plan, switches_off=False)
+        self._kept = replace(plan, switches_off=False, switches_on=False)
         self._common, self._lessons = self._pair.common.way, self.acceptance.count
         if plan.way is None:
             self._kept_for = _KEPT_ROUNDS

@@ -109,7 +109,7 @@ class TurnTrace:
         if self._detail is Detail.TURN:
             return []
         each = 1 if self._detail is Detail.ROUND else 3  # those that are not live have no spans of the peers'
-        left = rounds.count - rounds.pinned_count
+        left = rounds.kept_count - rounds.pinned_count
         room = (MOST_SPANS - 1 - rounds.pinned_count * _SPANS_OF_A_LIVE_ROUND) // each
         taken = self._budget.take_up_to(each * min(left, room), least=each * min(left, _LEAST_ROUNDS))
         return rounds.best(taken // each)

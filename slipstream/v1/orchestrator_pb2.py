@@ -27,10 +27,12 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from slipstream.v1 import generation_pb2 as slipstream_dot_v1_dot_generation__pb2
 from slipstream.v1 import sampling_pb2 as slipstream_dot_v1_dot_sampling__pb2
 from slipstream.v1 import session_pb2 as slipstream_dot_v1_dot_session__pb2
+from slipstream.v1 import status_pb2 as slipstream_dot_v1_dot_status__pb2
+from slipstream.v1 import trace_pb2 as slipstream_dot_v1_dot_trace__pb2
 from slipstream.v1 import turn_pb2 as slipstream_dot_v1_dot_turn__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slipstream/v1/orchestrator.proto\x12\rslipstream.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x1eslipstream/v1/generation.proto\x1a\x1cslipstream/v1/sampling.proto\x1a\x1bslipstream/v1/session.proto\x1a\x18slipstream/v1/turn.proto\"7\n\x0bMessageList\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.slipstream.v1.Message\"\x1e\n\tTokenList\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xb9\x02\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1a.slipstream.v1.MessageListH\x00\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.slipstream.v1.TokenListH\x00\x12\x33\n\x08settings\x18\x04 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x14\n\x0c\x63hoice_count\x18\x05 \x01(\x05\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x1a\n\x12\x61\x66ter_token_counts\x18\x07 \x03(\x05\x12\x31\n\rtemplate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x08\n\x06prompt\"Q\n\x10GenerateResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\x05\"\xb2\x01\n\x14\x43reateSessionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x06system\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x31\n\rtemplate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_system\"@\n\x15\x43reateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\"\x9d\x01\n\x12SendMessageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x33\n\x08settings\x18\x04 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x19\n\x11\x61\x66ter_token_count\x18\x05 \x01(\x05\">\n\x13SendMessageResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\"O\n\x10WatchTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\x05\x12\x19\n\x11\x61\x66ter_token_count\x18\x03 \x01(\x05\"<\n\x11WatchTurnResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\"5\n\x11\x43\x61ncelTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\x05\"\x14\n\x12\x43\x61ncelTurnResponse\"\xb3\x01\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x18.slipstream.v1.StartChatH\x00\x12-\n\x07message\x18\x03 \x01(\x0b\x32\x1a.slipstream.v1.UserMessageH\x00\x12+\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x19.slipstream.v1.CancelTurnH\x00\x42\t\n\x07\x63ommand\"\xbb\x01\n\tStartChat\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06system\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x31\n\rtemplate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\r\n\x0b_session_idB\t\n\x07_system\"\x83\x01\n\x0bUserMessage\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\t\x12\x33\n\x08settings\x18\x02 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x19\n\x11\x61\x66ter_token_count\x18\x03 \x01(\x05\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\";\n\nCancelTurn\x12\x0e\n\x04turn\x18\x01 \x01(\x05H\x00\x12\x14\n\nrequest_id\x18\x02 \x01(\tH\x00\x42\x07\n\x05which\"\xd0\x01\n\x0c\x43hatResponse\x12.\n\x06opened\x18\x01 \x01(\x0b\x32\x1c.slipstream.v1.SessionOpenedH\x00\x12(\n\x04turn\x18\x02 \x01(\x0b\x32\x18.slipstream.v1.TurnEventH\x00\x12.\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x1c.slipstream.v1.CommandFailedH\x00\x12-\n\x07\x63losing\x18\x04 \x01(\x0b\x32\x1a.slipstream.v1.ChatClosingH\x00\x42\x07\n\x05\x65vent\"8\n\rSessionOpened\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\"F\n\rCommandFailed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"0\n\x0b\x43hatClosing\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x9c\x01\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\x12(\n\x08messages\x18\x02 \x03(\x0b\x32\x16.slipstream.v1.Message\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.slipstream.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"\x16\n\x14GetServerInfoRequest\"\x9c\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12$\n\x06target\x18\x02 \x01(\x0b\x32\x14.slipstream.v1.Model\x12#\n\x05\x64raft\x18\x03 \x01(\x0b\x32\x14.slipstream.v1.Model\x12\x37\n\x13\x64\x65\x66\x61ult_speculation\x18\x04 \x01(\x0b\x32\x1a.slipstream.v1.Speculation\x12\x18\n\x10max_draft_length\x18\x05 \x01(\x05\x12\x1f\n\x17\x64\x65\x66\x61ult_max_token_count\x18\x06 \x01(\x05\x12\x1a\n\x12verifier_reachable\x18\x07 \x01(\x08\x12\x17\n\x0f\x64raft_reachable\x18\x08 \x01(\x08\"\xc0\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x15\n\rend_token_ids\x18\x06 \x03(\x05\x12<\n\x11sampling_defaults\x18\x07 \x01(\x0b\x32!.slipstream.v1.SamplingParameters\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x18\n\x10max_draft_length\x18\n \x01(\x05\x12\x1b\n\x13weights_fingerprint\x18\x0b \x01(\t\x12\x18\n\x10sampling_version\x18\x0c \x01(\x05\x32\xe6\x06\n\x13OrchestratorService\x12M\n\x08Generate\x12\x1e.slipstream.v1.GenerateRequest\x1a\x1f.slipstream.v1.GenerateResponse0\x01\x12Z\n\rCreateSession\x12#.slipstream.v1.CreateSessionRequest\x1a$.slipstream.v1.CreateSessionResponse\x12V\n\x0bSendMessage\x12!.slipstream.v1.SendMessageRequest\x1a\".slipstream.v1.SendMessageResponse0\x01\x12P\n\tWatchTurn\x12\x1f.slipstream.v1.WatchTurnRequest\x1a .slipstream.v1.WatchTurnResponse0\x01\x12Q\n\nCancelTurn\x12 .slipstream.v1.CancelTurnRequest\x1a!.slipstream.v1.CancelTurnResponse\x12\x43\n\x04\x43hat\x12\x1a.slipstream.v1.ChatRequest\x1a\x1b.slipstream.v1.ChatResponse(\x01\x30\x01\x12Q\n\nGetSession\x12 .slipstream.v1.GetSessionRequest\x1a!.slipstream.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".slipstream.v1.ListSessionsRequest\x1a#.slipstream.v1.ListSessionsResponse\x12Z\n\rDeleteSession\x12#.slipstream.v1.DeleteSessionRequest\x1a$.slipstream.v1.DeleteSessionResponse\x12Z\n\rGetServerInfo\x12#.slipstream.v1.GetServerInfoRequest\x1a$.slipstream.v1.GetServerInfoResponseBS\n\x10\x61i.slipstream.v1B\x11OrchestratorProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slipstream/v1/orchestrator.proto\x12\rslipstream.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x1eslipstream/v1/generation.proto\x1a\x1cslipstream/v1/sampling.proto\x1a\x1bslipstream/v1/session.proto\x1a\x1aslipstream/v1/status.proto\x1a\x19slipstream/v1/trace.proto\x1a\x18slipstream/v1/turn.proto\"7\n\x0bMessageList\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.slipstream.v1.Message\"\x1e\n\tTokenList\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xb9\x02\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1a.slipstream.v1.MessageListH\x00\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.slipstream.v1.TokenListH\x00\x12\x33\n\x08settings\x18\x04 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x14\n\x0c\x63hoice_count\x18\x05 \x01(\x05\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x1a\n\x12\x61\x66ter_token_counts\x18\x07 \x03(\x05\x12\x31\n\rtemplate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x08\n\x06prompt\"Q\n\x10GenerateResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\x05\"\xb2\x01\n\x14\x43reateSessionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x06system\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x31\n\rtemplate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_system\"@\n\x15\x43reateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\"\x9d\x01\n\x12SendMessageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x33\n\x08settings\x18\x04 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x19\n\x11\x61\x66ter_token_count\x18\x05 \x01(\x05\">\n\x13SendMessageResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\"O\n\x10WatchTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\x05\x12\x19\n\x11\x61\x66ter_token_count\x18\x03 \x01(\x05\"<\n\x11WatchTurnResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.slipstream.v1.TurnEvent\"5\n\x11\x43\x61ncelTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\x05\"\x14\n\x12\x43\x61ncelTurnResponse\"\xb3\x01\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x18.slipstream.v1.StartChatH\x00\x12-\n\x07message\x18\x03 \x01(\x0b\x32\x1a.slipstream.v1.UserMessageH\x00\x12+\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x19.slipstream.v1.CancelTurnH\x00\x42\t\n\x07\x63ommand\"\xbb\x01\n\tStartChat\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06system\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x31\n\rtemplate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\r\n\x0b_session_idB\t\n\x07_system\"\x83\x01\n\x0bUserMessage\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\t\x12\x33\n\x08settings\x18\x02 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\x12\x19\n\x11\x61\x66ter_token_count\x18\x03 \x01(\x05\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\";\n\nCancelTurn\x12\x0e\n\x04turn\x18\x01 \x01(\x05H\x00\x12\x14\n\nrequest_id\x18\x02 \x01(\tH\x00\x42\x07\n\x05which\"\xd0\x01\n\x0c\x43hatResponse\x12.\n\x06opened\x18\x01 \x01(\x0b\x32\x1c.slipstream.v1.SessionOpenedH\x00\x12(\n\x04turn\x18\x02 \x01(\x0b\x32\x18.slipstream.v1.TurnEventH\x00\x12.\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x1c.slipstream.v1.CommandFailedH\x00\x12-\n\x07\x63losing\x18\x04 \x01(\x0b\x32\x1a.slipstream.v1.ChatClosingH\x00\x42\x07\n\x05\x65vent\"8\n\rSessionOpened\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\"F\n\rCommandFailed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"0\n\x0b\x43hatClosing\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x9c\x01\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.slipstream.v1.Session\x12(\n\x08messages\x18\x02 \x03(\x0b\x32\x16.slipstream.v1.Message\x12\x33\n\x08settings\x18\x03 \x01(\x0b\x32!.slipstream.v1.GenerationSettings\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.slipstream.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"\x16\n\x14GetServerInfoRequest\"\x9c\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12$\n\x06target\x18\x02 \x01(\x0b\x32\x14.slipstream.v1.Model\x12#\n\x05\x64raft\x18\x03 \x01(\x0b\x32\x14.slipstream.v1.Model\x12\x37\n\x13\x64\x65\x66\x61ult_speculation\x18\x04 \x01(\x0b\x32\x1a.slipstream.v1.Speculation\x12\x18\n\x10max_draft_length\x18\x05 \x01(\x05\x12\x1f\n\x17\x64\x65\x66\x61ult_max_token_count\x18\x06 \x01(\x05\x12\x1a\n\x12verifier_reachable\x18\x07 \x01(\x08\x12\x17\n\x0f\x64raft_reachable\x18\x08 \x01(\x08\"\xc0\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x15\n\rend_token_ids\x18\x06 \x03(\x05\x12<\n\x11sampling_defaults\x18\x07 \x01(\x0b\x32!.slipstream.v1.SamplingParameters\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x18\n\x10max_draft_length\x18\n \x01(\x05\x12\x1b\n\x13weights_fingerprint\x18\x0b \x01(\t\x12\x18\n\x10sampling_version\x18\x0c \x01(\x05\">\n\x14GetTurnTracesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nturn_count\x18\x02 \x01(\x05\"@\n\x15GetTurnTracesResponse\x12\'\n\x05turns\x18\x01 \x03(\x0b\x32\x18.slipstream.v1.TurnTrace\"\x12\n\x10GetStatusRequest\"D\n\x11GetStatusResponse\x12/\n\tprocesses\x18\x01 \x03(\x0b\x32\x1c.slipstream.v1.ProcessStatus2\x92\x08\n\x13OrchestratorService\x12M\n\x08Generate\x12\x1e.slipstream.v1.GenerateRequest\x1a\x1f.slipstream.v1.GenerateResponse0\x01\x12Z\n\rCreateSession\x12#.slipstream.v1.CreateSessionRequest\x1a$.slipstream.v1.CreateSessionResponse\x12V\n\x0bSendMessage\x12!.slipstream.v1.SendMessageRequest\x1a\".slipstream.v1.SendMessageResponse0\x01\x12P\n\tWatchTurn\x12\x1f.slipstream.v1.WatchTurnRequest\x1a .slipstream.v1.WatchTurnResponse0\x01\x12Q\n\nCancelTurn\x12 .slipstream.v1.CancelTurnRequest\x1a!.slipstream.v1.CancelTurnResponse\x12\x43\n\x04\x43hat\x12\x1a.slipstream.v1.ChatRequest\x1a\x1b.slipstream.v1.ChatResponse(\x01\x30\x01\x12Q\n\nGetSession\x12 .slipstream.v1.GetSessionRequest\x1a!.slipstream.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".slipstream.v1.ListSessionsRequest\x1a#.slipstream.v1.ListSessionsResponse\x12Z\n\rDeleteSession\x12#.slipstream.v1.DeleteSessionRequest\x1a$.slipstream.v1.DeleteSessionResponse\x12Z\n\rGetServerInfo\x12#.slipstream.v1.GetServerInfoRequest\x1a$.slipstream.v1.GetServerInfoResponse\x12Z\n\rGetTurnTraces\x12#.slipstream.v1.GetTurnTracesRequest\x1a$.slipstream.v1.GetTurnTracesResponse\x12N\n\tGetStatus\x12\x1f.slipstream.v1.GetStatusRequest\x1a .slipstream.v1.GetStatusResponseBS\n\x10\x61i.slipstream.v1B\x11OrchestratorProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,64 +40,72 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slipstream.v1.orchestrator_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020ai.slipstream.v1B\021OrchestratorProtoP\001Z\032slipstream/v1;slipstreamv1\252\002\rSlipstream.V1'
-  _globals['_MESSAGELIST']._serialized_start=226
-  _globals['_MESSAGELIST']._serialized_end=281
-  _globals['_TOKENLIST']._serialized_start=283
-  _globals['_TOKENLIST']._serialized_end=313
-  _globals['_GENERATEREQUEST']._serialized_start=316
-  _globals['_GENERATEREQUEST']._serialized_end=629
-  _globals['_GENERATERESPONSE']._serialized_start=631
-  _globals['_GENERATERESPONSE']._serialized_end=712
-  _globals['_CREATESESSIONREQUEST']._serialized_start=715
-  _globals['_CREATESESSIONREQUEST']._serialized_end=893
-  _globals['_CREATESESSIONRESPONSE']._serialized_start=895
-  _globals['_CREATESESSIONRESPONSE']._serialized_end=959
-  _globals['_SENDMESSAGEREQUEST']._serialized_start=962
-  _globals['_SENDMESSAGEREQUEST']._serialized_end=1119
-  _globals['_SENDMESSAGERESPONSE']._serialized_start=1121
-  _globals['_SENDMESSAGERESPONSE']._serialized_end=1183
-  _globals['_WATCHTURNREQUEST']._serialized_start=1185
-  _globals['_WATCHTURNREQUEST']._serialized_end=1264
-  _globals['_WATCHTURNRESPONSE']._serialized_start=1266
-  _globals['_WATCHTURNRESPONSE']._serialized_end=1326
-  _globals['_CANCELTURNREQUEST']._serialized_start=1328
-  _globals['_CANCELTURNREQUEST']._serialized_end=1381
-  _globals['_CANCELTURNRESPONSE']._serialized_start=1383
-  _globals['_CANCELTURNRESPONSE']._serialized_end=1403
-  _globals['_CHATREQUEST']._serialized_start=1406
-  _globals['_CHATREQUEST']._serialized_end=1585
-  _globals['_STARTCHAT']._serialized_start=1588
-  _globals['_STARTCHAT']._serialized_end=1775
-  _globals['_USERMESSAGE']._serialized_start=1778
-  _globals['_USERMESSAGE']._serialized_end=1909
-  _globals['_CANCELTURN']._serialized_start=1911
-  _globals['_CANCELTURN']._serialized_end=1970
-  _globals['_CHATRESPONSE']._serialized_start=1973
-  _globals['_CHATRESPONSE']._serialized_end=2181
-  _globals['_SESSIONOPENED']._serialized_start=2183
-  _globals['_SESSIONOPENED']._serialized_end=2239
-  _globals['_COMMANDFAILED']._serialized_start=2241
-  _globals['_COMMANDFAILED']._serialized_end=2311
-  _globals['_CHATCLOSING']._serialized_start=2313
-  _globals['_CHATCLOSING']._serialized_end=2361
-  _globals['_GETSESSIONREQUEST']._serialized_start=2363
-  _globals['_GETSESSIONREQUEST']._serialized_end=2402
-  _globals['_GETSESSIONRESPONSE']._serialized_start=2405
-  _globals['_GETSESSIONRESPONSE']._serialized_end=2561
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=2563
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=2623
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=2625
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=2714
-  _globals['_DELETESESSIONREQUEST']._serialized_start=2716
-  _globals['_DELETESESSIONREQUEST']._serialized_end=2758
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=2760
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=2783
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=2785
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=2807
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=2810
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=3094
-  _globals['_MODEL']._serialized_start=3097
-  _globals['_MODEL']._serialized_end=3417
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=3420
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=4290
+  _globals['_MESSAGELIST']._serialized_start=281
+  _globals['_MESSAGELIST']._serialized_end=336
+  _globals['_TOKENLIST']._serialized_start=338
+  _globals['_TOKENLIST']._serialized_end=368
+  _globals['_GENERATEREQUEST']._serialized_start=371
+  _globals['_GENERATEREQUEST']._serialized_end=684
+  _globals['_GENERATERESPONSE']._serialized_start=686
+  _globals['_GENERATERESPONSE']._serialized_end=767
+  _globals['_CREATESESSIONREQUEST']._serialized_start=770
+  _globals['_CREATESESSIONREQUEST']._serialized_end=948
+  _globals['_CREATESESSIONRESPONSE']._serialized_start=950
+  _globals['_CREATESESSIONRESPONSE']._serialized_end=1014
+  _globals['_SENDMESSAGEREQUEST']._serialized_start=1017
+  _globals['_SENDMESSAGEREQUEST']._serialized_end=1174
+  _globals['_SENDMESSAGERESPONSE']._serialized_start=1176
+  _globals['_SENDMESSAGERESPONSE']._serialized_end=1238
+  _globals['_WATCHTURNREQUEST']._serialized_start=1240
+  _globals['_WATCHTURNREQUEST']._serialized_end=1319
+  _globals['_WATCHTURNRESPONSE']._serialized_start=1321
+  _globals['_WATCHTURNRESPONSE']._serialized_end=1381
+  _globals['_CANCELTURNREQUEST']._serialized_start=1383
+  _globals['_CANCELTURNREQUEST']._serialized_end=1436
+  _globals['_CANCELTURNRESPONSE']._serialized_start=1438
+  _globals['_CANCELTURNRESPONSE']._serialized_end=1458
+  _globals['_CHATREQUEST']._serialized_start=1461
+  _globals['_CHATREQUEST']._serialized_end=1640
+  _globals['_STARTCHAT']._serialized_start=1643
+  _globals['_STARTCHAT']._serialized_end=1830
+  _globals['_USERMESSAGE']._serialized_start=1833
+  _globals['_USERMESSAGE']._serialized_end=1964
+  _globals['_CANCELTURN']._serialized_start=1966
+  _globals['_CANCELTURN']._serialized_end=2025
+  _globals['_CHATRESPONSE']._serialized_start=2028
+  _globals['_CHATRESPONSE']._serialized_end=2236
+  _globals['_SESSIONOPENED']._serialized_start=2238
+  _globals['_SESSIONOPENED']._serialized_end=2294
+  _globals['_COMMANDFAILED']._serialized_start=2296
+  _globals['_COMMANDFAILED']._serialized_end=2366
+  _globals['_CHATCLOSING']._serialized_start=2368
+  _globals['_CHATCLOSING']._serialized_end=2416
+  _globals['_GETSESSIONREQUEST']._serialized_start=2418
+  _globals['_GETSESSIONREQUEST']._serialized_end=2457
+  _globals['_GETSESSIONRESPONSE']._serialized_start=2460
+  _globals['_GETSESSIONRESPONSE']._serialized_end=2616
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=2618
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=2678
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=2680
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=2769
+  _globals['_DELETESESSIONREQUEST']._serialized_start=2771
+  _globals['_DELETESESSIONREQUEST']._serialized_end=2813
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=2815
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=2838
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=2840
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=2862
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=2865
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=3149
+  _globals['_MODEL']._serialized_start=3152
+  _globals['_MODEL']._serialized_end=3472
+  _globals['_GETTURNTRACESREQUEST']._serialized_start=3474
+  _globals['_GETTURNTRACESREQUEST']._serialized_end=3536
+  _globals['_GETTURNTRACESRESPONSE']._serialized_start=3538
+  _globals['_GETTURNTRACESRESPONSE']._serialized_end=3602
+  _globals['_GETSTATUSREQUEST']._serialized_start=3604
+  _globals['_GETSTATUSREQUEST']._serialized_end=3622
+  _globals['_GETSTATUSRESPONSE']._serialized_start=3624
+  _globals['_GETSTATUSRESPONSE']._serialized_end=3692
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=3695
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=4737
 # @@protoc_insertion_point(module_scope)

@@ -12,6 +12,8 @@ from google.rpc import status_pb2 as _status_pb2
 from slipstream.v1 import generation_pb2 as _generation_pb2
 from slipstream.v1 import sampling_pb2 as _sampling_pb2
 from slipstream.v1 import session_pb2 as _session_pb2
+from slipstream.v1 import status_pb2 as _status_pb2_1
+from slipstream.v1 import trace_pb2 as _trace_pb2
 from slipstream.v1 import turn_pb2 as _turn_pb2
 import builtins as _builtins
 import sys
@@ -961,3 +963,94 @@ class Model(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class GetTurnTracesRequest(_message.Message):
+    """Which session's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TURN_COUNT_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """A session's id, or a generation's: TurnStarted has it."""
+    turn_count: _builtins.int
+    """The last so many turns, at most 64. 0: the last one."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        turn_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "turn_count", b"turn_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTurnTracesRequest: _TypeAlias = GetTurnTracesRequest  # noqa: Y015
+
+@_typing.final
+class GetTurnTracesResponse(_message.Message):
+    """The turns that are kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[_trace_pb2.TurnTrace]:
+        """In order, the last one last."""
+
+    def __init__(
+        self,
+        *,
+        turns: _abc.Iterable[_trace_pb2.TurnTrace] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTurnTracesResponse: _TypeAlias = GetTurnTracesResponse  # noqa: Y015
+
+@_typing.final
+class GetStatusRequest(_message.Message):
+    """Asks for nothing in particular."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
+
+@_typing.final
+class GetStatusResponse(_message.Message):
+    """All processes behind the port."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedCompositeFieldContainer[_status_pb2_1.ProcessStatus]:
+        """By number."""
+
+    def __init__(
+        self,
+        *,
+        processes: _abc.Iterable[_status_pb2_1.ProcessStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["processes", b"processes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015

@@ -91,6 +91,16 @@ class OrchestratorServiceStub:
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetServerInfoRequest.SerializeToString,
                 response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetServerInfoResponse.FromString,
                 _registered_method=True)
+        self.GetTurnTraces = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/GetTurnTraces',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetTurnTracesRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetTurnTracesResponse.FromString,
+                _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/GetStatus',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -176,6 +186,21 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTurnTraces(self, request, context):
+        """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; one that
+        is not kept any more is left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStatus(self, request, context):
+        """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OrchestratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -228,6 +253,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.GetServerInfo,
                     request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetServerInfoRequest.FromString,
                     response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetServerInfoResponse.SerializeToString,
+            ),
+            'GetTurnTraces': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTurnTraces,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetTurnTracesRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetTurnTracesResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -507,6 +542,60 @@ class OrchestratorService:
             '/slipstream.v1.OrchestratorService/GetServerInfo',
             slipstream_dot_v1_dot_orchestrator__pb2.GetServerInfoRequest.SerializeToString,
             slipstream_dot_v1_dot_orchestrator__pb2.GetServerInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTurnTraces(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/GetTurnTraces',
+            slipstream_dot_v1_dot_orchestrator__pb2.GetTurnTracesRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.GetTurnTracesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/GetStatus',
+            slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

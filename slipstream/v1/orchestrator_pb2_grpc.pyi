@@ -65,6 +65,12 @@ class OrchestratorServiceStub:
     """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none."""
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]
     """The pair being served, its limits and whether its services can be reached."""
+    GetTurnTraces: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]
+    """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; one that
+    is not kept any more is left out.
+    """
+    GetStatus: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]
+    """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -103,6 +109,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none."""
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """The pair being served, its limits and whether its services can be reached."""
+    GetTurnTraces: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]  # type: ignore[assignment]
+    """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; one that
+    is not kept any more is left out.
+    """
+    GetStatus: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]  # type: ignore[assignment]
+    """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """What clients talk to.
@@ -198,5 +210,23 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetServerInfoResponse, _abc.Awaitable[_orchestrator_pb2.GetServerInfoResponse]]:
         """The pair being served, its limits and whether its services can be reached."""
+
+    @_abc_1.abstractmethod
+    def GetTurnTraces(
+        self,
+        request: _orchestrator_pb2.GetTurnTracesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.GetTurnTracesResponse, _abc.Awaitable[_orchestrator_pb2.GetTurnTracesResponse]]:
+        """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; one that
+        is not kept any more is left out.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStatus(
+        self,
+        request: _orchestrator_pb2.GetStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.GetStatusResponse, _abc.Awaitable[_orchestrator_pb2.GetStatusResponse]]:
+        """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,6 +22,42 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _TokenOrigin:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TokenOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TokenOrigin.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOKEN_ORIGIN_UNSPECIFIED: _TokenOrigin.ValueType  # 0
+    """Not said."""
+    TOKEN_ORIGIN_DRAFT: _TokenOrigin.ValueType  # 1
+    """The draft proposed it and the target agreed."""
+    TOKEN_ORIGIN_NGRAM: _TokenOrigin.ValueType  # 2
+    """It was proposed from what had been said before, and the target agreed."""
+    TOKEN_ORIGIN_RECOVERED: _TokenOrigin.ValueType  # 3
+    """The target's own, in place of a rejected one."""
+    TOKEN_ORIGIN_BONUS: _TokenOrigin.ValueType  # 4
+    """The target's own, after a proposal that was accepted whole."""
+    TOKEN_ORIGIN_PLAIN: _TokenOrigin.ValueType  # 5
+    """The target's own, where nothing was proposed."""
+
+class TokenOrigin(_TokenOrigin, metaclass=_TokenOriginEnumTypeWrapper):
+    """How a token came about."""
+
+TOKEN_ORIGIN_UNSPECIFIED: TokenOrigin.ValueType  # 0
+"""Not said."""
+TOKEN_ORIGIN_DRAFT: TokenOrigin.ValueType  # 1
+"""The draft proposed it and the target agreed."""
+TOKEN_ORIGIN_NGRAM: TokenOrigin.ValueType  # 2
+"""It was proposed from what had been said before, and the target agreed."""
+TOKEN_ORIGIN_RECOVERED: TokenOrigin.ValueType  # 3
+"""The target's own, in place of a rejected one."""
+TOKEN_ORIGIN_BONUS: TokenOrigin.ValueType  # 4
+"""The target's own, after a proposal that was accepted whole."""
+TOKEN_ORIGIN_PLAIN: TokenOrigin.ValueType  # 5
+"""The target's own, where nothing was proposed."""
+Global___TokenOrigin: _TypeAlias = TokenOrigin  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -160,6 +196,8 @@ class TurnDelta(_message.Message):
     TOKEN_OFFSET_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    TOKEN_ORIGINS_FIELD_NUMBER: _builtins.int
+    TOKEN_TEXT_BYTE_COUNTS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text may lag behind tokens: a character may take several, and a stop string may be in the making."""
     token_offset: _builtins.int
@@ -176,6 +214,16 @@ class TurnDelta(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
         """With a turn's first token, if asked for: of the prompt's tokens from the second on."""
 
+    @_builtins.property
+    def token_origins(self) -> _containers.RepeatedScalarFieldContainer[Global___TokenOrigin.ValueType]:
+        """One for each of token_ids: how it came about. For people to look at; the tokens are the same however they came."""
+
+    @_builtins.property
+    def token_text_byte_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One for each of token_ids: bytes of UTF-8 in text that it made certain. Where tokens were held back before, their text is the later
+        token's; text that the turn's last event brings is of none.
+        """
+
     def __init__(
         self,
         *,
@@ -184,10 +232,12 @@ class TurnDelta(_message.Message):
         token_offset: _builtins.int = ...,
         logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
         prompt_logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
+        token_origins: _abc.Iterable[Global___TokenOrigin.ValueType] | None = ...,
+        token_text_byte_counts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "text", b"text", "token_ids", b"token_ids", "token_offset", b"token_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "text", b"text", "token_ids", b"token_ids", "token_offset", b"token_offset", "token_origins", b"token_origins", "token_text_byte_counts", b"token_text_byte_counts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -334,6 +384,7 @@ class SpeculationStatistics(_message.Message):
     NGRAM_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     NGRAM_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     SWITCHED_OFF_COUNT_FIELD_NUMBER: _builtins.int
+    SPECULATIVE_DECODING_FIELD_NUMBER: _builtins.int
     round_count: _builtins.int
     """Rounds in all, prefill's included."""
     draft_count: _builtins.int
@@ -368,6 +419,10 @@ class SpeculationStatistics(_message.Message):
     def drafted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Element i: proposals that had a token i."""
 
+    @_builtins.property
+    def speculative_decoding(self) -> Global___SpeculativeDecoding:
+        """The same in the names that vLLM's per-request statistics have, for tools that read those."""
+
     def __init__(
         self,
         *,
@@ -386,14 +441,63 @@ class SpeculationStatistics(_message.Message):
         ngram_token_count: _builtins.int = ...,
         ngram_accepted_token_count: _builtins.int = ...,
         switched_off_count: _builtins.int = ...,
+        speculative_decoding: Global___SpeculativeDecoding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["speculative_decoding", b"speculative_decoding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "speculative_decoding", b"speculative_decoding", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SpeculationStatistics: _TypeAlias = SpeculationStatistics  # noqa: Y015
+
+@_typing.final
+class SpeculativeDecoding(_message.Message):
+    """A turn's speculation as vLLM's `metrics.speculative_decoding` has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEAN_ACCEPTANCE_LENGTH_FIELD_NUMBER: _builtins.int
+    DRAFT_ACCEPTANCE_RATE_FIELD_NUMBER: _builtins.int
+    ACCEPTANCE_HISTOGRAM_FIELD_NUMBER: _builtins.int
+    NUM_SPEC_STEPS_FIELD_NUMBER: _builtins.int
+    NUM_ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_SPEC_TOKENS_FIELD_NUMBER: _builtins.int
+    mean_acceptance_length: _builtins.float
+    """Tokens that a round with a proposal brought on average, the target's own included. 0 if there was none."""
+    draft_acceptance_rate: _builtins.float
+    """num_accepted_draft_tokens / num_draft_tokens. 0 if there were none."""
+    num_spec_steps: _builtins.int
+    """Rounds with a proposal."""
+    num_accepted_draft_tokens: _builtins.int
+    """Draft tokens accepted."""
+    num_draft_tokens: _builtins.int
+    """Draft tokens verified."""
+    num_spec_tokens: _builtins.int
+    """Tokens of the longest proposal."""
+    @_builtins.property
+    def acceptance_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Element j: rounds with a proposal of which exactly j tokens were accepted."""
+
+    def __init__(
+        self,
+        *,
+        mean_acceptance_length: _builtins.float = ...,
+        draft_acceptance_rate: _builtins.float = ...,
+        acceptance_histogram: _abc.Iterable[_builtins.int] | None = ...,
+        num_spec_steps: _builtins.int = ...,
+        num_accepted_draft_tokens: _builtins.int = ...,
+        num_draft_tokens: _builtins.int = ...,
+        num_spec_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_histogram", b"acceptance_histogram", "draft_acceptance_rate", b"draft_acceptance_rate", "mean_acceptance_length", b"mean_acceptance_length", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_spec_steps", b"num_spec_steps", "num_spec_tokens", b"num_spec_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpeculativeDecoding: _TypeAlias = SpeculativeDecoding  # noqa: Y015
 
 @_typing.final
 class TurnTiming(_message.Message):

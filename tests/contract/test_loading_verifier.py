@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from opentelemetry.trace import INVALID_SPAN
 
 from orchestrator.errors import VerifierLostError
 from orchestrator.peers.sequence import PeerSequence
@@ -20,6 +19,7 @@ from slipstream.rpc.server import Server
 from slipstream.rpc.status import error_of_call
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc, verifier_pb2_grpc
 from tests.contract.test_peers import INFO, RULE, Service
+from tests.scripted_peers import new_note
 
 PATIENCE = 0.5
 
@@ -48,7 +48,7 @@ class Loading:
 
     async def verify(self) -> int:
         side = VerifierSide(self.verifiers, INFO, lease_seconds=60.0, patience_seconds=PATIENCE)
-        answer = await side.verify(PeerSequence(), [5, 6, 7], NOTHING_PROPOSED, RULE, None, INVALID_SPAN)
+        answer = await side.verify(PeerSequence(), [5, 6, 7], NOTHING_PROPOSED, RULE, None, new_note())
         return answer.next_token
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.trace import INVALID_SPAN
 
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.exchange import Terms
@@ -25,6 +24,7 @@ from slipstream.rpc.sampling_wire import rule_of
 from slipstream.rpc.status import PeerError, status_of
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from tests.scripted_peers import new_note
 
 INFO = ModelInfo("m", "A", 100, "t", 4096, (2,), SamplingDefaults(), "float32", "cpu", 32, "w", 2)
 TERMS = Terms("t", "w", 60.0)
@@ -97,7 +97,7 @@ class Rig:
 
     async def verify(self, sequence: PeerSequence, rule: SamplingRule = RULE) -> int:
         """One round's next token."""
-        answer = await self.side.verify(sequence, [5, 6, 7], NOTHING_PROPOSED, rule, None, INVALID_SPAN)
+        answer = await self.side.verify(sequence, [5, 6, 7], NOTHING_PROPOSED, rule, None, new_note())
         return answer.next_token
 
 

@@ -67,6 +67,7 @@ WITHIN = {
         "STREAM_LOST",
         "MODEL_THREAD_FAILED",
         "LOADING",
+        "DRAFT_LATE",
     ),
 }
 """What services say among each other, and at start."""

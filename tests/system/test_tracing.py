@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from prometheus_client.parser import text_string_to_metric_families
 
-from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, PeerError, Result, Settings
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import resource_of
@@ -24,11 +26,35 @@ SLOW = f"{PAPER_PAIR.target}&forward_ms=5"
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
+def metrics_of(address: str) -> dict[str, dict[tuple[str, ...], float]]:
+    """What Prometheus would read: samples by name, then by the values of their labels."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        found: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+        for sample in (sample for family in families for sample in family.samples):
+            found[sample.name][tuple(value for _, value in sorted(sample.labels.items()))] = sample.value
+        return found
+
+
 @pytest.fixture(scope="module")
-def turns() -> Iterator[tuple[Collector, list[Result], str]]:
+def counted() -> dict[str, dict[tuple[str, ...], float]]:
+    """The orchestrator's metrics once the turns below have ended."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def turns(
+    counted: dict[str, dict[tuple[str, ...], float]],
+) -> Iterator[tuple[Collector, list[Result], str]]:
     """Two turns of a chat, and a Generate called from within somebody's trace."""
     with collecting() as (collector, environment):
-        pair = PairSettings(PAPER_PAIR.target, PAPER_PAIR.draft, environment=environment)
+        metrics = free_address()
+        pair = PairSettings(
+            PAPER_PAIR.target,
+            PAPER_PAIR.draft,
+            orchestrator_flags=["--metrics-address", metrics],
+            environment=environment,
+        )
         with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
             with client.chat(settings=Settings(max_token_count=30, draft_length=4, temperature=0.5, seed=11)) as chat:
                 results = [chat.send(text).wait() for text in ("one", "two")]
@@ -38,6 +64,7 @@ def turns() -> Iterator[tuple[Collector, list[Result], str]]:
             while len(collector.named(CHAT)) < 3:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
+            counted.update(metrics_of(metrics))
         yield collector, results, chat.session_id  # the services have drained: every span has been exported
 
 
@@ -72,7 +99,14 @@ def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verificati
         assert [r.span.name for r in rounds] == [names.ROUND] * result.round_count
         assert sum(int(str(r.attribute(names.ACCEPTED_COUNT))) for r in rounds) == result.accepted_token_count
         drafts = 0
-        for received in rounds:
+        base = result.prompt_token_count
+        for received in sorted(rounds, key=lambda each: each.span.start_time_unix_nano):
+            assert received.attribute(names.BASE_LENGTH) == base
+            base += int(str(received.attribute(names.COMMITTED_COUNT)))
+            assert received.attribute(names.PLAN_REASON) == "fixed"
+            assert received.attribute(names.WAY) == "wait" and received.attribute(names.SESSION_COUNT) == 1
+            assert float(str(received.attribute(names.VERIFIER_IDLE_MS))) > 0
+            assert float(str(received.attribute(names.LEAST_MARGIN))) >= 0
             drafted, accepted = (int(str(received.attribute(n))) for n in (names.DRAFT_LENGTH, names.ACCEPTED_COUNT))
             kind = "recovered" if accepted < drafted else "bonus" if drafted else "plain"
             assert received.attribute(names.NEXT_TOKEN_KIND) == kind
@@ -90,8 +124,54 @@ def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verificati
                 assert server.span.kind == Span.SPAN_KIND_SERVER
                 assert float(str(server.attribute(names.FORWARD_MS))) >= 0
                 assert float(str(server.attribute(names.PREFILL_MS))) >= 0
+                assert exchanges[name].span.start_time_unix_nano <= server.span.start_time_unix_nano
+                steps = {step.span.span_id: step for step in collector.named(names.STEP)}
+                assert server.span.links, "an item links to the steps it was in"
+                for link in server.span.links:
+                    step = steps[link.span_id]
+                    assert step.service == service and step.span.trace_id == link.trace_id != server.span.trace_id
+                    assert exchanges[name].span.span_id in {back.span_id for back in step.span.links}
+                    assert int(str(step.attribute(names.STEP_ITEM_COUNT))) == 1
+        assert base == result.prompt_token_count + 30
         assert drafts == result.draft_count
         assert len(trace) == 1 + result.round_count * 3 + result.draft_count * 2
+
+
+def test_counters_agree_with_the_spans_and_with_the_statistics_to_the_token(
+    turns: tuple[Collector, list[Result], str], counted: dict[str, dict[tuple[str, ...], float]]
+) -> None:
+    collector, results, _ = turns
+    roots = collector.named(CHAT)
+    rounds = [r for r in collector.named(names.ROUND) if r.span.parent_span_id in {root.span.span_id for root in roots}]
+
+    def spans(name: str, of: list[Received]) -> int:
+        return sum(int(str(each.attribute(name))) for each in of)
+
+    def counter(name: str) -> float:
+        return sum(counted[f"slipstream_{name}_total"].values())
+
+    assert spans(names.COMMITTED_COUNT, rounds) == spans(names.USAGE_OUTPUT_TOKENS, roots) == 63
+    assert counter("generation_tokens") == 63 == sum(result.generated_token_count for result in results) + 3
+    assert counter("rounds") == len(rounds) == spans(names.ROUND_COUNT, roots)
+    for attribute, name in (
+        (names.DRAFT_TOKEN_COUNT, "spec_decode_num_draft_tokens"),
+        (names.ACCEPTED_TOKEN_COUNT, "spec_decode_num_accepted_tokens"),
+    ):
+        assert counter(name) == counter(f"{name}_per_pos") == spans(attribute, roots) > 0
+    assert spans(names.DRAFT_LENGTH, rounds) == spans(names.DRAFT_TOKEN_COUNT, roots)
+    assert spans(names.ACCEPTED_COUNT, rounds) == spans(names.ACCEPTED_TOKEN_COUNT, roots)
+    assert counter("spec_decode_num_drafts") == sum(int(str(r.attribute(names.DRAFT_LENGTH))) > 0 for r in rounds)
+    assert counted["slipstream_request_success_total"] == {("max_tokens",): 3}
+    assert counter("prompt_tokens") == spans(names.USAGE_INPUT_TOKENS, roots)
+    assert counter("prefix_cache_hits") == spans(names.CACHED_TOKENS, roots)
+    outcomes: dict[str, float] = defaultdict(float)
+    for (outcome, _, _), count in counted["slipstream_rounds_total"].items():
+        outcomes[outcome] += count
+    assert outcomes == {
+        kind: sum(each.attribute(names.NEXT_TOKEN_KIND) == kind for each in rounds) for kind in outcomes
+    }
+    seconds = counted["slipstream_verify_seconds_sum"][()]
+    assert seconds * 1e3 == pytest.approx(sum(float(str(root.attribute(names.VERIFY_MS))) for root in roots))
 
 
 def test_a_callers_trace_goes_on(turns: tuple[Collector, list[Result], str]) -> None:
@@ -114,6 +194,7 @@ def troubles() -> Iterator[tuple[Collector, dict[str, str]]]:
             orchestrator_flags=["--draft-deadline-seconds", "0.5", "--verifier-patience-seconds", "3"],
             environment=environment,
         )
+        record: dict[str, str] = {}
         with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
             short = Settings(max_token_count=30, draft_length=4)
             with client.chat(settings=Settings(max_token_count=3000, draft_length=4)) as chat:
@@ -131,10 +212,11 @@ def troubles() -> Iterator[tuple[Collector, dict[str, str]]]:
             fallen_back = client.generate("fallen back", short).wait()
             assert fallen_back.draft_failure_count
             draft.send_signal(signal.SIGCONT)
+            record["reattached"] = reattached(client)
             local.services["verifier"].stop()
             with pytest.raises(PeerError):
                 client.generate("lost", short).wait()
-        yield collector, {"chat": chat.session_id, "fallen back": fallen_back.session_id}
+        yield collector, {"chat": chat.session_id, "fallen back": fallen_back.session_id, **record}
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +230,7 @@ def turn_of(troubles: tuple[Collector, dict[str, str]]) -> Callable[[str], Recei
         "refused": [root for root in of_chat if root.has_failed],
         "fallen back": [root for root in roots if root.attribute(names.CONVERSATION_ID) == sessions["fallen back"]],
         "lost": [root for root in roots if root.has_failed and root.has(names.ROUND_COUNT)],
+        "reattached": [root for root in roots if root.attribute(names.CONVERSATION_ID) == sessions["reattached"]],
     }
 
     def turn(kind: str) -> Received:
@@ -155,6 +238,19 @@ def turn_of(troubles: tuple[Collector, dict[str, str]]) -> Callable[[str], Recei
         return root
 
     return turn
+
+
+def reattached(client: Client) -> str:
+    """A turn whose stream is lost, and which is watched on from where it was; the session it is of."""
+    session = client.create_session(settings=Settings(max_token_count=40, draft_length=4)).session_id
+    call = client.stub.SendMessage(pb.SendMessageRequest(session_id=session, content="x"))
+    seen = 0
+    while not seen:
+        seen += len(next(call).event.delta.token_ids)
+    call.cancel()
+    rest = list(client.stub.WatchTurn(pb.WatchTurnRequest(session_id=session, turn=1, after_token_count=seen)))
+    assert seen + sum(len(response.event.delta.token_ids) for response in rest) == 40
+    return str(session)
 
 
 def in_turn(client: Client) -> None:
@@ -196,6 +292,38 @@ def test_a_cancelled_turn_says_so_has_not_failed_and_leaves_no_child_without_an_
     assert last.attribute(names.OUTCOME) == "cancelled" and not last.has_failed
     for request in collector.below(last):
         assert request.span.end_time_unix_nano <= last.span.end_time_unix_nano
+
+
+def test_a_turn_that_was_watched_on_after_its_stream_was_lost_is_one_trace_from_begin_to_end(
+    troubles: tuple[Collector, dict[str, str]], turn_of: Callable[[str], Received]
+) -> None:
+    root, collector = turn_of("reattached"), troubles[0]
+    assert not root.has_failed and root.attribute(names.USAGE_OUTPUT_TOKENS) == 40
+    rounds = collector.below(root)
+    assert len(rounds) == root.attribute(names.ROUND_COUNT)
+    assert sum(int(str(each.attribute(names.COMMITTED_COUNT))) for each in rounds) == 40
+
+
+def test_every_span_has_ended_within_what_is_above_it_or_was_left(troubles: tuple[Collector, dict[str, str]]) -> None:
+    known = {each.span.span_id: each for each in troubles[0].received}
+    for each in known.values():
+        assert each.span.end_time_unix_nano >= each.span.start_time_unix_nano > 0
+        above = known.get(each.span.parent_span_id)
+        if above is not None and above.service == each.service:
+            assert each.span.start_time_unix_nano >= above.span.start_time_unix_nano - 1_000_000, each.span.name
+
+
+def test_a_service_that_is_killed_takes_none_of_the_spans_along_that_are_half_a_second_old() -> None:
+    with collecting(delay_ms=None) as (collector, environment):
+        pair = PairSettings(PAPER_PAIR.target, PAPER_PAIR.draft, environment=environment)
+        with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+            result = client.generate("x", Settings(max_token_count=20, draft_length=4)).wait()
+            time.sleep(0.5)
+            local.services["draft"].process.kill()
+            deadline = time.monotonic() + 10
+            while len(collector.named(names.DRAFT_SERVICE_PROPOSE)) < result.draft_count:
+                assert time.monotonic() < deadline, "it takes spans along"
+                time.sleep(0.1)
 
 
 def test_a_refused_message_is_a_span_with_its_reason(turn_of: Callable[[str], Received]) -> None:

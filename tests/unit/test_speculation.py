@@ -325,6 +325,18 @@ def test_a_draft_that_recovers_is_switched_on_again() -> None:
     assert all(planner.plan(32).draft_length for _ in range(20))
 
 
+def test_that_a_draft_pays_again_is_said_once_and_a_try_is_not_that() -> None:
+    planner = planner_of(knowledge(acceptance=0.0))
+    resting = [planner.plan(32) for _ in range(500)]
+    assert planner.rests and any(plan.why is Why.TRY for plan in resting)
+    assert not any(plan.switches_on for plan in resting)
+    for _ in range(60):
+        planner.acceptance.observe(8, 8)
+    again = [planner.plan(32) for _ in range(100)]
+    assert sum(plan.switches_on for plan in again) == 1 and not planner.rests
+    assert again[-1].why is Why.FORECAST
+
+
 def test_a_draft_that_fails_again_is_probed_as_early_as_the_first_time() -> None:
     pair = knowledge(acceptance=0.0)
     planner = planner_of(pair)

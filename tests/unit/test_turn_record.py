@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from orchestrator.rounds.result import Origin
 from orchestrator.sessions.session import Commit, FinishReason
 from orchestrator.sessions.statistics import TurnStatistics
 from orchestrator.sessions.turn_record import TurnDelta, TurnEnded, TurnReader, TurnRecord, TurnStarted, read_all
@@ -38,14 +39,14 @@ def test_what_a_slow_reader_has_not_fetched_merges_into_its_next_delta() -> None
     assert slow.next() is STARTED
     assert slow.next() is None
     for token in range(5):
-        record.add(commit(token), [], [])
+        record.add(commit(token), [])
     (delta,) = deltas(slow)
     assert (list(delta.token_ids), delta.text, delta.token_offset) == ([0, 1, 2, 3, 4], "<0><1><2><3><4>", 0)
 
 
 def test_a_reader_from_a_position_gets_the_rest_and_its_text() -> None:
     record = TurnRecord(1, STARTED)
-    record.add(commit(1, 2, 3), [], [])
+    record.add(commit(1, 2, 3), [])
     record.end(ended(3, "!"))
     for position in range(4):
         reader = TurnReader(record, position)
@@ -59,8 +60,8 @@ def test_log_probabilities_stay_with_their_tokens_and_the_prompts_come_with_the_
     record = TurnRecord(1, STARTED)
     scores = [TokenLogprobs(token, -1.0 * token) for token in range(6)]
     prompt = [TokenLogprobs(99, -9.0)]
-    record.add(commit(0, 1), scores[:3], prompt)  # a round's last tokens may have been dropped
-    record.add(commit(2, 3, 4), scores[2:5], [])
+    record.add(commit(0, 1), [], scores[:3], prompt)  # a round's last tokens may have been dropped
+    record.add(commit(2, 3, 4), [], scores[2:5])
     (whole,) = deltas(TurnReader(record))
     assert (list(whole.logprobs), list(whole.prompt_logprobs)) == (scores[:5], prompt)
     (rest,) = deltas(TurnReader(record, 3))
@@ -70,9 +71,9 @@ def test_log_probabilities_stay_with_their_tokens_and_the_prompts_come_with_the_
 def test_a_position_past_the_end_is_refused_and_one_past_a_running_turn_waits() -> None:
     record = TurnRecord(1, STARTED)
     ahead = TurnReader(record, 2)
-    record.add(commit(1), [], [])
+    record.add(commit(1), [])
     assert deltas(ahead) == []
-    record.add(commit(2, 3), [], [])
+    record.add(commit(2, 3), [])
     assert [list(delta.token_ids) for delta in deltas(ahead)] == [[3]]
     record.end(ended(3))
     for position in (-1, 4):
@@ -83,7 +84,7 @@ def test_a_position_past_the_end_is_refused_and_one_past_a_running_turn_waits() 
 def test_long_records_come_in_deltas_of_a_bounded_size() -> None:
     record = TurnRecord(1, STARTED)
     scores = [TokenLogprobs(token, -1.0) for token in range(5000)]
-    record.add(commit(*range(5000)), scores, [])
+    record.add(commit(*range(5000)), [], scores)
     found = deltas(TurnReader(record))
     assert "".join(delta.text for delta in found) == "".join(f"<{token}>" for token in range(5000))
     assert [score for delta in found for score in delta.logprobs] == scores
@@ -94,14 +95,14 @@ def test_long_records_come_in_deltas_of_a_bounded_size() -> None:
 def test_a_reader_gets_the_start_what_came_and_the_end_once_each() -> None:
     record = TurnRecord(1, STARTED)
     reader = TurnReader(record)
-    record.add(commit(1, 2), [], [])
+    record.add(commit(1, 2), [])
     assert record.token_count == 2
     end = ended(2, "!")
-    assert (reader.next(), reader.next()) == (STARTED, TurnDelta("<1><2>", [1, 2], 0, [], []))
+    assert (reader.next(), reader.next()) == (STARTED, TurnDelta("<1><2>", [1, 2], 0, [], [3, 3], [], ()))
     assert (reader.next(), reader.done) == (None, False)
-    record.add(commit(3), [], [])
+    record.add(commit(3), [])
     record.end(end)
-    assert (reader.next(), reader.done) == (TurnDelta("<3>", [3], 2, [], ()), False)
+    assert (reader.next(), reader.done) == (TurnDelta("<3>", [3], 2, [], [3], [], ()), False)
     assert (reader.next(), reader.done) == (end, True)
     assert reader.next() is None
     late = TurnReader(record, 3)
@@ -117,7 +118,7 @@ def test_a_prompts_log_probabilities_are_the_first_that_came() -> None:
     record = TurnRecord(1, STARTED)
     first, later = [TokenLogprobs(9, -1.0)], [TokenLogprobs(9, -2.0)]
     for prompt in ([], first, later):
-        record.add(commit(1), [TokenLogprobs(1, -3.0)], prompt)
+        record.add(commit(1), [], [TokenLogprobs(1, -3.0)], prompt)
     (delta,) = deltas(TurnReader(record))
     assert list(delta.prompt_logprobs) == first
 
@@ -127,11 +128,11 @@ async def test_a_turn_has_begun_at_its_first_token_or_its_end(with_a_token: bool
     record = TurnRecord(1, STARTED)
     begun = asyncio.create_task(record.begun())
     await asyncio.sleep(0)
-    record.add(commit(), [], [])  # a round that committed nothing
+    record.add(commit(), [])  # a round that committed nothing
     for _ in range(3):
         await asyncio.sleep(0)
     assert not begun.done()
-    record.add(commit(1), [], []) if with_a_token else record.end(ended(0))
+    record.add(commit(1), []) if with_a_token else record.end(ended(0))
     await asyncio.wait_for(begun, 5)
     await asyncio.wait_for(record.begun(), 5)
     assert not record._readers
@@ -157,7 +158,7 @@ async def test_readers_at_any_pace_get_every_token_of_every_turn_once() -> None:
 
     async def write(record: TurnRecord) -> None:
         for token in range(100):
-            record.add(commit(token), [], [])
+            record.add(commit(token), [])
             await asyncio.sleep(rng.choice([0, 0, 0.001]))
         record.end(ended(100))
 
@@ -183,3 +184,14 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
     assert await anext(events) == (0, STARTED)
     await events.aclose()
     assert not record._readers
+
+
+def test_each_token_says_how_it_came_about_and_how_much_of_the_text_it_brought() -> None:
+    record = TurnRecord(1, STARTED)
+    made = Commit((1, 2, 3), ("a", "", "é!"), None)
+    record.add(made, [Origin.DRAFT, Origin.NGRAM, Origin.RECOVERED, Origin.BONUS])  # the round's last was dropped
+    record.add(commit(4), [Origin.PLAIN])
+    (whole,), (rest,) = deltas(TurnReader(record)), deltas(TurnReader(record, 2))
+    assert whole.origins == [Origin.DRAFT, Origin.NGRAM, Origin.RECOVERED, Origin.PLAIN]
+    assert whole.text_byte_counts == [1, 0, 3, 3] and sum(whole.text_byte_counts) == len(whole.text.encode())
+    assert rest.origins == [Origin.RECOVERED, Origin.PLAIN] and rest.text_byte_counts == [3, 3]

@@ -1,0 +1,89 @@
+"""How busy the orchestrator is, to messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from orchestrator.contract.traces import OVERLAPS, PROPOSERS, outcome_value
+from orchestrator.peers.model_peer import PeerStatus
+from orchestrator.sessions.sessions import Sessions
+from orchestrator.sessions.statistics import per_position
+from orchestrator.speculation.plan import Overlap
+from orchestrator.watching.totals import Totals
+from slipstream.rpc.wire import duration
+from slipstream.v1 import status_pb2
+
+_MOST_RUNNING = 50
+_STARTED = time.monotonic()
+_WAYS = {"wait": Overlap.NONE, **{way.value: way for way in (Overlap.ENUMERATE, Overlap.RUN_AHEAD)}}
+
+
+def status_message(
+    sessions: Sessions, totals: Totals, peers: Sequence[PeerStatus], number: int
+) -> status_pb2.ProcessStatus:
+    """This process as it is now."""
+    load = sessions.load
+    now = time.monotonic()
+    return status_pb2.ProcessStatus(
+        number=number,
+        uptime=duration(now - _STARTED),
+        session_count=load.session_count,
+        running_turn_count=load.running_count,
+        waiting_message_count=load.waiting_count,
+        not_drafting_count=load.not_drafting_count,
+        generated_token_count=totals.generation_tokens,
+        prompt_token_count=totals.prompt_tokens,
+        cached_token_count=totals.cached_tokens,
+        draft_token_count=sum(length * count for length, count in totals.draft_lengths.items()),
+        accepted_token_count=sum(length * count for length, count in totals.accepted_lengths.items()),
+        drafted_per_position_counts=per_position(totals.draft_lengths),
+        accepted_per_position_counts=per_position(totals.accepted_lengths),
+        round_counts=[
+            status_pb2.RoundCount(
+                outcome=outcome_value(outcome),
+                overlap=OVERLAPS[_WAYS[way]] if way in _WAYS else None,
+                proposer=PROPOSERS.get(rung, PROPOSERS["plain"]),
+                count=count,
+            )
+            for (outcome, way, rung), count in totals.rounds.items()
+        ],
+        verify=duration(totals.verify.sum),
+        verifier_idle=duration(totals.idle.sum),
+        draft_wait=duration(totals.wait.sum),
+        verify_queue=duration(totals.verifier_queue.sum),
+        verify_network=duration(totals.verifier_network.sum),
+        rounds=duration(totals.round.sum),
+        peers=map(_peer, peers),
+        running_turns=[
+            status_pb2.RunningTurn(
+                session_id=turn.record.started.session_id,
+                turn=turn.record.turn,
+                total=duration(now - turn.begun),
+                generated_token_count=turn.record.token_count,
+                draft_token_count=turn.statistics.draft_token_count,
+                accepted_token_count=turn.statistics.accepted_token_count,
+            )
+            for turn in sorted(sessions.tasks.turns, key=lambda turn: turn.begun)[:_MOST_RUNNING]
+        ],
+    )
+
+
+def _peer(peer: PeerStatus) -> status_pb2.PeerStatus:
+    load = peer.load
+    return status_pb2.PeerStatus(
+        role=peer.role,
+        address=peer.address,
+        reachable=peer.reachable,
+        load=None
+        if load is None
+        else status_pb2.PeerLoad(
+            running_count=load.running_count,
+            waiting_count=load.waiting_count,
+            sequence_count=load.sequence_count,
+            page_count=load.page_count,
+            held_page_count=load.held_page_count,
+            cached_page_count=load.cached_page_count,
+            step_count=load.step_count,
+        ),
+    )

@@ -1,0 +1,96 @@
+"""What is known of a turn's rounds, to messages."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from orchestrator.rounds.note import ExchangeNote, RoundNote
+from orchestrator.speculation.plan import Overlap, Why
+from orchestrator.watching.ring import TurnNote
+from orchestrator.watching.watching import reason_of
+from slipstream.rpc.wire import duration
+from slipstream.v1 import generation_pb2, trace_pb2
+
+_KINDS = {"propose": trace_pb2.ExchangeTrace.KIND_PROPOSE, "verify": trace_pb2.ExchangeTrace.KIND_VERIFY}
+_REASONS = {why: trace_pb2.PlanReason.Value(f"PLAN_REASON_{why.name}") for why in Why}
+OVERLAPS = {way: generation_pb2.Speculation.Overlap.Value(f"OVERLAP_{way.name}") for way in Overlap}
+PROPOSERS = {
+    "draft": generation_pb2.Speculation.PROPOSER_DRAFT,
+    "ngram": generation_pb2.Speculation.PROPOSER_NGRAM,
+    "plain": generation_pb2.Speculation.PROPOSER_UNSPECIFIED,
+}
+"""By the rung of the ladder."""
+
+
+def turn_trace_message(turn: TurnNote) -> trace_pb2.TurnTrace:
+    """A turn with the rounds that are kept of it."""
+    total = time.monotonic() - turn.began if turn.ended is None else turn.ended.statistics.total
+    message = trace_pb2.TurnTrace(
+        turn=turn.turn,
+        total=duration(total),
+        running=turn.ended is None,
+        trace_id=turn.trace_id,
+        round_count=turn.rounds.count,
+        rounds=[_round(note, turn.began) for note in turn.shown],
+    )
+    message.start_time.FromNanoseconds(int(turn.started * 1e9))
+    return message
+
+
+def outcome_value(name: str) -> trace_pb2.RoundOutcome.ValueType:
+    """Of a round's outcome."""
+    return trace_pb2.RoundOutcome.Value(f"ROUND_OUTCOME_{name.upper()}")
+
+
+def _round(note: RoundNote, began: float) -> trace_pb2.RoundTrace:
+    plan, result = note.plan, note.result
+    message = trace_pb2.RoundTrace(
+        number=note.number,
+        start=duration(note.began - began),
+        total=duration(note.seconds),
+        outcome=outcome_value(note.outcome),
+        base_length=note.base_length,
+        planned_length=plan.draft_length,
+        plan_reason=_REASONS[plan.why],
+        overlap=None if plan.way is None else OVERLAPS[plan.way],
+        expected_accepted_count=note.predicted,
+        committed_token_count=note.committed,
+        verifier_idle=duration(note.verifier_idle),
+        exchanges=[
+            _exchange(exchange, began)
+            for exchange in (*note.proposes, *([note.verify] if note.verify is not None else ()))
+        ],
+    )
+    if note.error is not None and not note.is_cancelled:
+        message.error_reason = reason_of(note.error)
+    if result is not None:
+        message.proposer = PROPOSERS[result.rung]
+        message.draft_token_count = len(result.proposal)
+        message.accepted_token_count = result.accepted_count
+        message.waited.CopyFrom(duration(result.waited))
+        if result.hit is not None:
+            message.branch_hit = result.hit
+        if math.isfinite(result.margin):
+            message.least_margin = result.margin
+    return message
+
+
+def _exchange(exchange: ExchangeNote, began: float) -> trace_pb2.ExchangeTrace:
+    message = trace_pb2.ExchangeTrace(
+        kind=_KINDS[exchange.name],
+        address=exchange.address,
+        start=duration(exchange.began - began),
+        total=None if exchange.ended is None else duration(exchange.ended - exchange.began),
+        left=exchange.left,
+        error_reason="" if exchange.error is None else reason_of(exchange.error),
+        setbacks=[reason for _, reason in exchange.setbacks],
+    )
+    timing = exchange.timing
+    if timing is not None:
+        message.queue.CopyFrom(duration(timing.queue))
+        message.forward.CopyFrom(duration(timing.forward))
+        message.prefill.CopyFrom(duration(timing.prefill))
+        message.network.CopyFrom(duration(exchange.network))
+        message.step_token_count = timing.step_token_count
+    return message

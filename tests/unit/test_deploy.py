@@ -1,0 +1,124 @@
+"""What tools/check_deploy.py finds by itself, each fault made once; and the images' health check against a server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from slipstream.version import VERSION
+from tools import check_deploy as deploy
+
+KNOWN = deploy.settings_of()
+
+
+def test_settings_are_read_off_the_source_with_their_defaults() -> None:
+    assert KNOWN["SLIPSTREAM_ORCHESTRATOR_DRAIN_SECONDS"] == 30
+    assert KNOWN["SLIPSTREAM_VERIFIER_DRAIN_SECONDS"] == 10
+    assert KNOWN["SLIPSTREAM_DRAFT_ADDRESS"] == "127.0.0.1:50053"
+    assert deploy.version() == VERSION
+
+
+def test_a_misspelt_setting_is_found() -> None:
+    assert deploy.unknown_settings("SLIPSTREAM_VERIFIER_THREADS: 2\nSLIPSTREAM_DRAFT_MODEL=x", KNOWN) == []
+    assert deploy.unknown_settings("SLIPSTREAM_VERIFIER_THREAD: 2", KNOWN) == [
+        "no service reads SLIPSTREAM_VERIFIER_THREAD"
+    ]
+
+
+@pytest.mark.parametrize("image", ["prom/prometheus", "prom/prometheus:latest", "registry:5000/prometheus"])
+def test_an_image_without_a_version_is_found(image: str) -> None:
+    assert deploy.floating_images([image], "0.1.0") == [f"{image} is not pinned to a version"]
+
+
+def test_our_images_have_the_packages_version() -> None:
+    assert deploy.floating_images(["slipstream/draft:0.1.0", "grafana/grafana:13.3.0"], "0.1.0") == []
+    assert deploy.floating_images(["slipstream/draft:0.1.0"], "0.2.0") == [
+        "slipstream/draft:0.1.0: the package's version is 0.2.0"
+    ]
+
+
+def test_a_service_killed_in_its_drain_is_found() -> None:
+    said = {"SLIPSTREAM_ORCHESTRATOR_DRAIN_SECONDS": "60"}
+    assert deploy.short_stop(said, 70, KNOWN) == []
+    assert deploy.short_stop(said, 69, KNOWN) == ["orchestrator drains for 60 s, but is killed 69 s after SIGTERM"]
+    assert deploy.short_stop({"SLIPSTREAM_DRAFT_MODEL": "x"}, 19, KNOWN), "the default counts where nothing is said"
+    assert deploy.short_stop({"GF_AUTH_BASIC_ENABLED": "false"}, 0, KNOWN) == []
+
+
+def test_the_systemd_units_drain_is_that_of_their_environment_file() -> None:
+    folder = deploy.DEPLOY / "systemd"
+    unit = (folder / "slipstream-verifier.service").read_text()
+    assert deploy.short_unit(unit, folder, KNOWN) == []
+    assert deploy.short_unit(unit.replace("TimeoutStopSec=25", "TimeoutStopSec=10"), folder, KNOWN)
+    assert deploy.short_unit(unit.replace("TimeoutStopSec=25", ""), folder, KNOWN)
+
+
+@pytest.mark.parametrize(("duration", "expected"), [("45s", 45), ("1m30s", 90), ("25", 25), ("0.5h", 1800)])
+def test_durations(duration: str, expected: float) -> None:
+    assert deploy.seconds(duration) == expected
+
+
+def test_a_pipelines_misspelt_component_is_found() -> None:
+    config = yaml.safe_load((deploy.DEPLOY / "observability" / "otel-collector.yaml").read_text())
+    assert deploy.broken_pipelines(config) == []
+    config["exporters"]["otlp/jeager"] = config["exporters"].pop("otlp_grpc/jaeger")
+    assert deploy.broken_pipelines(config) == [
+        "exporter otlp/jeager is defined and not used",
+        "exporter otlp_grpc/jaeger is used and not defined",
+    ]
+
+
+def test_verifiers_that_the_orchestrator_does_not_know_are_found() -> None:
+    def manifests(addresses: str, most: int) -> list[Any]:
+        return [
+            {"kind": "ConfigMap", "data": {"SLIPSTREAM_ORCHESTRATOR_VERIFIER": addresses}},
+            {"kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": most}},
+        ]
+
+    assert deploy.unknown_verifiers(manifests("verifier-0:1,verifier-1:1", 2)) == []
+    assert deploy.unknown_verifiers(manifests("verifier-0:1,verifier-1:1", 3)) == [
+        "up to 3 verifiers, and 2 addresses for them"
+    ]
+
+
+def test_a_job_that_nobody_scrapes_is_found() -> None:
+    config = {"scrape_configs": [{"job_name": "slipstream-draft"}]}
+    assert deploy.unknown_jobs('up{job="slipstream-draft"} == 0', config) == []
+    assert deploy.unknown_jobs('up{job="draft"} == 0', config) == ["no job draft, which alerts ask for"]
+
+
+def test_the_rule_has_the_alerts_word_for_word() -> None:
+    alerts = "groups:\n  - name: one\n    rules:\n      - alert: A\n        expr: |\n          up\n\n          == 0\n"
+    assert yaml.safe_load(deploy.rule_of(alerts))["spec"] == yaml.safe_load(alerts)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[health.HealthServicer, str]]:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    servicer = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield servicer, f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def test_the_images_health_check_asks_the_health_service(served: tuple[health.HealthServicer, str]) -> None:
+    servicer, address = served
+
+    def exit_code() -> int:
+        script = deploy.DEPLOY / "docker" / "healthcheck.py"
+        return subprocess.run([sys.executable, script, address], timeout=60, check=False).returncode
+
+    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    assert exit_code() == 0
+    servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    assert exit_code() == 1

@@ -1,0 +1,387 @@
+"""What looks at turns: which rounds are kept, how many spans are written, what it all comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from orchestrator.errors import VerifierLostError
+from orchestrator.peers.exchange import PeerTiming
+from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.result import RoundResult
+from orchestrator.rounds.terms import RoundTerms
+from orchestrator.sessions.acceptance_window import AcceptanceWindow
+from orchestrator.sessions.resolving import ResolvedTurn
+from orchestrator.sessions.session import FinishReason, TurnLimits
+from orchestrator.sessions.statistics import TurnStatistics, per_position
+from orchestrator.sessions.turn_record import TurnEnded
+from orchestrator.sessions.turn_watch import TurnBegun
+from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
+from orchestrator.speculation.proposal import Proposal, Source
+from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.watching.budget import SpanBudget
+from orchestrator.watching.kept_rounds import KeptRounds
+from orchestrator.watching.ring import TurnNote, TurnRing
+from orchestrator.watching.totals import Totals
+from orchestrator.watching.turn_trace import MOST_SPANS, Detail
+from orchestrator.watching.watching import WatchedTurn, Watching
+from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.sampling.rule import SamplingRule
+from slipstream.telemetry import names, tracing
+from tests.unit.clock import Clock
+
+TIMING = PeerTiming(0.001, 0.004, 0.006, 0.008, 1, 9)
+
+
+def result(drafted: int = 4, accepted: int = 2, source: Source = Source.DRAFT) -> RoundResult:
+    proposal = Proposal(tuple(range(drafted)), source=source)
+    return RoundResult(
+        tokens=(*proposal.tokens[:accepted], 99),
+        proposal=proposal,
+        accepted_count=accepted,
+        overlap=Overlap.NONE,
+        asked=drafted > 0,
+        prefilled_count=1,
+        verify=TIMING,
+        waited=0.002,
+        awaited=None,
+        drafted=[],
+        hit=None,
+        draft_failed=False,
+        switched_off=False,
+        margin=0.5,
+        logprobs=(),
+        prompt_logprobs=(),
+    )
+
+
+def note(
+    number: int, seconds: float = 0.01, outcome: RoundResult | BaseException | None = None, prefix: str = ""
+) -> RoundNote:
+    """A round that has ended."""
+    made = RoundNote(number, 10, 0.0, prefix, began=1.0)
+    made.begin_verify(names.VERIFY).finish(TIMING)
+    if isinstance(outcome, BaseException):
+        made.fail(outcome)
+    else:
+        made.plan = RoundPlan(4, Overlap.NONE)
+        made.end(outcome or result())
+        made.committed = len(made.result.tokens) if made.result else 0
+    made.ended = made.began + seconds
+    return made
+
+
+# --- which rounds are kept
+
+
+def test_of_many_rounds_the_slowest_and_the_least_accepted_are_kept_and_not_the_first() -> None:
+    kept = KeptRounds(8)
+    for number in range(1, 1001):
+        slow = number in (500, 800, 900)
+        poor = number in (600, 601)
+        kept.add(note(number, 0.5 if slow else 0.01, result(4, 0 if poor else 3)))
+    shown = [each.number for each in kept.best(8)]
+    assert kept.count == 1000 and len(shown) == 8 == len(set(shown))
+    assert {500, 800, 900, 600, 601} <= set(shown)
+    assert shown == sorted(shown)
+
+
+def test_of_those_of_which_nothing_was_accepted_the_longest_proposal_is_the_worst() -> None:
+    kept = KeptRounds(2)
+    for number, drafted in enumerate((2, 16, 4, 8), 1):
+        kept.add(note(number, 0.01 * number, result(drafted, 0)))
+    assert [each.number for each in kept.best(2)] == [2, 4], "the slowest, and the longest that was all wrong"
+
+
+def test_a_round_that_failed_is_kept_and_so_is_one_whose_peers_have_made_spans() -> None:
+    kept = KeptRounds(2)
+    for number in range(1, 200):
+        failed = VerifierLostError("away") if number == 7 else None
+        kept.add(note(number, 0.001 * number, failed, "00-" if number == 3 else ""))
+    shown = [each.number for each in kept.best(2)]
+    assert 3 in shown and 7 in shown
+    assert kept.pinned_count == 1 and len(shown) <= 3
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.integers(0, 8), st.integers(0, 8), st.booleans()), max_size=60))
+def test_no_more_are_kept_than_may_be_and_none_twice(rounds: list[tuple[float, int, int, bool]]) -> None:
+    kept = KeptRounds(10)
+    for number, (seconds, drafted, accepted, fails) in enumerate(rounds, 1):
+        outcome = VerifierLostError("") if fails else result(drafted, min(drafted, accepted))
+        kept.add(note(number, seconds, outcome))
+    for most in (0, 1, 4, 10):
+        shown = [each.number for each in kept.best(most)]
+        assert len(shown) == len(set(shown)) == min(most, len(rounds))
+        assert shown == sorted(shown)
+
+
+def test_what_is_large_is_not_kept() -> None:
+    large = replace(result(), logprobs=(TokenLogprobs(1, -1.0),) * 3)
+    kept = KeptRounds(4)
+    kept.add(note(1, outcome=large))
+    kept.settle()
+    (only,) = kept.best(4)
+    assert only.result is not None and not only.result.logprobs and only.result.accepted_count == large.accepted_count
+
+
+def test_the_ring_gives_up_the_oldest_turns_and_keeps_the_last_one_however_large() -> None:
+    ring = TurnRing(most_rounds=10)
+    for turn in range(1, 6):
+        made = TurnNote("s", turn)
+        ring.begin(made)
+        for number in range(1, 5):
+            made.rounds.add(note(number))
+        ring.end(made)
+    assert [turn.turn for turn in ring.of("s", 64)] == [4, 5]
+    assert ring.of("another", 64) == []
+    running = TurnNote("s", 6)
+    ring.begin(running)
+    assert [turn.turn for turn in ring.of("s", 2)] == [5, 6], "a turn that runs is there too"
+    for number in range(1, 100):
+        running.rounds.add(note(number))
+    ring.end(running)
+    assert [turn.turn for turn in ring.of("s", 64)] == [6]
+
+
+# --- how many spans
+
+
+def test_the_budget_fills_at_its_rate_and_lends_a_turn_its_least() -> None:
+    clock = Clock()
+    budget = SpanBudget(10, 20, clock)
+    assert budget.take(15) and not budget.take(6)
+    assert budget.take_up_to(100, 4) == 5, "what is left"
+    assert budget.take_up_to(100, 4) == 4, "the least, lent"
+    clock.now += 0.4
+    assert not budget.take(1), "which is paid back first"
+    clock.now += 100
+    assert budget.take_up_to(100, 4) == 20, "no more than it holds"
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """All spans, live ones and those written at the end."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    processor = SimpleSpanProcessor(exporter)
+    provider.add_span_processor(processor)
+    monkeypatch.setattr(tracing, "tracer", provider.get_tracer("test"))
+    monkeypatch.setattr("orchestrator.watching.turn_trace.tracer", provider.get_tracer("test"))
+    monkeypatch.setattr(tracing, "_writer", tracing._Writer())
+    tracing._writer.start(provider, processor)
+    yield exporter
+    provider.shutdown()
+
+
+def begin(watching: Watching, session: str = "s", turn: int = 1, content: str | None = None) -> WatchedTurn:
+    rule = SamplingRule()
+    resolved = ResolvedTurn(RoundTerms(rule, SpeculationSettings()), TurnLimits(100, 1000))
+    return watching.begin_turn(
+        TurnBegun("model", session, turn, resolved, AcceptanceWindow(), Context(), content=content)
+    )
+
+
+def run_turn(watching: Watching, rounds: int, error: Exception | None = None, content: str | None = None) -> TurnEnded:
+    turn = begin(watching, content=content)
+    statistics = TurnStatistics()
+    for number in range(1, rounds + 1):
+        made = turn.begin_round(number, 10)
+        made.plan = RoundPlan(4, Overlap.NONE)
+        made.begin_propose(names.PROPOSE, "[::1]:50053").finish(TIMING)
+        exchange = made.begin_verify(names.VERIFY)
+        exchange.address = "node-a:50052"
+        exchange.finish(TIMING)
+        made.end(result())
+        made.committed = 3
+        statistics.add(result())
+        turn.round_ended(made)
+    if error is not None:
+        made = turn.begin_round(rounds + 1, 10)
+        made.begin_verify(names.VERIFY).fail(error)
+        made.fail(error)
+        turn.round_ended(made)
+    ended = TurnEnded(FinishReason.MAX_TOKENS, 5, 2, 3 * rounds, statistics, error=error)
+    turn.ended(ended, "what was said")
+    return ended
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name == name]
+
+
+@pytest.mark.parametrize(
+    ("detail", "rounds", "verifies"), [(Detail.TURN, 0, 0), (Detail.ROUND, 6, 0), (Detail.FULL, 6, 6)]
+)
+def test_detail_says_how_deep_a_trace_goes(
+    spans: InMemorySpanExporter, detail: Detail, rounds: int, verifies: int
+) -> None:
+    run_turn(Watching(detail), 6)
+    (root,) = named(spans, "chat model")
+    assert root.attributes is not None
+    assert root.attributes[names.ROUND_COUNT] == 6
+    assert root.attributes[names.ROUNDS_NOT_TRACED] == 6 - rounds
+    assert len(named(spans, names.ROUND)) == rounds
+    assert len(named(spans, names.VERIFY)) == len(named(spans, names.PROPOSE)) == verifies
+    for each in named(spans, names.ROUND):
+        assert each.parent is not None and each.parent.span_id == root.context.span_id
+
+
+def test_a_span_says_what_its_round_did(spans: InMemorySpanExporter) -> None:
+    run_turn(Watching(), 1)
+    (round_,), (verify,), (propose,) = (named(spans, name) for name in (names.ROUND, names.VERIFY, names.PROPOSE))
+    assert round_.attributes is not None and verify.attributes is not None and propose.attributes is not None
+    said = round_.attributes
+    assert said[names.RUNG] == "draft" and said[names.WAY] == "wait" and said[names.NEXT_TOKEN_KIND] == "recovered"
+    assert (said[names.DRAFT_LENGTH], said[names.ACCEPTED_COUNT], said[names.COMMITTED_COUNT]) == (4, 2, 3)
+    assert said[names.ACCEPTANCE] == 0.5 and said[names.LEAST_MARGIN] == 0.5
+    assert float(str(said[names.VERIFIER_IDLE_MS])) >= 2, "the way there and back is 2 ms"
+    assert verify.parent == propose.parent == round_.context
+    assert (verify.attributes["server.address"], verify.attributes["server.port"]) == ("node-a", 50052)
+    assert propose.attributes["server.address"] == "::1"
+    assert verify.attributes[names.NETWORK_MS] == pytest.approx(2)
+    moments = [round_.start_time, verify.start_time, verify.end_time, round_.end_time]
+    assert None not in moments and moments == sorted(moment or 0 for moment in moments)
+
+
+def test_a_trace_has_at_most_two_thousand_spans_those_of_the_services_counted(spans: InMemorySpanExporter) -> None:
+    watching = Watching()
+    watching.budget = SpanBudget(1e9, 1e9)
+    run_turn(watching, 3000)
+    live = sum(bool(turn.trace_prefix) for turn in watching.ring.of("s", 1)[0].rounds._pinned)
+    written = len(spans.get_finished_spans())
+    assert live > 100
+    assert 1000 < written + 2 * live <= MOST_SPANS
+
+
+def test_where_the_budget_is_spent_each_turn_still_has_its_worst_rounds(spans: InMemorySpanExporter) -> None:
+    watching = Watching(Detail.ROUND)
+    watching.budget = SpanBudget(0, 10)
+    for _ in range(5):
+        run_turn(watching, 50)
+    per_turn = [root.attributes[names.ROUNDS_NOT_TRACED] for root in named(spans, "chat model") if root.attributes]
+    assert per_turn == [40, 46, 46, 46, 46]
+    assert watching.totals.folded == sum(per_turn)
+
+
+def test_a_failed_round_and_its_turn_say_so_on_every_level_and_a_cancelled_one_has_not_failed(
+    spans: InMemorySpanExporter,
+) -> None:
+    run_turn(Watching(), 1, VerifierLostError("gone"))
+    for name in ("chat model", names.ROUND, names.VERIFY):
+        failed = [span for span in named(spans, name) if not span.status.is_ok and span.status.description]
+        assert [span.attributes[names.ERROR_TYPE] for span in failed if span.attributes] == ["VERIFIER_LOST"], name
+    spans.clear()
+    turn = begin(Watching())
+    made = turn.begin_round(1, 3)
+    made.begin_verify(names.VERIFY).fail(asyncio.CancelledError())
+    made.fail(asyncio.CancelledError())
+    turn.round_ended(made)
+    turn.ended(TurnEnded(FinishReason.CANCELLED, 3, 0, 0, TurnStatistics()), "")
+    for span in spans.get_finished_spans():
+        assert span.status.is_unset and span.attributes is not None
+        assert span.name == "chat model" or span.attributes[names.OUTCOME] == "cancelled"
+
+
+@pytest.mark.parametrize(("variable", "shown"), [("true", True), ("false", False), (None, False)])
+def test_text_is_traced_only_where_it_was_asked_for(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, variable: str | None, shown: bool
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", variable)
+    run_turn(Watching(), 1, content="my secret")
+    everything = " ".join(span.to_json() for span in spans.get_finished_spans())
+    assert ("my secret" in everything, "what was said" in everything) == (shown, shown)
+
+
+def test_what_is_wrong_with_a_field_is_named_and_not_quoted(spans: InMemorySpanExporter) -> None:
+    error = InvalidFieldsError([FieldViolation("content", "must not be 'my secret'")])
+    watching = Watching()
+    watching.refused(error, "model", Context(), "s" * 500)
+    (root,) = spans.get_finished_spans()
+    assert root.status.description == "content" and root.attributes is not None
+    assert len(str(root.attributes[names.CONVERSATION_ID])) == 64
+    assert watching.totals.rejected == {"INVALID_FIELDS": 1}
+
+
+# --- what it comes to
+
+
+def test_totals_are_what_the_rounds_and_the_turns_statistics_say() -> None:
+    watching = Watching()
+    ended = run_turn(watching, 7)
+    totals, statistics = watching.totals, ended.statistics
+    assert totals.generation_tokens == ended.generated_token_count
+    drafted = sum(length * count for length, count in totals.draft_lengths.items())
+    accepted = sum(length * count for length, count in totals.accepted_lengths.items())
+    assert (drafted, accepted) == (statistics.draft_token_count, statistics.accepted_token_count)
+    assert per_position(totals.accepted_lengths) == statistics.accepted_per_position[:2]
+    assert totals.rounds == {("recovered", "wait", "draft"): 7}
+    assert totals.finished == {"max_tokens": 1} and not totals.failed
+    assert (totals.prompt_tokens, totals.cached_tokens) == (5, 2)
+    assert totals.verify.count == totals.round.count == 7 and totals.token.count == 18
+    assert totals.verify.sum == pytest.approx(7 * TIMING.forward)
+
+
+def test_every_kind_of_round_has_its_place() -> None:
+    totals, window = Totals(), AcceptanceWindow()
+    plain = note(1, outcome=result(0, 0))
+    plain.plan = PLAIN
+    ngram = note(2, outcome=result(3, 3, Source.NGRAM))
+    ngram.plan = RoundPlan(4, Overlap.ENUMERATE)
+    for each in (plain, ngram, note(3, outcome=VerifierLostError("")), note(4, outcome=asyncio.CancelledError())):
+        totals.add_round(each, window)
+    assert totals.rounds == {
+        ("plain", "none", "plain"): 1,
+        ("bonus", "enumerate", "ngram"): 1,
+        ("failed", "none", "none"): 1,
+        ("cancelled", "none", "none"): 1,
+    }
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 64)), max_size=100))
+def test_a_window_is_the_last_two_hundred_draft_tokens_in_whole_rounds(rounds: list[tuple[int, int]]) -> None:
+    window, seen = AcceptanceWindow(), []
+    for drafted, accepted in rounds:
+        accepted = min(drafted, accepted)
+        seen.append((drafted, accepted))
+        share = window.add(drafted, accepted)
+        tail: list[tuple[int, int]] = []
+        for each in reversed(seen):
+            if sum(drafted for drafted, _ in tail) >= 200:
+                break
+            tail.append(each)
+        total = sum(drafted for drafted, _ in tail)
+        if total < 200:
+            assert share is None
+        else:
+            assert share == pytest.approx(sum(accepted for _, accepted in tail) / total)
+
+
+@given(st.lists(st.integers(1, 12), max_size=40))
+def test_positions_follow_from_lengths(lengths: list[int]) -> None:
+    counted = {length: lengths.count(length) for length in lengths}
+    expected = [sum(length > position for length in lengths) for position in range(max(lengths, default=0))]
+    assert per_position(counted) == expected
+
+
+def test_a_turn_is_one_log_line_with_what_a_search_needs_and_nothing_that_was_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    run_turn(Watching(), 2, content="my secret")
+    run_turn(Watching(), 1, VerifierLostError("gone"))
+    well, badly = caplog.records
+    assert (well.levelname, badly.levelname) == ("INFO", "WARNING")
+    assert well.__dict__["session_id"] == "s" and well.__dict__["generated_token_count"] == 6
+    assert badly.__dict__["finish_reason"] == "VERIFIER_LOST"
+    assert "secret" not in caplog.text and "what was said" not in caplog.text

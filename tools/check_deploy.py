@@ -1,0 +1,418 @@
+"""Check everything under deploy/, each file by the tools made for it and against what the services really know.
+
+One line a file; exit 1 if any is at fault. `make check` sets the tools up (deploy/requirements.txt). What pip cannot bring
+(kubectl or kustomize, systemd-analyze, promtool, amtool) checks where it is there; where not, a line says what was left out.
+With --write, the copies that Kustomize needs within its own folder are made anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+OVERLAYS = DEPLOY / "kubernetes" / "overlays"
+ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
+RULE = DEPLOY / "kubernetes" / "components" / "monitoring" / "prometheus-rule.yaml"
+
+OTHER_SCHEMAS = {
+    "PodMonitor": "the Prometheus operator's, whose schema no pip package has",
+    "PrometheusRule": "likewise; its rules are those of deploy/prometheus, which promtool checks",
+}
+"""Kinds that kubernetes-validate cannot know, with whose they are."""
+
+SPARE_SECONDS = 10
+"""What a service needs to end beyond its drain: last words, the last spans, the model thread."""
+
+Fault = str
+Setting = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one check says of one file; ``skipped`` is why it says nothing."""
+
+    file: str
+    check: str
+    faults: tuple[Fault, ...] = ()
+    skipped: str = ""
+
+
+# --- what the services know ------------------------------------------------------------------------------------------
+
+
+def settings_of(root: Path = ROOT) -> dict[str, Any]:
+    """Every environment variable that a service's settings read, with its default where that is a literal.
+
+    Read off the source: importing it would load torch.
+    """
+    shared = _fields(root / "slipstream/hosting/settings.py", "ModelServiceSettings")
+    kinds = {
+        "ORCHESTRATOR": _fields(root / "orchestrator/processes/settings.py", "OrchestratorSettings"),
+        "VERIFIER": shared | _fields(root / "verifier_service/__main__.py", "VerifierSettings"),
+        "DRAFT": shared | _fields(root / "draft_service/__main__.py", "DraftSettings"),
+    }
+    return {
+        f"SLIPSTREAM_{kind}_{field.upper()}": value for kind, fields in kinds.items() for field, value in fields.items()
+    }
+
+
+def _fields(path: Path, class_name: str) -> dict[str, Any]:
+    tree = ast.parse(path.read_text())
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    return {
+        node.target.id: _default(node.value)
+        for node in body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+def _default(value: ast.expr | None) -> Any:
+    match value:
+        case ast.Call(args=[ast.Constant(value=literal), *_]) | ast.Constant(value=literal):
+            return literal
+        case _:
+            return None
+
+
+def version() -> str:
+    """The package's version."""
+    found = re.search(r'"(.+)"', (ROOT / "slipstream/version.py").read_text().split("VERSION =")[1])
+    assert found is not None
+    return found[1]
+
+
+# --- our own checks: pure, of text and parsed YAML --------------------------------------------------------------------
+
+
+def unknown_settings(text: str, known: Iterable[str]) -> list[Fault]:
+    """Variables named in the text that no service reads: pydantic would pass over them without a word."""
+    named = set(re.findall(r"\bSLIPSTREAM_(?:ORCHESTRATOR|VERIFIER|DRAFT)_[A-Z0-9_]+", text))
+    return [f"no service reads {name}" for name in sorted(named - set(known))]
+
+
+def floating_images(images: Iterable[str], own_version: str) -> list[Fault]:
+    """Images without a tag of their own, and ours with another version than the package's."""
+    faults = []
+    for image in sorted(set(images)):
+        tag = image.rpartition("/")[2].partition(":")[2]
+        if not re.search(r"\d", tag):
+            faults.append(f"{image} is not pinned to a version")
+        elif image.startswith("slipstream/") and tag != own_version:
+            faults.append(f"{image}: the package's version is {own_version}")
+    return faults
+
+
+def short_stop(environment: Setting, stop_seconds: float, known: Setting) -> list[Fault]:
+    """A service that would be killed in the middle of its drain."""
+    kinds = {match[1] for name in environment if (match := re.match(r"SLIPSTREAM_([A-Z]+)_", name))}
+    faults = []
+    for kind in sorted(kinds):
+        name = f"SLIPSTREAM_{kind}_DRAIN_SECONDS"
+        drain = float(environment.get(name, known[name]))
+        if stop_seconds < drain + SPARE_SECONDS:
+            faults.append(f"{kind.lower()} drains for {drain:g} s, but is killed {stop_seconds:g} s after SIGTERM")
+    return faults
+
+
+def broken_pipelines(config: Setting) -> list[Fault]:
+    """Components that a collector's pipelines name and nobody defines, or that are defined and not used."""
+    service = config["service"]
+    used = {"extensions": set(service.get("extensions", ()))}
+    for kind in ("receivers", "processors", "exporters"):
+        used[kind] = {name for pipeline in service["pipelines"].values() for name in pipeline.get(kind, ())}
+    return [
+        f"{kind[:-1]} {name} is {'used and not defined' if name in names else 'defined and not used'}"
+        for kind, names in used.items()
+        for name in sorted(names ^ set(config.get(kind) or ()))
+    ]
+
+
+def unknown_verifiers(documents: Iterable[Any]) -> list[Fault]:
+    """More verifiers than the orchestrator knows by name: they would hold GPUs and get no session."""
+    addresses, most = 0, 1
+    for document in documents:
+        if document["kind"] == "ConfigMap":
+            listed = document.get("data", {}).get("SLIPSTREAM_ORCHESTRATOR_VERIFIER", "")
+            addresses = max(addresses, len(listed.split(",")) if listed else 0)
+        elif document["kind"] == "HorizontalPodAutoscaler":
+            most = max(most, document["spec"]["maxReplicas"])
+        elif document["kind"] == "StatefulSet" and document["metadata"]["name"] == "verifier":
+            most = max(most, document["spec"].get("replicas", 1))
+    return [f"up to {most} verifiers, and {addresses} addresses for them"] if most > addresses else []
+
+
+def workloads(documents: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
+    """The pods' templates among rendered manifests, each with the environment that ConfigMaps and itself give it."""
+    documents = list(documents)
+    maps = {document["metadata"]["name"]: document["data"] for document in documents if document["kind"] == "ConfigMap"}
+    for document in documents:
+        pod = document.get("spec", {}).get("template", {}).get("spec")
+        if pod is not None:
+            environment: dict[str, str] = {}
+            for container in pod["containers"]:
+                for source in container.get("envFrom", ()):
+                    environment |= maps.get(source["configMapRef"]["name"], {})
+                environment |= {entry["name"]: entry.get("value", "") for entry in container.get("env", ())}
+            yield pod, environment
+
+
+def unknown_jobs(alerts: str, config: Setting) -> list[Fault]:
+    """Jobs that the alerts ask for by name and Prometheus does not scrape."""
+    scraped = {job["job_name"] for job in config["scrape_configs"]}
+    return [
+        f"no job {name}, which alerts ask for" for name in sorted(set(re.findall(r'job="([^"]+)"', alerts)) - scraped)
+    ]
+
+
+def rule_of(alerts: str) -> str:
+    """The PrometheusRule with these alerts, word for word."""
+    indented = "".join(f"  {line}" if line.strip() else line for line in alerts.splitlines(keepends=True))
+    return (
+        "# Made of deploy/prometheus/alerts.yaml by tools/check_deploy.py --write, and compared with it by make check.\n"
+        "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: slipstream\nspec:\n" + indented
+    )
+
+
+def seconds(duration: str) -> float:
+    """Seconds of a duration as Compose and systemd write it: 45, 45s, 1m30s."""
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([hms]?)", str(duration)))
+
+
+# --- the files ----------------------------------------------------------------------------------------------------------
+
+
+def check_texts(known: Setting) -> Iterator[Report]:
+    """Every file that may name a setting; and the copy that Kustomize needs."""
+    for path in sorted(DEPLOY.rglob("*")):
+        if path.is_file() and "SLIPSTREAM_" in (text := path.read_text()):
+            yield _report(path, "settings", unknown_settings(text, known))
+    is_copy = RULE.read_text() == rule_of(ALERTS.read_text())
+    yield _report(RULE, "rules", [] if is_copy else [f"not {_name(ALERTS)}: run python tools/check_deploy.py --write"])
+    for name in ("otel-collector.yaml", "jaeger.yaml"):
+        path = DEPLOY / "observability" / name
+        yield _report(path, "pipelines", broken_pipelines(yaml.safe_load(path.read_text())))
+
+
+def check_compose(known: Setting) -> Iterator[Report]:
+    """The Compose file: its schema, its images, its stop times, and that what it mounts is there."""
+    path = DEPLOY / "compose.yaml"
+    yield _run(path, "compose-spec", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path)
+    services = yaml.safe_load(path.read_text())["services"]
+    yield _report(path, "images", floating_images((service["image"] for service in services.values()), version()))
+    stops = [
+        fault
+        for service in services.values()
+        for fault in short_stop(service.get("environment", {}), seconds(service.get("stop_grace_period", "10s")), known)
+    ]
+    yield _report(path, "stop times", stops)
+    mounts = [mount.split(":")[0] for service in services.values() for mount in service.get("volumes", ())]
+    absent = [mount for mount in mounts if mount.startswith(".") and not (DEPLOY / mount).exists()]
+    yield _report(path, "mounts", [f"mounts {mount}, which is not there" for mount in absent])
+
+
+def check_dockerfile() -> Iterator[Report]:
+    """The Dockerfile, and the version it labels its images with."""
+    path = DEPLOY / "docker" / "Dockerfile"
+    yield _run(path, "hadolint", "hadolint", "--no-color", path)
+    labelled = re.findall(r"^ARG VERSION=(\S+)$", path.read_text(), re.MULTILINE)
+    yield _report(
+        path, "version", [] if labelled == [version()] else [f"labels {labelled}, the package is {version()}"]
+    )
+
+
+def check_kubernetes(known: Setting) -> Iterator[Report]:
+    """Each overlay as Kustomize renders it, and checkov over all of them and the Dockerfile."""
+    render = _kustomize()
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        shutil.copy(DEPLOY / "docker" / "Dockerfile", folder / "Dockerfile")
+        for overlay in sorted(path.parent for path in OVERLAYS.glob("*/kustomization.yaml")):
+            if render is None:
+                yield _report(overlay, "kustomize", skipped="neither kubectl nor kustomize is here: not rendered")
+                continue
+            rendered = folder / f"{overlay.name}.yaml"
+            yield _run(overlay, "kustomize", *render, overlay, output=rendered)
+            if rendered.exists():
+                yield from check_rendered(overlay, rendered, known)
+        scan = _run(OVERLAYS, "checkov", "checkov", "--config-file", DEPLOY / "checkov.yaml", "--directory", folder)
+        files = ", ".join(sorted(path.name for path in folder.iterdir()))
+        yield Report(f"{_name(OVERLAYS)} rendered ({files})", "checkov", scan.faults, scan.skipped)
+
+
+def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Report]:
+    """Manifests as the cluster would get them."""
+    documents = [document for document in yaml.safe_load_all(rendered.read_text()) if document]
+    own = rendered.with_suffix(".kubernetes")
+    own.write_text(yaml.safe_dump_all(document for document in documents if document["kind"] not in OTHER_SCHEMAS))
+    yield _run(overlay, "kubernetes-validate", "kubernetes-validate", "--strict", "--quiet", own)
+    own.unlink()
+    pods = list(workloads(documents))
+    images = [container["image"] for pod, _ in pods for container in pod["containers"]]
+    yield _report(overlay, "images", floating_images(images, version()))
+    stops = [
+        f for pod, environment in pods for f in short_stop(environment, pod["terminationGracePeriodSeconds"], known)
+    ]
+    yield _report(overlay, "stop times", stops)
+    yield _report(overlay, "verifiers", unknown_verifiers(documents))
+
+
+def check_systemd(known: Setting) -> Iterator[Report]:
+    """The units, as systemd reads them and as it judges their confinement."""
+    units = sorted((DEPLOY / "systemd").glob("*.service"))
+    with tempfile.TemporaryDirectory() as directory:
+        for unit in units:
+            text = unit.read_text()
+            copy = Path(directory) / unit.name  # the program it names is not on this machine
+            copy.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
+        for unit in units:
+            copy = Path(directory) / unit.name
+            yield _run(unit, "verify", "systemd-analyze", "verify", copy, optional=True, said_is_fault=True)
+            judge = ("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=20", copy)
+            yield _run(unit, "security", *judge, optional=True)
+            yield _report(unit, "stop times", short_unit(unit.read_text(), unit.parent, known))
+
+
+def short_unit(text: str, folder: Path, known: Setting) -> list[Fault]:
+    """As `short_stop`, of a unit whose environment files lie in ``folder``."""
+    stop = re.search(r"^TimeoutStopSec=(.+)$", text, re.MULTILINE)
+    named = re.search(r"^EnvironmentFile=/etc/slipstream/(.+)$", text, re.MULTILINE)
+    if stop is None or named is None:
+        return ["says no TimeoutStopSec or no EnvironmentFile of /etc/slipstream"]
+    parser = configparser.RawConfigParser()
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
+    parser.read_string(f"[all]\n{(folder / named[1]).read_text()}")
+    return short_stop(dict(parser["all"]), seconds(stop[1]), known)
+
+
+def check_prometheus() -> Iterator[Report]:
+    """What Prometheus and its Alertmanager are told."""
+    folder = DEPLOY / "observability"
+    prometheus, alertmanager = folder / "prometheus.yaml", folder / "alertmanager.yaml"
+    yield _run(prometheus, "promtool", "promtool", "check", "config", "--syntax-only", prometheus, optional=True)
+    yield _report(prometheus, "jobs", unknown_jobs(ALERTS.read_text(), yaml.safe_load(prometheus.read_text())))
+    yield _run(alertmanager, "amtool", "amtool", "check-config", alertmanager, optional=True)
+
+
+def check_yaml() -> Iterator[Report]:
+    """Every YAML file's form; keys that come twice."""
+    files = sorted(DEPLOY.rglob("*.yaml"))
+    said = _run(
+        DEPLOY, "yamllint", "yamllint", "--strict", "--format", "parsable", "-c", DEPLOY / "yamllint.yaml", *files
+    )
+    if said.faults and not any(fault.startswith("deploy/") for fault in said.faults):
+        yield said  # the tool itself failed
+    for file in files:
+        own = f"{_name(file)}:"
+        yield _report(file, "yamllint", [fault.removeprefix(own) for fault in said.faults if fault.startswith(own)])
+
+
+# --- running and telling ------------------------------------------------------------------------------------------------
+
+
+def _kustomize() -> tuple[str, ...] | None:
+    if _tool("kustomize") is not None:
+        return ("kustomize", "build")
+    return ("kubectl", "kustomize") if _tool("kubectl") is not None else None
+
+
+def _tool(name: str) -> str | None:
+    beside = os.environ.get("DEPLOY_TOOLS", str(ROOT / ".venv" / "deploy" / "bin"))
+    return shutil.which(name, path=beside) or shutil.which(name)
+
+
+def _run(
+    path: Path,
+    check: str,
+    tool: str,
+    *arguments: str | Path,
+    output: Path | None = None,
+    optional: bool = False,
+    said_is_fault: bool = False,
+) -> Report:
+    """What a tool says; its standard output goes to ``output`` if all is well. One that pip cannot bring is ``optional``."""
+    program = _tool(tool)
+    if program is None:
+        absent = f"{tool} is not here"
+        return _report(path, check, skipped=absent) if optional else _report(path, check, [f"{absent}: run make check"])
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    said = [line.replace(f"{ROOT}/", "").strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    if done.returncode != 0 or (said_is_fault and said):
+        return _report(path, check, said or [f"{tool} ended with {done.returncode}"])
+    if output is not None:
+        output.write_text(done.stdout)
+    return _report(path, check)
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _report(path: Path, check: str, faults: Iterable[Fault] = (), skipped: str = "") -> Report:
+    return Report(_name(path), check, tuple(faults), skipped)
+
+
+def tell(reports: Iterable[Report]) -> int:
+    """Print a line a file, and the faults below it; the number of files at fault."""
+    files: dict[str, list[Report]] = {}
+    for report in reports:
+        files.setdefault(report.file, []).append(report)
+    bad = 0
+    for file, about in sorted(files.items()):
+        faults = [f"{report.check}: {fault}" for report in about for fault in report.faults]
+        passed = ", ".join(report.check for report in about if not report.faults and not report.skipped)
+        skipped = "; ".join(f"no {report.check}, {report.skipped}" for report in about if report.skipped)
+        bad += bool(faults)
+        state = "FAULT" if faults else "ok   " if passed else "skip "
+        print(f"{state} {file}: {passed or 'nothing'}{f' ({skipped})' if skipped else ''}")
+        for fault in faults:
+            print(f"        {fault}")
+    return bad
+
+
+def check_all() -> list[Report]:
+    """Every check, side by side."""
+    known = settings_of()
+    checks: list[Callable[[], Iterator[Report]]] = [
+        partial(check_kubernetes, known),
+        partial(check_compose, known),
+        check_dockerfile,
+        partial(check_systemd, known),
+        check_prometheus,
+        check_yaml,
+        partial(check_texts, known),
+    ]
+    with ThreadPoolExecutor() as pool:
+        return [report for reports in pool.map(lambda check: list(check()), checks) for report in reports]
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="make the copies anew instead")
+    if parser.parse_args().write:
+        RULE.write_text(rule_of(ALERTS.read_text()))
+        return
+    if bad := tell(check_all()):
+        sys.exit(f"{bad} of what deploy/ has is at fault")
+
+
+if __name__ == "__main__":
+    main()
