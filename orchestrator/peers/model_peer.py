@@ -92,8 +92,8 @@ class ModelPeer(Generic[ItemT, ResultT]):
 
     @property
     def reconnect_count(self) -> int:
-        """Streams of items opened after the first."""
-        return max(0, self._stream.opened_count - 1)
+        """Streams of items that have brought something, after the first."""
+        return max(0, self._stream.answered_count - 1)
 
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called at each change of ``reachable``; it takes the place of an earlier one."""

@@ -45,6 +45,7 @@ def _speculation(totals: Totals) -> Iterator[Reading]:
         (instruments.ACCEPTED_TOKENS_PER_POS, accepted),
     ):
         counts = per_position(lengths)
+        counts += [0] * (max(drafted, default=0) - len(counts))
         yield reading(instrument, {(str(position),): count for position, count in enumerate(counts)})
     yield reading(instruments.ROUNDS, dict(totals.rounds))
     yield reading(instruments.BRANCH_HITS, totals.hits)

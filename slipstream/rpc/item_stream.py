@@ -106,8 +106,8 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._outbox: Outbox[ItemT] = Outbox()
         self._run: asyncio.Task[None] | None = None
         self._closed = False
-        self.opened_count = 0
-        """Streams opened so far."""
+        self.answered_count = 0
+        """Streams so far that have brought something."""
 
     def send(self, item: ItemT, sink: Sink[ResultT]) -> None:
         """Send an item without waiting. ``sink`` gets its results until it says that one was the last, is told that no other
@@ -118,7 +118,6 @@ class ItemStream(Generic[ItemT, ResultT]):
             return
         if self._run is None:
             self._run = asyncio.create_task(self._converse())
-            self.opened_count += 1
         self._waiting[item.handle, item.round] = sink
         self._outbox.put(item, byte_count)
 
@@ -175,8 +174,12 @@ class ItemStream(Generic[ItemT, ResultT]):
         return error
 
     async def _read(self, call: Any) -> PeerError:
+        answered = False
         try:
             async for response in call:
+                if not answered:
+                    answered = True
+                    self.answered_count += 1
                 for result in self._unpack(response):
                     self._hand_over(result)
         except grpc.aio.AioRpcError as failure:

@@ -122,7 +122,9 @@ VERIFIER_FAILOVERS = _counter("verifier_failovers", "sessions", "Sessions that m
 SPECULATION_SWITCHED_OFF = _counter(
     "speculation_switched_off", "events", "Times that a session stopped drafting for it did not pay."
 )
-RECONNECTS = _counter("peer_reconnects", "streams", "Streams to a peer opened after its first.", "peer", "address")
+RECONNECTS = _counter(
+    "peer_reconnects", "streams", "Streams to a peer that brought something, after its first.", "peer", "address"
+)
 SESSIONS_EXPIRED = _counter("sessions_expired", "sessions", "Sessions that were idle for too long.")
 SPANS_FOLDED = _counter("rounds_not_traced", "rounds", "Rounds of traced turns that have no span of their own.")
 
