@@ -44,7 +44,7 @@ def outcome_value(name: str) -> trace_pb2.RoundOutcome.ValueType:
 
 
 def _round(note: RoundNote, began: float) -> trace_pb2.RoundTrace:
-    plan, result = note.plan, note.result
+    plan = note.plan
     message = trace_pb2.RoundTrace(
         number=note.number,
         start=duration(note.began - began),
@@ -55,7 +55,13 @@ def _round(note: RoundNote, began: float) -> trace_pb2.RoundTrace:
         plan_reason=_REASONS[plan.why],
         overlap=None if plan.way is None else OVERLAPS[plan.way],
         expected_accepted_count=note.predicted,
+        proposer=PROPOSERS.get(note.rung, PROPOSERS["plain"]),
+        draft_token_count=note.drafted,
+        accepted_token_count=note.accepted,
         committed_token_count=note.committed,
+        branch_hit=note.hit,
+        waited=duration(note.waited),
+        least_margin=note.margin if math.isfinite(note.margin) else None,
         verifier_idle=duration(note.verifier_idle),
         exchanges=[
             _exchange(exchange, began)
@@ -64,15 +70,6 @@ def _round(note: RoundNote, began: float) -> trace_pb2.RoundTrace:
     )
     if note.error is not None and not note.is_cancelled:
         message.error_reason = reason_of(note.error)
-    if result is not None:
-        message.proposer = PROPOSERS[result.rung]
-        message.draft_token_count = len(result.proposal)
-        message.accepted_token_count = result.accepted_count
-        message.waited.CopyFrom(duration(result.waited))
-        if result.hit is not None:
-            message.branch_hit = result.hit
-        if math.isfinite(result.margin):
-            message.least_margin = result.margin
     return message
 
 

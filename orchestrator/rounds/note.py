@@ -7,9 +7,10 @@ clock, in seconds.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.rounds.result import RoundResult
@@ -35,13 +36,13 @@ class ExchangeNote:
     error: BaseException | None = None
     left: bool = False
     """Whether nobody waited for its answer any more."""
-    setbacks: list[tuple[float, str]] = field(default_factory=list)
+    setbacks: tuple[tuple[float, str], ...] = ()
     """Answers that did not end it: when, and the reason."""
 
     def set_back(self, reason: str) -> None:
         """It is stated again, or asked for elsewhere."""
         if len(self.setbacks) < _MOST_SETBACKS:
-            self.setbacks.append((time.monotonic(), reason))
+            self.setbacks += ((time.monotonic(), reason),)
 
     def finish(self, timing: PeerTiming) -> None:
         """All has come; it may be late, with nobody waiting any more."""
@@ -85,10 +86,19 @@ class RoundNote:
     verify: ExchangeNote | None = None
     proposes: list[ExchangeNote] = field(default_factory=list)
     ended: float = 0.0
-    result: RoundResult | None = None
     error: BaseException | None = None
+    outcome: str = ""
+    """recovered, bonus or plain: the kind of next token; or cancelled or failed."""
+    rung: str = "none"
+    """Who made the proposal that was verified, draft or ngram; plain if nobody did, none if nothing was verified."""
+    drafted: int = 0
+    accepted: int = 0
     committed: int = 0
-    """Of the result's tokens, those that the turn took."""
+    """Of the tokens that it brought, those that the turn took."""
+    waited: float = 0.0
+    hit: bool | None = None
+    draft_failed: bool = False
+    margin: float = math.inf
 
     def begin_verify(self, name: str) -> ExchangeNote:
         """The verification begins."""
@@ -101,15 +111,19 @@ class RoundNote:
         self.proposes.append(note)
         return note
 
-    def end(self, result: RoundResult) -> None:
-        """It brought something."""
-        self.result = result
+    def end(self, result: RoundResult, committed: int) -> None:
+        """It brought something, of which the turn took so many tokens. The result itself is not kept: a turn has thousands."""
         self.ended = time.monotonic()
+        self.outcome, self.rung = result.next_token_kind, result.rung
+        self.drafted, self.accepted, self.committed = len(result.proposal), result.accepted_count, committed
+        self.waited, self.hit, self.margin = result.waited, result.hit, result.margin
+        self.draft_failed = result.draft_failed
 
     def fail(self, error: BaseException) -> None:
         """It brought nothing."""
-        self.error = error
         self.ended = time.monotonic()
+        self.error = error
+        self.outcome = "cancelled" if self.is_cancelled else "failed"
 
     @property
     def is_cancelled(self) -> bool:
@@ -127,20 +141,6 @@ class RoundNote:
         if self.verify is None:
             return 0.0
         return max(0.0, self.verify.began - self.answered) + self.verify.network
-
-    @property
-    def outcome(self) -> str:
-        """recovered, bonus or plain: the kind of next token; or cancelled or failed."""
-        if self.result is not None:
-            return self.result.next_token_kind
-        return "cancelled" if self.is_cancelled else "failed"
-
-    def slim(self) -> None:
-        """Keep nothing that is large: it is looked at, not used, from here on."""
-        result = self.result
-        if result is not None and (result.logprobs or result.prompt_logprobs or result.proposal.distributions):
-            light = replace(result.proposal, distributions=())
-            self.result = replace(result, logprobs=(), prompt_logprobs=(), proposal=light)
 
     def _exchange(self, name: str, address: str) -> ExchangeNote:
         note = ExchangeNote(name, address, time.monotonic())

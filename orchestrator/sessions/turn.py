@@ -15,7 +15,6 @@ from dataclasses import replace
 from enum import Enum
 
 from orchestrator.errors import ShuttingDownError
-from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
@@ -110,20 +109,20 @@ class Turn:
             result = await self._rounds.run(self._own, self._session.tokens, terms, self._answer.room, note)
         except BaseException as error:
             note.fail(error)
-            self._watch.round_ended(note)
+            self._watch.round_ended(note, None)
             raise
-        note.end(result)
-        self._take(result, note)
-        self._watch.round_ended(note)
+        note.end(result, self._take(result))
+        self._watch.round_ended(note, result)
 
-    def _take(self, outcome: RoundResult, note: RoundNote) -> None:
+    def _take(self, outcome: RoundResult) -> int:
+        """Commit what a round brought, up to the token that ends the turn; returns how many that are."""
         if not self.statistics.round_count:
             self.statistics.time_to_first_token = time.monotonic() - self.begun
             self._prefilled_count = outcome.prefilled_count
         self.statistics.add(outcome)
         commit = self._answer.commit(outcome.tokens)
-        note.committed = len(commit.tokens)
         self.record.add(commit, outcome.origins, outcome.logprobs, outcome.prompt_logprobs)
+        return len(commit.tokens)
 
     def _end(self, error: Exception | None) -> None:
         answer, session = self._answer, self._session

@@ -9,6 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext
 
 from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.result import RoundResult
 from orchestrator.sessions.acceptance_window import AcceptanceWindow
 from orchestrator.sessions.resolving import ResolvedTurn
 from orchestrator.sessions.turn_record import TurnEnded
@@ -40,8 +41,8 @@ class TurnWatch(Protocol):
     def begin_round(self, number: int, base_length: int) -> RoundNote:
         """The note of the turn's next round."""
 
-    def round_ended(self, note: RoundNote) -> None:
-        """However it ended."""
+    def round_ended(self, note: RoundNote, result: RoundResult | None) -> None:
+        """However it ended; without a result if it failed or was cancelled."""
 
     def ended(self, ended: TurnEnded, text: str) -> None:
         """Nothing follows. ``text`` is all that was said."""

@@ -28,10 +28,8 @@ class KeptRounds:
             self._others = _worth_seeing(self._others, self._most)
 
     def settle(self) -> None:
-        """No other follows: keep no more than what is worth seeing, and nothing large of it."""
+        """No other follows: keep no more than what is worth seeing."""
         self._others = _worth_seeing(self._others, self._most)
-        for note in (*self._pinned, *self._others):
-            note.slim()
 
     @property
     def kept_count(self) -> int:
@@ -54,7 +52,7 @@ def _worth_seeing(notes: list[RoundNote], most: int) -> list[RoundNote]:
         return notes
     chosen = {note.number: note for note in notes if note.error is not None}
     slowest = sorted(notes, key=lambda note: note.seconds, reverse=True)
-    least = sorted((note for note in notes if _drafted(note)), key=_acceptance)
+    least = sorted((note for note in notes if note.drafted), key=_acceptance)
     for share, ranked in ((most - most // 2, slowest), (most // 2, least), (most, slowest)):
         wanted = min(most, len(chosen) + share)
         for note in ranked:
@@ -64,11 +62,6 @@ def _worth_seeing(notes: list[RoundNote], most: int) -> list[RoundNote]:
     return sorted(chosen.values(), key=lambda note: note.number)[-most:] if most else []
 
 
-def _drafted(note: RoundNote) -> int:
-    return 0 if note.result is None else len(note.result.proposal)
-
-
 def _acceptance(note: RoundNote) -> tuple[float, int]:
     """Of equal shares the one of more tokens is the worse."""
-    assert note.result is not None
-    return note.result.accepted_count / _drafted(note), -_drafted(note)
+    return note.accepted / note.drafted, -note.drafted

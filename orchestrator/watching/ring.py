@@ -10,7 +10,7 @@ from orchestrator.rounds.note import RoundNote
 from orchestrator.sessions.turn_record import TurnEnded
 from orchestrator.watching.kept_rounds import KeptRounds
 
-KEPT_OF_A_TURN = 128
+KEPT_OF_A_TURN = 64
 """Rounds of one turn: failed ones, the slowest, and those in which the least was accepted."""
 
 _MOST_ROUNDS = 20_000

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections import Counter
 
 from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.result import RoundResult
 from orchestrator.sessions.acceptance_window import AcceptanceWindow
 from orchestrator.sessions.turn_record import TurnEnded
-from orchestrator.watching.turn_trace import way_of
+from orchestrator.watching.turn_trace import WAYS
 from slipstream.telemetry import instruments
 from slipstream.telemetry.metrics import Distribution
 
@@ -47,30 +48,30 @@ class Totals:
         self.draft_network = Distribution(instruments.NETWORK_TIME.bounds)
         self.idle = Distribution(instruments.VERIFIER_IDLE.bounds)
         self.window = Distribution(instruments.WINDOW_ACCEPTANCE.bounds)
+        self._distributions = [each for each in vars(self).values() if isinstance(each, Distribution)]
 
-    def add_round(self, note: RoundNote, window: AcceptanceWindow) -> None:
+    def add_round(self, note: RoundNote, result: RoundResult | None, window: AcceptanceWindow) -> None:
         """A round has ended; ``window`` is its session's."""
-        result = note.result
-        if result is None:
-            self.rounds[note.outcome, way_of(note), "none"] += 1
+        plan = note.plan
+        self.rounds[note.outcome, WAYS[plan.overlap] if plan.draft_length else "none", note.rung] += 1
+        if result is None or note.verify is None:
             return
-        drafted = len(result.proposal)
-        self.rounds[result.next_token_kind, way_of(note), result.rung] += 1
+        drafted, verify = note.drafted, result.verify
+        network = max(0.0, verify.round_trip - verify.total)
         self.generation_tokens += note.committed
-        seconds = note.seconds
+        seconds = note.ended - note.began
         self.round.observe(seconds)
         if note.number > 1 and note.committed:
-            self.token.observe(seconds / note.committed, note.committed)
-        self.verify.observe(result.verify.forward)
-        self.verifier_queue.observe(result.verify.queue)
-        self.verifier_network.observe(max(0.0, result.verify.round_trip - result.verify.total))
-        self.idle.observe(note.verifier_idle)
-        self.switched_off += result.switched_off
+            self.token.observe_all([seconds / note.committed] * note.committed)
+        self.verify.observe(verify.forward)
+        self.verifier_queue.observe(verify.queue)
+        self.verifier_network.observe(network)
+        self.idle.observe(max(0.0, note.verify.began - note.answered) + network)
         if result.hit is not None:
-            if result.hit:
-                self.hits += 1
-            else:
-                self.misses += 1
+            self.hits += result.hit
+            self.misses += not result.hit
+        if result.switched_off:
+            self.switched_off += 1
         if result.asked:
             self.wait.observe(result.waited)
         for timing in result.drafted:
@@ -79,8 +80,8 @@ class Totals:
             self.draft_network.observe(max(0.0, timing.round_trip - timing.total))
         if drafted:
             self.draft_lengths[drafted] += 1
-            self.accepted_lengths[result.accepted_count] += 1
-            share = window.add(drafted, result.accepted_count)
+            self.accepted_lengths[note.accepted] += 1
+            share = window.add(drafted, note.accepted)
             if share is not None:
                 self.window.observe(share)
 
@@ -92,6 +93,8 @@ class Totals:
         else:
             self.finished[ended.finish_reason.value] += 1
         self.turn.observe(statistics.total)
+        for each in self._distributions:
+            each.fold()
         if statistics.round_count:
             self.first_token.observe(statistics.time_to_first_token)
             self.prompt_tokens += ended.prompt_token_count

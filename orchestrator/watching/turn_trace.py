@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from enum import Enum
 
@@ -35,6 +36,10 @@ _SPANS_OF_A_LIVE_ROUND = 5
 _MOST_LIVE_ROUNDS = 250
 _LEAST_ROUNDS = 4
 """Of a turn, whatever the budget says: half of them the slowest, half those in which the least was accepted."""
+
+
+WAYS = {Overlap.NONE: "wait", Overlap.ENUMERATE: "enumerate", Overlap.RUN_AHEAD: "run_ahead"}
+"""What the draft does while the target verifies, where it is asked: it is waited for, or prepares, or is rounds ahead."""
 
 
 class Detail(Enum):
@@ -185,7 +190,7 @@ def round_attributes(note: RoundNote) -> dict[str, AttributeValue]:
         names.BASE_LENGTH: note.base_length,
         names.PLANNED_LENGTH: plan.draft_length,
         names.PLAN_REASON: plan.why.value,
-        names.WAY: way_of(note),
+        names.WAY: WAYS[plan.overlap] if plan.draft_length else "none",
         names.SESSION_COUNT: note.session_count,
         names.VERIFIER_IDLE_MS: note.verifier_idle * 1e3,
     }
@@ -197,28 +202,26 @@ def round_attributes(note: RoundNote) -> dict[str, AttributeValue]:
         attributes[names.QUEUE_MS] = timing.queue * 1e3
         attributes[names.NETWORK_MS] = note.verify.network * 1e3
         attributes[names.PREFILL_MS] = timing.prefill * 1e3
-    result = note.result
-    if result is None:
+    if note.error is not None:
         return attributes
-    drafted = len(result.proposal)
     attributes |= {
-        names.DRAFT_LENGTH: drafted,
-        names.ACCEPTED_COUNT: result.accepted_count,
+        names.DRAFT_LENGTH: note.drafted,
+        names.ACCEPTED_COUNT: note.accepted,
         names.COMMITTED_COUNT: note.committed,
-        names.NEXT_TOKEN_KIND: result.next_token_kind,
-        names.RUNG: result.rung,
-        names.WAITED_MS: result.waited * 1e3,
+        names.NEXT_TOKEN_KIND: note.outcome,
+        names.RUNG: note.rung,
+        names.WAITED_MS: note.waited * 1e3,
     }
-    if drafted:
-        attributes[names.ACCEPTANCE] = result.accepted_count / drafted
+    if note.drafted:
+        attributes[names.ACCEPTANCE] = note.accepted / note.drafted
         if note.predicted is not None:
-            attributes[names.PREDICTED_ACCEPTANCE] = note.predicted / drafted
-    if result.hit is not None:
-        attributes[names.BRANCH_HIT] = result.hit
-    if result.draft_failed:
+            attributes[names.PREDICTED_ACCEPTANCE] = note.predicted / note.drafted
+    if note.hit is not None:
+        attributes[names.BRANCH_HIT] = note.hit
+    if note.draft_failed:
         attributes[names.DRAFT_FAILED] = True
-    if result.margin < float("inf"):
-        attributes[names.LEAST_MARGIN] = result.margin
+    if math.isfinite(note.margin):
+        attributes[names.LEAST_MARGIN] = note.margin
     return attributes
 
 
@@ -242,12 +245,6 @@ def exchange_attributes(exchange: ExchangeNote) -> dict[str, AttributeValue]:
             names.STEP_TOKEN_COUNT: timing.step_token_count,
         }
     return attributes
-
-
-def way_of(note: RoundNote) -> str:
-    """What the draft does while the target verifies: none if it is not asked, wait if it is waited for."""
-    way = note.plan.way
-    return "none" if way is None else "wait" if way is Overlap.NONE else way.value
 
 
 def write_refused(model_name: str, parent: Context, session_id: str, error: Exception) -> None:

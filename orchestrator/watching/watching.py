@@ -8,6 +8,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext
 
 from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.result import RoundResult
 from orchestrator.sessions.turn_record import TurnEnded
 from orchestrator.sessions.turn_watch import TurnBegun
 from orchestrator.watching.budget import SpanBudget
@@ -69,10 +70,10 @@ class WatchedTurn:
         """The note of the turn's next round."""
         return RoundNote(number, base_length, self._answered, self._trace.round_prefix())
 
-    def round_ended(self, note: RoundNote) -> None:
+    def round_ended(self, note: RoundNote, result: RoundResult | None) -> None:
         """However it ended."""
         self._answered = note.ended
-        self._watching.totals.add_round(note, self._window)
+        self._watching.totals.add_round(note, result, self._window)
         self._note.rounds.add(note)
 
     def ended(self, ended: TurnEnded, text: str) -> None:

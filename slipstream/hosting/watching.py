@@ -36,9 +36,14 @@ class ServiceWatch:
 
     def stepped(self, note: StepNote) -> None:
         """A step has ended; called on the model thread."""
-        self.step_tokens.observe(note.token_count, note.step_count)
-        self.step_items.observe(note.item_count, note.step_count)
-        self.step_time.observe(note.seconds / note.step_count, note.step_count)
+        count = note.step_count
+        for seen, value in (
+            (self.step_tokens, float(note.token_count)),
+            (self.step_items, float(note.item_count)),
+            (self.step_time, note.seconds / count),
+        ):
+            seen.observe_all([value] * count)
+            seen.fold()
 
     def refused(self, error: Exception) -> None:
         """An item has failed."""
@@ -56,6 +61,7 @@ class ServiceWatch:
         timing = job.timing
         self.items["ok"] += 1
         self.queue.observe(timing.queue)
+        self.queue.fold()
         if len(item.tail) > ROUND_TAIL:
             self.prefix_queries += len(item.tail)
             self.prefix_hits += len(item.tail) - job.prefilled_count

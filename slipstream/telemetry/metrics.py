@@ -7,31 +7,58 @@ Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from slipstream.telemetry.instruments import Instrument
 
 Labels = tuple[str, ...]
 
+_FOLDED_FROM = 2_000
+
 
 class Distribution:
-    """A histogram's counts and sum. Written by one thread; others may read at any time and find it at most an observation
-    old."""
+    """A histogram's counts and sum. One thread observes; any may read, and finds all that had been observed before."""
 
-    __slots__ = ("bounds", "counts", "sum")
+    __slots__ = ("_counts", "_fresh", "_lock", "_sum", "bounds", "observe", "observe_all")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         """``bounds`` are the buckets' upper bounds, ascending; one more bucket takes what is above."""
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+        self._counts = np.zeros(len(bounds) + 1, np.int64)
+        self._sum = 0.0
+        self._fresh: list[float] = []
+        self._lock = threading.Lock()
+        self.observe: Callable[[float], None] = self._fresh.append
+        """One value. An append is all that it costs: they are counted later, many at a time."""
+        self.observe_all: Callable[[list[float]], None] = self._fresh.extend
+        """Several values."""
 
-    def observe(self, value: float, count: int = 1) -> None:
-        """``count`` times the same value."""
-        self.counts[bisect_left(self.bounds, value)] += count
-        self.sum += value * count
+    def fold(self, least: int = _FOLDED_FROM) -> None:
+        """Count what has been observed, if that are as many. Who observes calls it now and then: there are never many more."""
+        if len(self._fresh) < least:
+            return
+        with self._lock:
+            count = len(self._fresh)
+            values = np.array(self._fresh[:count])
+            del self._fresh[:count]  # what was observed meanwhile stays
+            self._counts += np.bincount(np.searchsorted(self.bounds, values), minlength=len(self.bounds) + 1)
+            self._sum += float(values.sum())
+
+    @property
+    def counts(self) -> list[int]:
+        """Observations of each bucket."""
+        self.fold(1)
+        return [int(count) for count in self._counts]
+
+    @property
+    def sum(self) -> float:
+        """Of all values."""
+        self.fold(1)
+        return self._sum
 
     @property
     def count(self) -> int:

@@ -29,7 +29,9 @@ ALL = {each.name: each for each in (*instruments.OF_THE_ORCHESTRATOR, *instrumen
 def test_a_distribution_counts_each_value_in_the_first_bucket_that_reaches_it(values: list[tuple[float, int]]) -> None:
     made = Distribution((1.0, 2.0, 10.0))
     for value, count in values:
-        made.observe(value, count)
+        made.observe(value)
+        made.observe_all([value] * (count - 1))
+        made.fold(7)
     for index, bound in enumerate(made.bounds):
         assert sum(made.counts[: index + 1]) == sum(count for value, count in values if value <= bound)
     assert made.count == sum(count for _, count in values)

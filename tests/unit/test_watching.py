@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -36,7 +35,6 @@ from orchestrator.watching.totals import Totals
 from orchestrator.watching.turn_trace import MOST_SPANS, Detail
 from orchestrator.watching.watching import WatchedTurn, Watching
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names, tracing
 from tests.unit.clock import Clock
@@ -76,8 +74,8 @@ def note(
         made.fail(outcome)
     else:
         made.plan = RoundPlan(4, Overlap.NONE)
-        made.end(outcome or result())
-        made.committed = len(made.result.tokens) if made.result else 0
+        brought = outcome or result()
+        made.end(brought, len(brought.tokens))
     made.ended = made.began + seconds
     return made
 
@@ -124,15 +122,6 @@ def test_no_more_are_kept_than_may_be_and_none_twice(rounds: list[tuple[float, i
         shown = [each.number for each in kept.best(most)]
         assert len(shown) == len(set(shown)) == min(most, len(rounds))
         assert shown == sorted(shown)
-
-
-def test_what_is_large_is_not_kept() -> None:
-    large = replace(result(), logprobs=(TokenLogprobs(1, -1.0),) * 3)
-    kept = KeptRounds(4)
-    kept.add(note(1, outcome=large))
-    kept.settle()
-    (only,) = kept.best(4)
-    assert only.result is not None and not only.result.logprobs and only.result.accepted_count == large.accepted_count
 
 
 def test_the_ring_gives_up_the_oldest_turns_and_keeps_the_last_one_however_large() -> None:
@@ -201,15 +190,14 @@ def run_turn(watching: Watching, rounds: int, error: Exception | None = None, co
         exchange = made.begin_verify(names.VERIFY)
         exchange.address = "node-a:50052"
         exchange.finish(TIMING)
-        made.end(result())
-        made.committed = 3
+        made.end(result(), 3)
         statistics.add(result())
-        turn.round_ended(made)
+        turn.round_ended(made, result())
     if error is not None:
         made = turn.begin_round(rounds + 1, 10)
         made.begin_verify(names.VERIFY).fail(error)
         made.fail(error)
-        turn.round_ended(made)
+        turn.round_ended(made, None)
     ended = TurnEnded(FinishReason.MAX_TOKENS, 5, 2, 3 * rounds, statistics, error=error)
     turn.ended(ended, "what was said")
     return ended
@@ -285,7 +273,7 @@ def test_a_failed_round_and_its_turn_say_so_on_every_level_and_a_cancelled_one_h
     made = turn.begin_round(1, 3)
     made.begin_verify(names.VERIFY).fail(asyncio.CancelledError())
     made.fail(asyncio.CancelledError())
-    turn.round_ended(made)
+    turn.round_ended(made, None)
     turn.ended(TurnEnded(FinishReason.CANCELLED, 3, 0, 0, TurnStatistics()), "")
     for span in spans.get_finished_spans():
         assert span.status.is_unset and span.attributes is not None
@@ -338,8 +326,10 @@ def test_every_kind_of_round_has_its_place() -> None:
     plain.plan = PLAIN
     ngram = note(2, outcome=result(3, 3, Source.NGRAM))
     ngram.plan = RoundPlan(4, Overlap.ENUMERATE)
-    for each in (plain, ngram, note(3, outcome=VerifierLostError("")), note(4, outcome=asyncio.CancelledError())):
-        totals.add_round(each, window)
+    for each, brought in ((plain, result(0, 0)), (ngram, result(3, 3, Source.NGRAM))):
+        totals.add_round(each, brought, window)
+    for failed in (note(3, outcome=VerifierLostError("")), note(4, outcome=asyncio.CancelledError())):
+        totals.add_round(failed, None, window)
     assert totals.rounds == {
         ("plain", "none", "plain"): 1,
         ("bonus", "enumerate", "ngram"): 1,
