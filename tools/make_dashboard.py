@@ -824,7 +824,7 @@ def main() -> None:
     if not options.check:
         DASHBOARD.write_text(text)
     elif not DASHBOARD.exists() or DASHBOARD.read_text() != text:
-        sys.exit(f"{DASHBOARD.name} is stale: run python -m tools.make_dashboard and commit the result")
+        sys.exit(f"{DASHBOARD.name} is stale: run python tools/make_dashboard.py and commit the result")
 
 
 if __name__ == "__main__":
