@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from opentelemetry.context import Context
@@ -17,6 +18,8 @@ from orchestrator.watching.totals import Totals
 from orchestrator.watching.turn_log import log_turn
 from orchestrator.watching.turn_trace import SPANS_A_SECOND, Detail, TurnTrace, write_refused
 from slipstream.errors import SlipstreamError
+
+log = logging.getLogger(__name__)
 
 _BURST_SECONDS = 2.0
 _CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -77,14 +80,17 @@ class WatchedTurn:
         self._note.rounds.add(note)
 
     def ended(self, ended: TurnEnded, text: str) -> None:
-        """Nothing follows."""
+        """Nothing follows. What goes wrong with looking is no trouble of the turn's."""
         note, watching = self._note, self._watching
         note.ended = ended
         reason = "" if ended.error is None else reason_of(ended.error)
-        watching.totals.folded += self._trace.end(ended, text, note.rounds)
-        watching.totals.add_turn(ended, reason)
-        watching.ring.end(note)
-        log_turn(note.session_id, note.turn, note.trace_id, ended, reason)
+        try:
+            watching.totals.add_turn(ended, reason)
+            watching.ring.end(note)
+            log_turn(note.session_id, note.turn, note.trace_id, ended, reason)
+            watching.totals.folded += self._trace.end(ended, text, note.rounds)
+        except Exception:
+            log.exception("turn %d of session %s has ended and cannot be shown", note.turn, note.session_id)
 
 
 def reason_of(error: BaseException) -> str:

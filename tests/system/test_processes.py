@@ -74,6 +74,26 @@ def test_the_kernel_spreads_connections_over_all_processes(family: LocalServices
     assert len({PLACE.owner(opened(client)) for client in clients}) == COUNT
 
 
+def test_the_status_is_all_processes_and_a_trace_is_found_from_everywhere(clients: list[Client]) -> None:
+    with clients[0].chat() as chat:
+        result = chat.send("x", Settings(max_token_count=20, draft_length=4)).wait()
+    for client in clients:
+        status = client.stub.GetStatus(orchestrator_pb2.GetStatusRequest())
+        assert [process.number for process in status.processes] == list(range(COUNT))
+        assert sum(process.generated_token_count for process in status.processes) >= 20
+        assert all(peer.load.page_count for process in status.processes for peer in process.peers)
+        request = orchestrator_pb2.GetTurnTracesRequest(session_id=chat.session_id, turn_count=9)
+        (turn,) = client.stub.GetTurnTraces(request).turns
+        assert turn.round_count == len(turn.rounds) == result.round_count and not turn.running
+        assert sum(each.committed_token_count for each in turn.rounds) == 20
+        assert sum(each.accepted_token_count for each in turn.rounds) == result.accepted_token_count
+    with pytest.raises(grpc.RpcError) as refused:
+        clients[0].stub.GetTurnTraces(orchestrator_pb2.GetTurnTracesRequest(session_id="0" * 17))
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.RpcError, match="turn_count must be from 0 to 64"):
+        clients[0].stub.GetTurnTraces(orchestrator_pb2.GetTurnTracesRequest(turn_count=65))
+
+
 def test_a_session_is_the_same_from_everywhere(clients: list[Client]) -> None:
     settings = Settings(max_token_count=20)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import urllib.request
+from concurrent import futures
 from pathlib import Path
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.sdk.resources import Resource
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -88,6 +92,48 @@ def test_otlp_carries_the_same_values() -> None:
     (verify,) = metrics["slipstream_verify_seconds"].histogram.data_points
     assert verify.count == 3 and list(verify.explicit_bounds) == list(instruments.VERIFY_TIME.bounds)
     assert sum(verify.bucket_counts) == 3 and (verify.start_time_unix_nano, verify.time_unix_nano) == (1, 2)
+
+
+class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """Keeps what an OTLP exporter sends."""
+
+    def __init__(self) -> None:
+        self.got: list[metrics_service_pb2.ExportMetricsServiceRequest] = []
+
+    def Export(
+        self, request: metrics_service_pb2.ExportMetricsServiceRequest, context: grpc.ServicerContext
+    ) -> metrics_service_pb2.ExportMetricsServiceResponse:
+        self.got.append(request)
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_collector_is_told_where_that_is_asked_for_and_once_more_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    server, receiver, address = grpc.server(futures.ThreadPoolExecutor(1)), Receiver(), free_address()
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(receiver, server)
+    server.add_insecure_port(address)
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{address}")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
+    if asked:
+        monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp")
+    try:
+        with Exposition("test", "", some_readings):
+            deadline = time.monotonic() + 20
+            while asked and len(receiver.got) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            before = len(receiver.got)
+        assert (len(receiver.got) > before) == asked
+    finally:
+        server.stop(0)
+    if asked:
+        (resource,) = receiver.got[-1].resource_metrics
+        said = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
+        assert said["service.name"] == "test"
+        assert {metric.name for metric in resource.scope_metrics[0].metrics} >= {"slipstream_generation_tokens"}
 
 
 def test_the_page_says_what_the_instruments_say() -> None:

@@ -257,7 +257,7 @@ def test_where_the_budget_is_spent_each_turn_still_has_its_worst_rounds(spans: I
     for _ in range(5):
         run_turn(watching, 50)
     per_turn = [root.attributes[names.ROUNDS_NOT_TRACED] for root in named(spans, "chat model") if root.attributes]
-    assert per_turn == [40, 46, 46, 46, 46]
+    assert per_turn == [40, 48, 48, 48, 48]
     assert watching.totals.folded == sum(per_turn)
 
 
@@ -375,3 +375,16 @@ def test_a_turn_is_one_log_line_with_what_a_search_needs_and_nothing_that_was_sa
     assert well.__dict__["session_id"] == "s" and well.__dict__["generated_token_count"] == 6
     assert badly.__dict__["finish_reason"] == "VERIFIER_LOST"
     assert "secret" not in caplog.text and "what was said" not in caplog.text
+
+
+def test_what_goes_wrong_with_looking_is_said_and_does_not_reach_the_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> int:
+        raise RuntimeError("no spans today")
+
+    monkeypatch.setattr("orchestrator.watching.turn_trace.TurnTrace.end", broken)
+    watching = Watching()
+    run_turn(watching, 1)
+    assert watching.totals.finished == {"max_tokens": 1} and watching.ring.of("s", 1)[0].ended is not None
+    assert "no spans today" in caplog.text
