@@ -19,7 +19,14 @@ from slipstream.v1 import generation_pb2, sampling_pb2
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _SAMPLING_LISTS = ("allowed_token_ids", "banned_token_ids")
-_SCALARS = ("max_token_count", "min_token_count", "ignore_end_tokens", "include_stop_in_text", "proposal_top_k")
+_SCALARS = (
+    "max_token_count",
+    "min_token_count",
+    "ignore_end_tokens",
+    "include_stop_in_text",
+    "proposal_top_k",
+    "token_origins",
+)
 _LISTS = ("stop_strings", "stop_token_ids")
 _SPECULATION = ("draft_length", "overlap", "proposer")
 

@@ -56,20 +56,18 @@ class RoundResult:
     @property
     def next_token_kind(self) -> str:
         """What the last token is: recovered after a rejection, bonus after a whole proposal, plain without one."""
-        return self._last_origin.value
-
-    @property
-    def _last_origin(self) -> Origin:
-        drafted = len(self.proposal)
-        return Origin.RECOVERED if self.accepted_count < drafted else Origin.BONUS if drafted else Origin.PLAIN
+        drafted = len(self.proposal.tokens)
+        return "recovered" if self.accepted_count < drafted else "bonus" if drafted else "plain"
 
     @property
     def origins(self) -> list[Origin]:
         """Of each of ``tokens``."""
         proposed = Origin.DRAFT if self.proposal.source is Source.DRAFT else Origin.NGRAM
-        return [proposed] * self.accepted_count + [self._last_origin]
+        return [proposed] * self.accepted_count + [Origin(self.next_token_kind)]
 
     @property
     def rung(self) -> str:
         """Of the ladder: who made the proposal that was verified, draft or ngram; plain if nothing was."""
-        return self.proposal.source.value if len(self.proposal) else "plain"
+        if not self.proposal.tokens:
+            return "plain"
+        return "draft" if self.proposal.source is Source.DRAFT else "ngram"

@@ -56,6 +56,9 @@ class ResolvedTurn:
     terms: RoundTerms
     limits: TurnLimits
 
+    tells_origins: bool = False
+    """Whether each token shall say how it came about."""
+
     @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether the prompt's own log-probabilities are asked for."""
@@ -86,7 +89,9 @@ def resolve(
         stop_token_ids=settings.stop_token_ids or (),
         include_stop=bool(settings.include_stop_in_text),
     )
-    resolved = ResolvedTurn(RoundTerms(rule, _speculation(settings, model), settings.logprobs), limits)
+    resolved = ResolvedTurn(
+        RoundTerms(rule, _speculation(settings, model), settings.logprobs), limits, bool(settings.token_origins)
+    )
     violations = [*_rule_violations(rule, model), *_violations(settings, resolved, prompt_length, model)]
     if violations:
         raise InvalidFieldsError([FieldViolation(f"settings.{v.field}", v.description) for v in violations])

@@ -297,7 +297,7 @@ class Sessions:
         answer = session.begin_turn(list(prompt), rule, resolved.limits, content)
         pair.rounds.begin_turn(record.rounds, shared, recompute=resolved.wants_prompt_logprobs)
         started = TurnStarted(session.id, request_id, rule.seed, len(prompt))
-        turn_record = TurnRecord(session.turn_count, started)
+        turn_record = TurnRecord(session.turn_count, started, tells_origins=resolved.tells_origins)
         shown = content if content is not None else session.codec.decode(prompt) if self._watcher.shows_text else None
         begun = TurnBegun(
             pair.target.name, session.id, session.turn_count, resolved, record.window, parent, record.traced, shown

@@ -41,6 +41,7 @@ class GenerationSettings:
     stop_token_ids: tuple[int, ...] | None = None
     ignore_end_tokens: bool | None = None
     include_stop_in_text: bool | None = None
+    token_origins: bool | None = None
     logprobs: LogprobRequest | None = None
     structure: Structure | None = None
     acceptance: Acceptance | None = None

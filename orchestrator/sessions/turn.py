@@ -121,7 +121,8 @@ class Turn:
             self._prefilled_count = outcome.prefilled_count
         self.statistics.add(outcome)
         commit = self._answer.commit(outcome.tokens)
-        self.record.add(commit, outcome.origins, outcome.logprobs, outcome.prompt_logprobs)
+        origins = outcome.origins if self.record.tells_origins else ()
+        self.record.add(commit, origins, outcome.logprobs, outcome.prompt_logprobs)
         return len(commit.tokens)
 
     def _end(self, error: Exception | None) -> None:

@@ -67,8 +67,9 @@ TurnEvent = TurnStarted | TurnDelta | TurnEnded
 class TurnRecord:
     """What has happened in one turn so far."""
 
-    def __init__(self, turn: int, started: TurnStarted) -> None:
-        """``turn`` is its number in its session."""
+    def __init__(self, turn: int, started: TurnStarted, *, tells_origins: bool = False) -> None:
+        """``turn`` is its number in its session; ``tells_origins`` if deltas shall say how their tokens came about."""
+        self.tells_origins = tells_origins
         self.turn = turn
         self.started = started
         self.ended: TurnEnded | None = None
@@ -121,7 +122,7 @@ class TurnRecord:
             self._tokens[position:end],
             position,
             self._origins[position:end],
-            [len(text) if text.isascii() else len(text.encode()) for text in texts],
+            [len(text.encode()) for text in texts] if self.tells_origins else (),
             self._logprobs[position:end],
             () if position else self._prompt_logprobs,
         )

@@ -67,6 +67,7 @@ class Settings:
     stop_token_ids: Sequence[int] = ()
     ignore_end_tokens: bool | None = None
     include_stop_in_text: bool | None = None
+    token_origins: bool | None = None
     top_logprob_count: int | None = None
     prompt_logprobs: bool = False
     structure: Structure | None = None
@@ -87,6 +88,7 @@ class Settings:
             stop_token_ids=self.stop_token_ids,
             ignore_end_tokens=self.ignore_end_tokens,
             include_stop_in_text=self.include_stop_in_text,
+            token_origins=self.token_origins,
             logprobs=self._logprobs(),
             structure=None if self.structure is None else self.structure.message(),
             acceptance=self._acceptance(),

@@ -44,6 +44,7 @@ class GenerationSettings(_message.Message):
     ACCEPTANCE_FIELD_NUMBER: _builtins.int
     PROPOSAL_TOP_K_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
+    TOKEN_ORIGINS_FIELD_NUMBER: _builtins.int
     max_token_count: _builtins.int
     """Most tokens to generate, at least 1. Unset: the server's default. Never past the context length."""
     min_token_count: _builtins.int
@@ -56,6 +57,8 @@ class GenerationSettings(_message.Message):
     """How the verifier decides on a proposal. UNSPECIFIED: COUPLED. A session keeps the acceptance of its first turn."""
     proposal_top_k: _builtins.int
     """For RATIO: the draft samples from its own distribution cut to this many tokens, from 1 to 1024. Unset: 64."""
+    token_origins: _builtins.bool
+    """Say of each token how it came about and how much of the text it brought: TurnDelta.token_origins. Unset: false."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParameters:
         """How tokens are chosen."""
@@ -104,10 +107,11 @@ class GenerationSettings(_message.Message):
         acceptance: _sampling_pb2.Acceptance.ValueType = ...,
         proposal_top_k: _builtins.int | None = ...,
         cleared: _field_mask_pb2.FieldMask | None = ...,
+        token_origins: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "structure", b"structure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_token_origins", b"_token_origins", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "structure", b"structure", "token_origins", b"token_origins"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "acceptance", b"acceptance", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "structure", b"structure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_token_origins", b"_token_origins", "acceptance", b"acceptance", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "structure", b"structure", "token_origins", b"token_origins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ignore_end_tokens: _TypeAlias = _typing.Literal["ignore_end_tokens"]  # noqa: Y015
     _WhichOneofArgType__ignore_end_tokens: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens"]  # noqa: Y015
@@ -119,6 +123,8 @@ class GenerationSettings(_message.Message):
     _WhichOneofArgType__min_token_count: _TypeAlias = _typing.Literal["_min_token_count", b"_min_token_count"]  # noqa: Y015
     _WhichOneofReturnType__proposal_top_k: _TypeAlias = _typing.Literal["proposal_top_k"]  # noqa: Y015
     _WhichOneofArgType__proposal_top_k: _TypeAlias = _typing.Literal["_proposal_top_k", b"_proposal_top_k"]  # noqa: Y015
+    _WhichOneofReturnType__token_origins: _TypeAlias = _typing.Literal["token_origins"]  # noqa: Y015
+    _WhichOneofArgType__token_origins: _TypeAlias = _typing.Literal["_token_origins", b"_token_origins"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ignore_end_tokens) -> _WhichOneofReturnType__ignore_end_tokens | None: ...
     @_typing.overload
@@ -129,6 +135,8 @@ class GenerationSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_token_count) -> _WhichOneofReturnType__min_token_count | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__proposal_top_k) -> _WhichOneofReturnType__proposal_top_k | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token_origins) -> _WhichOneofReturnType__token_origins | None: ...
 
 Global___GenerationSettings: _TypeAlias = GenerationSettings  # noqa: Y015
 

@@ -216,11 +216,11 @@ class TurnDelta(_message.Message):
 
     @_builtins.property
     def token_origins(self) -> _containers.RepeatedScalarFieldContainer[Global___TokenOrigin.ValueType]:
-        """One for each of token_ids: how it came about. For people to look at; the tokens are the same however they came."""
+        """One for each of token_ids, if asked for: how it came about. For people to look at; the tokens are the same however they came."""
 
     @_builtins.property
     def token_text_byte_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One for each of token_ids: bytes of UTF-8 in text that it made certain. Where tokens were held back before, their text is the later
+        """One for each of token_ids, if asked for: bytes of UTF-8 in text that it made certain. Where tokens were held back before, their text is the later
         token's; text that the turn's last event brings is of none.
         """
 

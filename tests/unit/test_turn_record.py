@@ -98,11 +98,11 @@ def test_a_reader_gets_the_start_what_came_and_the_end_once_each() -> None:
     record.add(commit(1, 2), [])
     assert record.token_count == 2
     end = ended(2, "!")
-    assert (reader.next(), reader.next()) == (STARTED, TurnDelta("<1><2>", [1, 2], 0, [], [3, 3], [], ()))
+    assert (reader.next(), reader.next()) == (STARTED, TurnDelta("<1><2>", [1, 2], 0, [], (), [], ()))
     assert (reader.next(), reader.done) == (None, False)
     record.add(commit(3), [])
     record.end(end)
-    assert (reader.next(), reader.done) == (TurnDelta("<3>", [3], 2, [], [3], [], ()), False)
+    assert (reader.next(), reader.done) == (TurnDelta("<3>", [3], 2, [], (), [], ()), False)
     assert (reader.next(), reader.done) == (end, True)
     assert reader.next() is None
     late = TurnReader(record, 3)
@@ -187,7 +187,7 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
 
 
 def test_each_token_says_how_it_came_about_and_how_much_of_the_text_it_brought() -> None:
-    record = TurnRecord(1, STARTED)
+    record = TurnRecord(1, STARTED, tells_origins=True)
     made = Commit((1, 2, 3), ("a", "", "é!"), None)
     record.add(made, [Origin.DRAFT, Origin.NGRAM, Origin.RECOVERED, Origin.BONUS])  # the round's last was dropped
     record.add(commit(4), [Origin.PLAIN])
