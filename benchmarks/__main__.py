@@ -125,6 +125,12 @@ CASES: dict[str, Case] = {
         "--tokens 150",
         "--sessions 1 64 --contexts 1000 32000 --tokens 60 --repetitions 2",
     ),
+    "observing": Case(
+        "what metrics and traces cost",
+        "observing",
+        "--tokens 200 --turns 2",
+        "--sessions 16 --tokens 60 --turns 1 --repetitions 2",
+    ),
     "load": Case(
         "many chats: plain, fixed and adaptive",
         "load",
