@@ -1,4 +1,4 @@
-"""The command line: ``slipstream chat``, ``up``, ``info``, ``load``, ``bench``."""
+"""The command line: ``slipstream chat``, ``up``, ``info``, ``top``, ``trace``, ``load``, ``bench``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -19,6 +19,9 @@ from rich.table import Table
 from slipstream.cli.chat import converse
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.cli.top import as_dict, look_twice, print_once, watch
+from slipstream.cli.trace import as_json as traces_as_json
+from slipstream.cli.trace import print_turns, write_html
 from slipstream.client import Client, PeerError, Settings
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
@@ -30,6 +33,13 @@ app = typer.Typer(
     help="Serve a large language model faster with a small one that guesses ahead; the text never changes.",
 )
 progress = Console(stderr=True)
+
+_ADVICE = {
+    "UNAVAILABLE": "is an orchestrator running there? slipstream up starts one here",
+    "UNIMPLEMENTED": "the orchestrator there is older than this command",
+    "SESSION_NOT_FOUND": "slipstream chat names its session as it begins, slipstream top those whose turns run",
+}
+"""What to do about an error, by its reason."""
 
 Address = Annotated[str, typer.Option(help="host:port of the orchestrator")]
 Target = Annotated[str, typer.Option(help="target model: a directory, a hub id, 'embedded' or 'arithmetic:...'")]
@@ -84,25 +94,91 @@ def chat(
     seed: Annotated[int | None, typer.Option(help="same seed, same text")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="most tokens an answer may have")] = None,
     draft_length: DraftLength = None,
+    show_rounds: Annotated[
+        bool,
+        typer.Option("--show-rounds", help="mark each token by how it came about: accepted, recovered, bonus, plain"),
+    ] = False,
 ) -> None:
-    """Talk to the model. Where standard input is no terminal: one message a line, exit at its end."""
-    settings = Settings(temperature=temperature, seed=seed, max_token_count=max_tokens, draft_length=draft_length)
+    """Talk to the model. Where standard input is no terminal: one message a line, exit at its end.
+
+    To see what the draft gets right while the answer comes: slipstream chat --local --show-rounds
+    """
+    settings = Settings(
+        temperature=temperature,
+        seed=seed,
+        max_token_count=max_tokens,
+        draft_length=draft_length,
+        token_origins=show_rounds or None,
+    )
     options: dict[str, Any] = {"session_id": session, "system": system, "settings": settings}
     if not local:
-        _converse(address, options)
+        _converse(address, options, show_rounds)
         return
     with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype, keeps_learnt=True)) as services:
-        _converse(services.orchestrator_address, options)
+        _converse(services.orchestrator_address, options, show_rounds)
 
 
 @app.command()
 def info(address: Address = "127.0.0.1:50051") -> None:
     """Show what an orchestrator serves."""
-    with Client(address) as client:
+    with _refusals(address), Client(address) as client:
+        typer.echo(str(client.server_info()).rstrip())
+
+
+@app.command()
+def top(
+    address: Address = "127.0.0.1:50051",
+    interval: Annotated[float, typer.Option(min=0.1, help="seconds from one look to the next")] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="one look over an interval, printed, as where no terminal is")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="that look as JSON")] = False,
+) -> None:
+    """Watch an orchestrator and its services: tokens a second, acceptance, where a round's time goes, who is busy.
+
+    On a live screen until Ctrl-C: slipstream top --address 127.0.0.1:50051
+
+    For a script: slipstream top --once --interval 10 --json
+    """
+    console = Console(highlight=False)
+    with _refusals(address), Client(address, reconnect=0.0) as client:
+        if as_json:
+            typer.echo(json.dumps(as_dict(look_twice(client, interval))))
+        elif once or not console.is_terminal or console.is_dumb_terminal:
+            print_once(client, address, interval, console)
+        else:
+            with suppress(KeyboardInterrupt):
+                watch(client, address, interval, console)
+
+
+@app.command()
+def trace(
+    session: Annotated[str, typer.Argument(help="id of a session, as slipstream chat and slipstream top show it")],
+    turns: Annotated[int, typer.Option(min=1, max=64, help="so many of its last turns")] = 1,
+    address: Address = "127.0.0.1:50051",
+    html: Annotated[Path | None, typer.Option(help="write one HTML file instead, to be sent to somebody")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead")] = False,
+) -> None:
+    """Show a session's last turns round by round: what was proposed and accepted, and where the time went.
+
+    The last two turns of a chat: slipstream trace 6a1f0c2e9b7d4835 --turns 2
+
+    As a file: slipstream trace 6a1f0c2e9b7d4835 --html turn.html
+    """
+    with _refusals(address), Client(address) as client:
+        answer = client.turn_traces(session, turns)
+    if not answer.turns:
+        _fail(f"session {session} has no turn whose rounds are kept: it had none yet, or newer turns took their room")
+    if html is not None:
         try:
-            typer.echo(str(client.server_info()).rstrip())
-        except PeerError as error:
-            _fail(f"{address}: {error}")
+            write_html(session, answer, html)
+        except OSError as error:
+            _fail(f"{html} cannot be written: {error.strerror or error}")
+        progress.print(f"{html} is written", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        typer.echo(traces_as_json(answer))
+    elif html is None:
+        print_turns(session, answer, Console(highlight=False))
 
 
 @app.command()
@@ -181,15 +257,22 @@ def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices
         services.stop()
 
 
-def _converse(address: str, options: dict[str, Any]) -> None:
+def _converse(address: str, options: dict[str, Any], shows_rounds: bool) -> None:
     def lost(error: PeerError) -> None:
         progress.print("[the connection is lost; trying again]", style="dim", markup=False)
 
-    with Client(address, on_lost=lost) as client:
-        try:
-            converse(client, options)
-        except PeerError as error:
-            _fail(f"{address}: {error}")
+    with _refusals(address), Client(address, on_lost=lost) as client:
+        converse(client, options, shows_rounds=shows_rounds)
+
+
+@contextmanager
+def _refusals(address: str) -> Iterator[None]:
+    """A readable end for what the orchestrator refuses, or if there is none."""
+    try:
+        yield
+    except PeerError as error:
+        advice = _ADVICE.get(error.reason)
+        _fail(f"{address}: {error}{f'; {advice}' if advice else ''}")
 
 
 def _fail(message: str) -> NoReturn:

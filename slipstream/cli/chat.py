@@ -7,22 +7,30 @@ from typing import Any
 
 from rich.console import Console
 
-from slipstream.client import Client, PeerError, Result, Session
+from slipstream.cli.show_rounds import RoundsShown, legend, say
+from slipstream.client import Client, PeerError, Reply, Result, Session
 
 
-def converse(client: Client, options: dict[str, Any]) -> None:
+def converse(client: Client, options: dict[str, Any], *, shows_rounds: bool = False) -> None:
     """Send what the user types, print what the model says, and after each answer one line of statistics.
 
     Ends at the end of input. In a terminal Ctrl-C ends the running answer, and at the prompt the chat. A server that is lost is
     called again; the answer goes on where it was. PeerError if the session cannot be opened or the server has never been there.
+    With ``shows_rounds`` each token shows how it came about, and their counts follow the statistics; the settings must ask for
+    origins.
     """
     interactive = sys.stdin.isatty()
     console = Console(highlight=False)
+    if shows_rounds and console.is_terminal:
+        console.print(legend(), soft_wrap=True)
     with client.chat(**options) as chat:
         if interactive:
             console.print(f"session {chat.session_id}; an empty line or Ctrl-D ends the chat", style="dim")
         while (content := _read(console, interactive)) is not None:
-            _answer(chat, content, console, interactive)
+            rounds = RoundsShown(console, Console(stderr=True)) if shows_rounds else None
+            _answer(chat, content, console, interactive, rounds)
+            if rounds is not None:
+                rounds.close()
 
 
 def _read(console: Console, interactive: bool) -> str | None:
@@ -37,11 +45,10 @@ def _read(console: Console, interactive: bool) -> str | None:
         return None
 
 
-def _answer(chat: Session, content: str, console: Console, interactive: bool) -> None:
+def _answer(chat: Session, content: str, console: Console, interactive: bool, rounds: RoundsShown | None) -> None:
     reply = chat.send(content)
     try:
-        for piece in reply:
-            console.print(piece, end="", markup=False, soft_wrap=True)
+        _say(reply, console, rounds)
     except KeyboardInterrupt:
         if not interactive:
             raise
@@ -52,6 +59,14 @@ def _answer(chat: Session, content: str, console: Console, interactive: bool) ->
         return
     console.print()
     console.print(statistics_line(reply.result), style="dim", markup=False, soft_wrap=True)
+
+
+def _say(reply: Reply, console: Console, rounds: RoundsShown | None) -> None:
+    for delta in reply.deltas():
+        if rounds is None:
+            say(console, delta.text)
+        else:
+            rounds.say(delta)
 
 
 def statistics_line(result: Result) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from slipstream.rpc.wire import seconds
@@ -33,6 +35,26 @@ class Delta:
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each of ``token_ids``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    token_origins: tuple[str, ...] = ()
+    """One for each of ``token_ids``, if asked for: how it came about. "draft" and "ngram" were proposed and accepted,
+    "recovered" took a rejected one's place, "bonus" came on top of accepted ones, "plain" where none was proposed."""
+    token_text_byte_counts: tuple[int, ...] = ()
+    """Likewise: bytes of UTF-8 in ``text`` that each made certain."""
+
+    def pieces(self) -> Iterator[tuple[str, str]]:
+        """The text in pieces, each with the origin of the token that made it certain. The origin is empty where nobody says: at
+        a turn's end, where it was not asked for, or from an older server."""
+        counts, encoded = self.token_text_byte_counts, self.text.encode()
+        if len(counts) != len(self.token_origins) or sum(counts) != len(encoded) or min(counts, default=0) < 0:
+            if self.text:
+                yield self.text, ""
+            return
+        decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
+        for origin, count in zip(self.token_origins, counts, strict=True):
+            text = decoder.decode(encoded[at : at + count])  # a character in two parts is whole with the later token
+            at += count
+            if text:
+                yield text, origin
 
 
 @dataclass(slots=True)

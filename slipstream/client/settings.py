@@ -44,9 +44,9 @@ class Settings:
     ``draft_length`` 0 is off, a number so many tokens a round, "adaptive" as many as pay. ``overlap`` is what the draft
     does while the target verifies ("none", "enumerate" or "run_ahead"), ``proposer`` who proposes ("draft" or "ngram").
     ``top_logprob_count`` asks for log-probabilities of the generated tokens and of that many likeliest ones beside each;
-    ``prompt_logprobs`` for the prompt's too. ``ratio`` takes the ratio test instead of coupled sampling. ``cleared`` names
-    fields of the GenerationSettings message that are to have the default although the session sets them: "stop_strings",
-    "sampling.temperature".
+    ``prompt_logprobs`` for the prompt's too, ``token_origins`` for how each token came about. ``ratio`` takes the ratio test
+    instead of coupled sampling. ``cleared`` names fields of the GenerationSettings message that are to have the default
+    although the session sets them: "stop_strings", "sampling.temperature".
     """
 
     temperature: float | None = None

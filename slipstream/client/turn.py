@@ -7,6 +7,11 @@ from slipstream.errors import Code
 from slipstream.rpc.status import PeerError, StreamLostError, error_of
 from slipstream.v1 import turn_pb2
 
+_ORIGINS = {
+    number: name.removeprefix("TOKEN_ORIGIN_").lower() for name, number in turn_pb2.TokenOrigin.items() if number
+}
+"""What one is called here; one that a newer server may send is not said."""
+
 
 class Turn:
     """Takes events in and tells what of them is new. Every token and every character comes out once, whatever the streams
@@ -69,6 +74,8 @@ class Turn:
             token_offset=self.token_count,
             logprobs=tuple(map(TokenLogprobs.of, message.logprobs[seen:])),
             prompt_logprobs=() if seen else tuple(map(TokenLogprobs.of, message.prompt_logprobs)),
+            token_origins=tuple(_ORIGINS.get(origin, "") for origin in message.token_origins[seen:]),
+            token_text_byte_counts=tuple(message.token_text_byte_counts[seen:]),
         )
         self._text_position = position + len(message.text)
         self.token_count += len(delta.token_ids)

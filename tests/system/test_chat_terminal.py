@@ -1,9 +1,10 @@
-"""The chat on a real terminal: Ctrl-C ends an answer and not the chat, a lost server is told and called again."""
+"""Chat and top on a real terminal: Ctrl-C, a server that is lost and comes back, tokens that are marked."""
 
 from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -16,12 +17,13 @@ from slipstream.cli.local import LocalServices
 from slipstream.client import Client
 from tests.dropping_proxy import DroppingProxy
 
-CHAT = [sys.executable, "-m", "slipstream.cli", "chat", "--address"]
-NUMBERS = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "200"}
+SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
+DUMB = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "200"}
+COLOURLESS = {"TERM": "xterm-256color", "NO_COLOR": "1", "COLUMNS": "80", "LINES": "24"}
 
 
 class Terminal:
-    """A chat whose standard streams are a terminal."""
+    """A command whose standard streams are a terminal."""
 
     def __init__(self, process: subprocess.Popen[bytes], end: int) -> None:
         self.process = process
@@ -31,24 +33,25 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
 
-    def read_until(self, text: str) -> None:
-        """Read on until the text has come, and no further."""
+    def read_until(self, text: str) -> str:
+        """Read on until the text has come, and no further; what came before it."""
         while text not in self._shown:
             ready, _, _ = select.select([self._end], [], [], 40)
             assert ready, f"{text!r} does not come after {self._shown!r}"
             self._shown += os.read(self._end, 65536).decode(errors="replace")
-        self._shown = self._shown.split(text, 1)[1]
+        before, self._shown = self._shown.split(text, 1)
+        return before
 
 
 @contextmanager
-def chatting(address: str, *flags: str) -> Iterator[Terminal]:
+def on_terminal(environment: dict[str, str], *command: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*CHAT, address, *flags],
+        [*SLIPSTREAM, *command],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, **NUMBERS},
+        env={**os.environ, **environment},
         start_new_session=True,
     )
     os.close(theirs)
@@ -61,7 +64,7 @@ def chatting(address: str, *flags: str) -> Iterator[Terminal]:
 
 
 def test_ctrl_c_ends_an_answer_and_not_the_chat(paper: LocalServices) -> None:
-    with chatting(paper.orchestrator_address, "--max-tokens", "8000") as terminal:
+    with on_terminal(DUMB, "chat", "--max-tokens", "8000", "--address", paper.orchestrator_address) as terminal:
         terminal.read_until("> ")
         terminal.type("hello\n")
         terminal.read_until("[")  # the paper model's second character
@@ -75,7 +78,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(paper: LocalServices) -> None:
 
 def test_a_lost_server_is_told_and_the_answer_goes_on(paper: LocalServices) -> None:
     with DroppingProxy(paper.orchestrator_address) as proxy, Client(paper.orchestrator_address) as client:
-        with chatting(proxy.address, "--max-tokens", "3000") as terminal:
+        with on_terminal(DUMB, "chat", "--max-tokens", "3000", "--address", proxy.address) as terminal:
             terminal.read_until("> ")
             terminal.type("hello\n")
             terminal.read_until("[")
@@ -85,3 +88,46 @@ def test_a_lost_server_is_told_and_the_answer_goes_on(paper: LocalServices) -> N
             terminal.type("\n")
             assert terminal.process.wait(20) == 0
         assert next(client.list_sessions()).turn_count == 1
+
+
+def test_marked_tokens_are_the_same_text_and_told_apart_without_colours(paper: LocalServices) -> None:
+    chat = ["chat", "--max-tokens", "60", "--temperature", "0", "--draft-length", "4"]
+    said = []
+    for flags in ((), ("--show-rounds",)):
+        with on_terminal(COLOURLESS, *chat, *flags, "--address", paper.orchestrator_address) as terminal:
+            opening = terminal.read_until("> ")
+            terminal.type("hello\n")
+            terminal.read_until("hello\r\n")
+            said.append(terminal.read_until("60 tokens, "))
+            counts = terminal.read_until("> ")
+            terminal.type("\n")
+            assert terminal.process.wait(20) == 0
+    plain, marked = said
+    assert re.sub(r"\x1b\[[0-9;]*m", "", marked) == re.sub(r"\x1b\[[0-9;]*m", "", plain)
+    assert "\x1b[4m" in marked and "\x1b[7m" in marked, "accepted is underlined, recovered is reversed"
+    assert "\x1b[4m" not in plain
+    assert "\x1b[4maccepted draft\x1b[0m" in opening and "\x1b[7mrecovered from rejection\x1b[0m" in opening
+    numbers = re.findall(r"(\d+) (?:\x1b\[[0-9;]*m)?(draft|n-gram|recovered|bonus|plain)", counts)
+    assert [name for _, name in numbers] == ["draft", "n-gram", "recovered", "bonus", "plain"]
+    assert sum(int(number) for number, _ in numbers) == 60
+
+
+def test_top_says_that_the_server_is_away_goes_on_when_it_is_back_and_leaves_the_terminal_clean(
+    paper: LocalServices,
+) -> None:
+    command = ("top", "--interval", "0.2", "--address")
+    with (
+        DroppingProxy(paper.orchestrator_address) as proxy,
+        on_terminal(COLOURLESS, *command, proxy.address) as terminal,
+    ):
+        terminal.read_until("\x1b[?1049h")  # another screen than the shell's
+        terminal.read_until("last minute")
+        proxy.refusing = True
+        proxy.drop()
+        terminal.read_until("asking again")
+        proxy.refusing = False
+        while "asking again" in terminal.read_until("no turn is running"):
+            pass
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.read_until("\x1b[?1049l")
+        assert terminal.process.wait(20) == 0

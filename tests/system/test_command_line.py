@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from slipstream.cli.local import LocalServices, free_address
+from slipstream.client import Client, Settings
 from slipstream.version import VERSION
 
 SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
@@ -115,12 +120,164 @@ def test_without_a_server_the_chat_says_where_it_looked() -> None:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["chat"], ["up"], ["info"]])
-def test_help_teaches(command: list[str]) -> None:
-    wide = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    shown = subprocess.run([*SLIPSTREAM, *command, "--help"], capture_output=True, text=True, timeout=60, env=wide)
+def run(*command: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command of slipstream's whose streams are no terminal."""
+    known = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment}
+    return subprocess.run([*SLIPSTREAM, *command], input=text, capture_output=True, text=True, timeout=60, env=known)
+
+
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        ([], "Commands"),
+        (["chat"], "slipstream chat --local --show-rounds"),
+        (["up"], "--target"),
+        (["info"], "--address"),
+        (["top"], "slipstream top --once --interval 10 --json"),
+        (["trace"], "slipstream trace 6a1f0c2e9b7d4835 --html turn.html"),
+    ],
+)
+def test_help_teaches(command: list[str], example: str) -> None:
+    shown = run(*command, "--help")
     assert shown.returncode == 0
     assert "Usage" in shown.stdout
+    assert example in shown.stdout
+
+
+@pytest.mark.parametrize("command", [["top"], ["top", "--json"], ["trace", "6a1f0c2e9b7d4835"]])
+def test_where_no_orchestrator_is_a_command_says_so_and_what_to_do(command: list[str]) -> None:
+    address = free_address()
+    ended = run(*command, "--address", address)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"slipstream: {address}: ") and "slipstream up" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@contextmanager
+def kept_busy(address: str) -> Iterator[None]:
+    """Inside, a turn runs, and after it another."""
+    over = threading.Event()
+
+    def generate() -> None:
+        with Client(address) as client:
+            while not over.is_set():
+                client.generate("hello", Settings(max_token_count=4000, draft_length=4)).wait()
+
+    busy = threading.Thread(target=generate)
+    busy.start()
+    try:
+        yield
+    finally:
+        over.set()
+        busy.join()
+
+
+def test_top_tells_what_happens_meanwhile(paper: LocalServices) -> None:
+    with kept_busy(paper.orchestrator_address):
+        ended = run("top", "--json", "--interval", "0.5", "--address", paper.orchestrator_address)
+        printed = run("top", "--interval", "0.2", "--address", paper.orchestrator_address, COLUMNS="80")
+    told = json.loads(ended.stdout)
+    assert told["tokens_per_second"] > 0 and told["rounds_per_second"]["by_way"]["waiting"] > 0
+    assert 0.5 < told["acceptance"]["now"] < 1, "the paper draft agrees with four of five"
+    assert 1 < told["mean_acceptance_length"]["now"] < 5
+    assert len(told["acceptance_per_position"]["now"]) >= 4
+    parts = told["milliseconds_a_round"]["now"]
+    assert parts["verify"] > 0 and parts["draft_wait"] > 0 and min(parts.values()) >= 0
+    assert [(peer["role"], peer["address"], peer["reachable"]) for peer in told["peers"]] == [
+        ("verifier", paper.verifier_address, True),
+        ("draft", paper.draft_address, True),
+    ]
+    assert all(peer["steps_per_second"] > 0 for peer in told["peers"])
+    assert told["running_turns"][0]["generated_token_count"] > 0
+    assert (printed.returncode, printed.stderr) == (0, "")
+    for part in (
+        paper.orchestrator_address,
+        "1 process",
+        "tokens/s",
+        "acceptance",
+        "verify queue",
+        "longest turn first",
+    ):
+        assert part in printed.stdout
+    assert "\x1b" not in printed.stdout and max(map(len, printed.stdout.splitlines())) <= 80
+
+
+@pytest.fixture
+def told_session(paper: LocalServices) -> str:
+    """A session of two turns, of 40 and of 50 tokens."""
+    with Client(paper.orchestrator_address) as client, client.chat() as chat:
+        for count in (40, 50):
+            chat.send("hello", Settings(max_token_count=count, draft_length=4)).wait()
+        return chat.session_id
+
+
+def test_a_trace_shows_the_rounds_of_the_last_turns(paper: LocalServices, told_session: str) -> None:
+    address = ["--address", paper.orchestrator_address]
+    last = run("trace", told_session, *address)
+    assert last.returncode == 0, last.stderr
+    assert f"session {told_session} turn 2" in last.stdout and "50 tokens, acceptance" in last.stdout
+    assert "turn 1," not in last.stdout
+    rounds = [line.split() for line in last.stdout.splitlines() if re.match(r" +\d+ +\d+\.\d ", line)]
+    assert [int(row[0]) for row in rounds] == list(range(1, len(rounds) + 1))
+    drafted = [re.search(r" (\d+)/(\d+)/(\d+) ", " ".join(row)) for row in rounds]
+    assert sum(int(found[3]) for found in drafted if found) == 50
+    assert all(found and int(found[2]) <= int(found[1]) <= 4 for found in drafted)
+    assert re.search(r"round \d+ took [\d.]+ ms.*: [\d.]+ ms of it ", last.stdout)
+    both = run("trace", told_session, "--turns", "2", *address)
+    assert both.stdout.index("turn 1,") < both.stdout.index("40 tokens, ") < both.stdout.index("turn 2,")
+
+
+def test_a_trace_is_a_file_and_json_too(paper: LocalServices, told_session: str, tmp_path: Path) -> None:
+    address = ["--address", paper.orchestrator_address]
+    file = tmp_path / "turn.html"
+    ended = run("trace", told_session, "--turns", "2", "--html", str(file), "--json", *address)
+    assert ended.stderr == f"{file} is written\n"
+    page = file.read_text(encoding="utf-8")
+    assert told_session in page and page.count("<section>") == 2 and page.endswith("</html>\n")
+    turns = json.loads(ended.stdout)["turns"]
+    assert [turn["turn"] for turn in turns] == [1, 2]
+    assert sum(entry["committed_token_count"] for entry in turns[1]["rounds"]) == 50
+    for unwritable, reason in ((tmp_path / "no" / "x.html", "No such file"), (Path("/dev/full"), "No space left")):
+        failed = run("trace", told_session, "--html", str(unwritable), *address)
+        assert (failed.returncode, failed.stdout) == (1, "")
+        assert failed.stderr.startswith(f"slipstream: {unwritable} cannot be written: {reason}")
+
+
+def test_a_trace_of_what_is_not_there_says_why(paper: LocalServices) -> None:
+    address = ["--address", paper.orchestrator_address]
+    unknown = run("trace", "0123456789abcdef", *address)
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "0123456789abcdef" in unknown.stderr and "slipstream top" in unknown.stderr
+    with Client(paper.orchestrator_address) as client, client.chat() as chat:
+        silent = run("trace", chat.session_id, *address)
+    assert (silent.returncode, silent.stdout) == (1, "")
+    assert "no turn whose rounds are kept" in silent.stderr
+
+
+def test_shown_rounds_change_no_character_and_are_counted_aside(paper: LocalServices) -> None:
+    chat = [
+        "chat",
+        "--max-tokens",
+        "60",
+        "--temperature",
+        "0",
+        "--draft-length",
+        "4",
+        "--address",
+        paper.orchestrator_address,
+    ]
+    plain = run(*chat, text="hello\nand again\n")
+    marked = run(*chat, "--show-rounds", text="hello\nand again\n")
+
+    def text_of(output: str) -> list[str]:
+        return re.split(r"\[60 tokens, .*\]\n", output)
+
+    assert text_of(marked.stdout) == text_of(plain.stdout) and len(text_of(plain.stdout)) == 3
+    assert plain.stderr == ""
+    counts = [list(map(int, re.findall(r"\d+", line))) for line in marked.stderr.splitlines()]
+    assert [sum(line) for line in counts] == [60, 60]
+    assert all(draft > 0 and recovered > 0 and bonus > 0 and not ngram for draft, ngram, recovered, bonus, _ in counts)
+    assert re.fullmatch(r"\[\d+ draft, 0 n-gram, \d+ recovered, \d+ bonus, \d+ plain\]", marked.stderr.splitlines()[0])
 
 
 def test_a_load_is_reported_as_json_and_what_fails_is_counted(paper: LocalServices) -> None:

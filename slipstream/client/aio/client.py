@@ -154,6 +154,20 @@ class AsyncClient:
             self.stub.GetServerInfo, orchestrator_pb2.GetServerInfoRequest(), self._connection.attempts(timeout)
         )
 
+    async def turn_traces(
+        self, session_id: str, turn_count: int = 1, *, timeout: float | None = None
+    ) -> orchestrator_pb2.GetTurnTracesResponse:
+        """A session's last turns round by round, at most 64 and as far as they are kept: where their time went.
+        ``session_id`` may be a single answer's ``result.session_id``. PeerError if there is no such session."""
+        request = orchestrator_pb2.GetTurnTracesRequest(session_id=session_id, turn_count=turn_count)
+        return await self._connection.call(self.stub.GetTurnTraces, request, self._connection.attempts(timeout))
+
+    async def status(self, *, timeout: float | None = None) -> orchestrator_pb2.GetStatusResponse:
+        """How busy the orchestrator's processes and their peers are. Counts are since each began: two looks make a rate."""
+        return await self._connection.call(
+            self.stub.GetStatus, orchestrator_pb2.GetStatusRequest(), self._connection.attempts(timeout)
+        )
+
     async def close(self) -> None:
         """Leave the replies that were not read to their end, and close the connection."""
         await self._connection.close()

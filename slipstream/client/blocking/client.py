@@ -151,6 +151,20 @@ class Client:
             self.stub.GetServerInfo, orchestrator_pb2.GetServerInfoRequest(), self._connection.attempts(timeout)
         )
 
+    def turn_traces(
+        self, session_id: str, turn_count: int = 1, *, timeout: float | None = None
+    ) -> orchestrator_pb2.GetTurnTracesResponse:
+        """A session's last turns round by round, at most 64 and as far as they are kept: where their time went.
+        ``session_id`` may be a single answer's ``result.session_id``. PeerError if there is no such session."""
+        request = orchestrator_pb2.GetTurnTracesRequest(session_id=session_id, turn_count=turn_count)
+        return self._connection.call(self.stub.GetTurnTraces, request, self._connection.attempts(timeout))
+
+    def status(self, *, timeout: float | None = None) -> orchestrator_pb2.GetStatusResponse:
+        """How busy the orchestrator's processes and their peers are. Counts are since each began: two looks make a rate."""
+        return self._connection.call(
+            self.stub.GetStatus, orchestrator_pb2.GetStatusRequest(), self._connection.attempts(timeout)
+        )
+
     def close(self) -> None:
         """Leave the replies that were not read to their end, and close the connection."""
         self._connection.close()
