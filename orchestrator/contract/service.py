@@ -22,7 +22,7 @@ from orchestrator.contract.commands import (
 from orchestrator.contract.events import chat_response, message_message, model_message, session_message, turn_event
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
-from orchestrator.contract.traces import turn_trace_message
+from orchestrator.contract.traces import fitting, turn_trace_message
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.chat import ChatStream
 from orchestrator.sessions.sessions import Sessions
@@ -186,7 +186,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             turns = self._watching.ring.of(request.session_id, most)
             if not turns:
                 self._sessions.get(request.session_id)  # there may be no such session
-            return orchestrator_pb2.GetTurnTracesResponse(turns=map(turn_trace_message, turns))
+            return orchestrator_pb2.GetTurnTracesResponse(turns=map(turn_trace_message, fitting(turns)))
 
     async def GetStatus(
         self, request: orchestrator_pb2.GetStatusRequest, context: Context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.speculation.plan import Overlap, Why
@@ -23,6 +24,10 @@ PROPOSERS = {
 """By the rung of the ladder."""
 
 
+_MOST_ROUNDS = 2_000
+"""In one message: of five hundred bytes, and more where a verifier was lost and found again."""
+
+
 def turn_trace_message(turn: TurnNote) -> trace_pb2.TurnTrace:
     """A turn with the rounds that are kept of it."""
     total = time.monotonic() - turn.began if turn.ended is None else turn.ended.statistics.total
@@ -36,6 +41,18 @@ def turn_trace_message(turn: TurnNote) -> trace_pb2.TurnTrace:
     )
     message.start_time.FromNanoseconds(int(turn.started * 1e9))
     return message
+
+
+def fitting(turns: Sequence[TurnNote]) -> list[TurnNote]:
+    """The last of the turns, as many as a message can hold: the last one at least."""
+    kept: list[TurnNote] = []
+    room = _MOST_ROUNDS
+    for turn in reversed(turns):
+        room -= len(turn.shown)
+        if kept and room < 0:
+            break
+        kept.append(turn)
+    return kept[::-1]
 
 
 def outcome_value(name: str) -> trace_pb2.RoundOutcome.ValueType:

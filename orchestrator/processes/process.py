@@ -22,7 +22,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
-from slipstream.telemetry.tracing import configure_tracing
+from slipstream.telemetry.tracing import exporting_spans
 from slipstream.v1 import orchestrator_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -38,14 +38,11 @@ def run_process(settings: OrchestratorSettings, place: Place | None = None) -> N
     """Serve until signalled; with a place, as one of several behind one port. Exits with one readable line if it cannot."""
     name = "orchestrator" if place is None else f"orchestrator {place.number}"
     configure_logging(name, settings.log_level, settings.log_format)
-    provider = configure_tracing("orchestrator")
     try:
-        asyncio.run(_serve(settings, place))
+        with exporting_spans("orchestrator"):
+            asyncio.run(_serve(settings, place))
     except SlipstreamError as error:
         sys.exit(f"orchestrator: {error}")
-    finally:
-        if provider is not None:
-            provider.shutdown()
 
 
 async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:

@@ -6,8 +6,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -35,7 +34,8 @@ from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.structure_compiler import StructureCompiler
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
-from slipstream.telemetry.tracing import configure_tracing
+from slipstream.telemetry.metrics import Reading
+from slipstream.telemetry.tracing import exporting_spans
 from slipstream.wire.v1 import model_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -64,14 +64,11 @@ def run_model_service(
     """
     configure_logging(service_name, settings.log_level, settings.log_format)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    provider = configure_tracing(service_name)
     try:
-        asyncio.run(_serve(settings, service_name, rpc_service, role, padding, profile_seconds, add_service))
+        with exporting_spans(service_name):
+            asyncio.run(_serve(settings, service_name, rpc_service, role, padding, profile_seconds, add_service))
     except SlipstreamError as error:
         sys.exit(f"{service_name}: {error}")
-    finally:
-        if provider is not None:
-            provider.shutdown()
 
 
 async def _serve(
@@ -82,6 +79,24 @@ async def _serve(
     padding: Padding,
     profile_seconds: float,
     add_service: AddService,
+) -> None:
+    served: list[tuple[EngineHost[Any], ModelService]] = []  # empty while the model is being loaded
+
+    def source() -> Iterable[Reading]:
+        return readings(service_name, *served[0]) if served else ()
+
+    with Exposition(service_name, settings.metrics_address, source):
+        await _host(settings, rpc_service, role, padding, profile_seconds, add_service, served.append)
+
+
+async def _host(
+    settings: ModelServiceSettings,
+    rpc_service: str,
+    role: str,
+    padding: Padding,
+    profile_seconds: float,
+    add_service: AddService,
+    on_serving: Callable[[tuple[EngineHost[Any], ModelService]], None],
 ) -> None:
     server = Server(
         settings.address, (rpc_service, "slipstream.wire.v1.ModelService"), drain_seconds=settings.drain_seconds
@@ -120,10 +135,10 @@ async def _serve(
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
     add_service(host, settings, server, model_service)
     gate.loaded = True
+    on_serving((host, model_service))
     await server.set_serving(True)
     log.info("serving %s on port %d", shown_name, port)
-    with Exposition(service_name, settings.metrics_address, partial(readings, service_name, host, model_service)):
-        await server.run_until_signalled()
+    await server.run_until_signalled()
     await host.close_all()
 
 

@@ -31,6 +31,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from slipstream.errors import Code, SlipstreamError
+from slipstream.telemetry.ending import say_last
 from slipstream.telemetry.instruments import Kind
 from slipstream.telemetry.metrics import Distribution, Labels, Reading, Source
 from slipstream.telemetry.tracing import resource_of
@@ -56,7 +57,6 @@ class Exposition:
         self._service_name = service_name
         self._address = address
         self._source = source
-        self._close: list[threading.Event | object] = []
         self._server: object = None
         self._pusher: _Pusher | None = None
 
@@ -142,13 +142,13 @@ class _Pusher:
     def stop(self) -> None:
         """Tell it once more, and no more."""
         self._stopped.set()
-        self._thread.join(10)
-        self._exporter.shutdown()
+        say_last("metrics", self._thread.join)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval):
             self._push()
         self._push()
+        self._exporter.shutdown()
 
     def _push(self) -> None:
         try:

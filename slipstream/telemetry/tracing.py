@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from opentelemetry import propagate, trace
@@ -28,6 +29,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from slipstream.errors import SlipstreamError
 from slipstream.telemetry import names
+from slipstream.telemetry.ending import say_last
 from slipstream.version import VERSION
 
 _LONGEST_MESSAGE = 1000
@@ -43,19 +45,24 @@ tracer = trace.get_tracer("slipstream", VERSION)
 _propagator = TraceContextTextMapPropagator()
 
 
-def configure_tracing(service_name: str) -> TracerProvider | None:
-    """Export spans over OTLP/gRPC if OTEL_EXPORTER_OTLP_ENDPOINT is set; call ``shutdown`` on the result at the end."""
+@contextmanager
+def exporting_spans(service_name: str) -> Iterator[None]:
+    """Inside, spans go out over OTLP/gRPC if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
     if not (os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
-        return None
+        yield
+        return
     os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", _EXPORT_DELAY)
     os.environ.setdefault("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _EXPORT_BATCH)
     os.environ.setdefault("OTEL_BSP_MAX_QUEUE_SIZE", _EXPORT_QUEUE)
-    provider = TracerProvider(resource=resource_of(service_name))
+    provider = TracerProvider(resource=resource_of(service_name), shutdown_on_exit=False)
     processor = BatchSpanProcessor(OTLPSpanExporter())
     provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
     _writer.start(provider, processor)
-    return provider
+    try:
+        yield
+    finally:
+        say_last("spans", provider.shutdown)
 
 
 class _Writer:

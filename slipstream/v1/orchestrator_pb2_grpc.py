@@ -187,8 +187,8 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetTurnTraces(self, request, context):
-        """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; one that
-        is not kept any more is left out.
+        """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; those
+        that are not kept any more are left out, and so are the first of more rounds than a message holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

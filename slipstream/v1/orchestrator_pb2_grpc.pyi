@@ -66,8 +66,8 @@ class OrchestratorServiceStub:
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]
     """The pair being served, its limits and whether its services can be reached."""
     GetTurnTraces: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]
-    """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; one that
-    is not kept any more is left out.
+    """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; those
+    that are not kept any more are left out, and so are the first of more rounds than a message holds.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]
     """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
@@ -110,8 +110,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """The pair being served, its limits and whether its services can be reached."""
     GetTurnTraces: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]  # type: ignore[assignment]
-    """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; one that
-    is not kept any more is left out.
+    """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; those
+    that are not kept any more are left out, and so are the first of more rounds than a message holds.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]  # type: ignore[assignment]
     """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
@@ -217,8 +217,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetTurnTracesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetTurnTracesResponse, _abc.Awaitable[_orchestrator_pb2.GetTurnTracesResponse]]:
-        """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; one that
-        is not kept any more is left out.
+        """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; those
+        that are not kept any more are left out, and so are the first of more rounds than a message holds.
         """
 
     @_abc_1.abstractmethod

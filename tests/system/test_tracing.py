@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -324,6 +327,42 @@ def test_a_service_that_is_killed_takes_none_of_the_spans_along_that_are_half_a_
             while len(collector.named(names.DRAFT_SERVICE_PROPOSE)) < result.draft_count:
                 assert time.monotonic() < deadline, "it takes spans along"
                 time.sleep(0.1)
+
+
+def test_a_collector_that_is_away_keeps_no_service_from_ending() -> None:
+    nowhere = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{free_address()}",
+        "OTEL_METRICS_EXPORTER": "otlp",
+        "OTEL_METRIC_EXPORT_INTERVAL": "200",
+    }
+    pair = PairSettings(PAPER_PAIR.target, PAPER_PAIR.draft, environment=nowhere)
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        client.generate("x", Settings(max_token_count=20, draft_length=4)).wait()
+        time.sleep(0.5)
+        for service in local.services.values():
+            service.process.send_signal(signal.SIGTERM)
+        for service in local.services.values():
+            assert service.process.wait(12) == 0, "spans and metrics have two seconds each"
+            assert "could not be exported within 2 s" in service.log_tail(200)
+
+
+def test_metrics_are_there_while_a_model_is_being_loaded() -> None:
+    address, metrics = free_address(), free_address()
+    command = [sys.executable, "-m", "draft_service", "--model", "arithmetic:ends=0", "--address", address]
+    with subprocess.Popen([*command, "--metrics-address", metrics], stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 60
+            before: dict[str, dict[tuple[str, ...], float]] = {}
+            while not before:
+                assert time.monotonic() < deadline
+                with suppress(OSError):
+                    before = metrics_of(metrics)
+            assert "process_start_time_seconds" in before and "slipstream_info" not in before
+            while "slipstream_info" not in metrics_of(metrics):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            process.kill()
 
 
 def test_a_refused_message_is_a_span_with_its_reason(turn_of: Callable[[str], Received]) -> None:

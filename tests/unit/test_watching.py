@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from orchestrator.contract.traces import fitting, turn_trace_message
 from orchestrator.errors import VerifierLostError
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.rounds.note import RoundNote
@@ -388,3 +389,41 @@ def test_what_goes_wrong_with_looking_is_said_and_does_not_reach_the_turn(
     run_turn(watching, 1)
     assert watching.totals.finished == {"max_tokens": 1} and watching.ring.of("s", 1)[0].ended is not None
     assert "no spans today" in caplog.text
+
+
+def test_where_a_sampler_says_no_nothing_is_written_and_no_peer_is_told(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = TracerProvider(sampler=sampling.ALWAYS_OFF)
+    monkeypatch.setattr("orchestrator.watching.turn_trace.tracer", provider.get_tracer("test"))
+    watching = Watching()
+    run_turn(watching, 3)
+    (turn,) = watching.ring.of("s", 1)
+    assert not spans.get_finished_spans() and not turn.trace_id
+    assert not any(each.verify.traceparent for each in turn.shown if each.verify is not None)
+
+
+def test_a_service_heeds_its_own_sampler_and_a_caller_that_is_not_traced(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced = f"00-{7:032x}-{9:016x}"
+    assert tracing.server_span_below(f"{traced}-01", "x") is not None
+    assert tracing.server_span_below(f"{traced}-00", "x") is None
+    for nonsense in ("", "00-", "not a traceparent", f"00-{0:032x}-{0:016x}-01"):
+        assert tracing.server_span_below(nonsense, "x") is None
+    monkeypatch.setattr(tracing._writer, "provider", TracerProvider(sampler=sampling.ALWAYS_OFF))
+    assert tracing.server_span_below(f"{traced}-01", "x") is None
+
+
+def test_a_message_holds_the_last_turns_that_fit_and_the_last_one_always() -> None:
+    def turn(number: int, rounds: int) -> TurnNote:
+        made = TurnNote("s", number)
+        for each in range(1, rounds + 1):
+            made.rounds.add(note(each, prefix="00-"))
+        return made
+
+    turns = [turn(1, 900), turn(2, 900), turn(3, 900), turn(4, 10)]
+    assert [each.turn for each in fitting(turns)] == [2, 3, 4]
+    assert [each.turn for each in fitting([turn(1, 1), turn(2, 3000)])] == [2]
+    assert fitting([]) == []
+    assert turn_trace_message(turns[0]).ByteSize() < 900 * 500
