@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.speculation.plan import Overlap, Why
 from orchestrator.watching.ring import TurnNote
-from orchestrator.watching.watching import reason_of
 from slipstream.rpc.wire import duration
 from slipstream.v1 import generation_pb2, trace_pb2
 
@@ -30,11 +29,11 @@ _MOST_ROUNDS = 2_000
 
 def turn_trace_message(turn: TurnNote) -> trace_pb2.TurnTrace:
     """A turn with the rounds that are kept of it."""
-    total = time.monotonic() - turn.began if turn.ended is None else turn.ended.statistics.total
+    total = time.monotonic() - turn.began if turn.total is None else turn.total
     message = trace_pb2.TurnTrace(
         turn=turn.turn,
         total=duration(total),
-        running=turn.ended is None,
+        running=turn.total is None,
         trace_id=turn.trace_id,
         round_count=turn.rounds.count,
         rounds=[_round(note, turn.began) for note in turn.shown],
@@ -85,8 +84,8 @@ def _round(note: RoundNote, began: float) -> trace_pb2.RoundTrace:
             for exchange in (*note.proposes, *([note.verify] if note.verify is not None else ()))
         ],
     )
-    if note.error is not None and not note.is_cancelled:
-        message.error_reason = reason_of(note.error)
+    if note.ending is not None and not note.ending.is_cancelled:
+        message.error_reason = note.ending.kind
     return message
 
 
@@ -97,7 +96,7 @@ def _exchange(exchange: ExchangeNote, began: float) -> trace_pb2.ExchangeTrace:
         start=duration(exchange.began - began),
         total=None if exchange.ended is None else duration(exchange.ended - exchange.began),
         left=exchange.left,
-        error_reason="" if exchange.error is None else reason_of(exchange.error),
+        error_reason="" if exchange.ending is None else exchange.ending.kind,
         setbacks=[reason for _, reason in exchange.setbacks],
     )
     timing = exchange.timing

@@ -6,7 +6,6 @@ clock, in seconds.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.rounds.result import RoundResult
 from orchestrator.speculation.plan import PLAIN, RoundPlan
+from slipstream.telemetry.tracing import Ending, ending_of
 
 _MOST_SETBACKS = 32
 
@@ -33,7 +33,8 @@ class ExchangeNote:
     in_flight_length: int = 0
     ended: float | None = None
     timing: PeerTiming | None = None
-    error: BaseException | None = None
+    ending: Ending | None = None
+    """What it failed of."""
     left: bool = False
     """Whether nobody waited for its answer any more."""
     setbacks: tuple[tuple[float, str], ...] = ()
@@ -51,7 +52,7 @@ class ExchangeNote:
 
     def fail(self, error: BaseException) -> None:
         """Nothing comes."""
-        self.error = error
+        self.ending = ending_of(error)
         self.ended = time.monotonic()
 
     def leave(self) -> None:
@@ -86,7 +87,8 @@ class RoundNote:
     verify: ExchangeNote | None = None
     proposes: list[ExchangeNote] = field(default_factory=list)
     ended: float = 0.0
-    error: BaseException | None = None
+    ending: Ending | None = None
+    """What it failed of."""
     outcome: str = ""
     """recovered, bonus or plain: the kind of next token; or cancelled or failed."""
     rung: str = "none"
@@ -122,13 +124,8 @@ class RoundNote:
     def fail(self, error: BaseException) -> None:
         """It brought nothing."""
         self.ended = time.monotonic()
-        self.error = error
-        self.outcome = "cancelled" if self.is_cancelled else "failed"
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether it was ended from outside, which is no failure."""
-        return isinstance(self.error, asyncio.CancelledError)
+        self.ending = ending_of(error)
+        self.outcome = "cancelled" if self.ending.is_cancelled else "failed"
 
     @property
     def seconds(self) -> float:

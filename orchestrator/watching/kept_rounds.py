@@ -50,7 +50,7 @@ def _worth_seeing(notes: list[RoundNote], most: int) -> list[RoundNote]:
     """Failed ones first; then half of the rest by time, half by acceptance."""
     if len(notes) <= most:
         return notes
-    chosen = {note.number: note for note in notes if note.error is not None}
+    chosen = {note.number: note for note in notes if note.ending is not None}
     slowest = sorted(notes, key=lambda note: note.seconds, reverse=True)
     least = sorted((note for note in notes if note.drafted), key=_acceptance)
     for share, ranked in ((most - most // 2, slowest), (most // 2, least), (most, slowest)):

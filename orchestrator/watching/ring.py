@@ -7,7 +7,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from orchestrator.rounds.note import RoundNote
-from orchestrator.sessions.turn_record import TurnEnded
 from orchestrator.watching.kept_rounds import KeptRounds
 
 KEPT_OF_A_TURN = 64
@@ -29,7 +28,8 @@ class TurnNote:
     trace_id: str = ""
     """Of its trace, in hexadecimal; empty if it is not traced."""
     rounds: KeptRounds = field(default_factory=lambda: KeptRounds(KEPT_OF_A_TURN))
-    ended: TurnEnded | None = None
+    total: float | None = None
+    """Seconds that it took; None while it runs."""
 
     @property
     def shown(self) -> list[RoundNote]:

@@ -19,7 +19,6 @@ from orchestrator.watching.kept_rounds import KeptRounds
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import (
     AttributeValue,
-    ending_of,
     fail_with,
     span_below,
     trace_prefix_of,
@@ -146,22 +145,23 @@ class TurnTrace:
 
     def _write_round(self, note: RoundNote) -> None:
         context = span_below(self.context)
-        status, attributes = ending_of(note.error)
+        ending = note.ending
         write_span(
             names.ROUND,
             context,
             self.context,
             self._ns(note.began),
             self._ns(note.ended),
-            {**round_attributes(note), **attributes},
-            status=status,
+            {**round_attributes(note), **({} if ending is None else ending.attributes)},
+            status=None if ending is None else ending.status,
         )
         if self._detail is Detail.FULL:
             for exchange in (*note.proposes, *([note.verify] if note.verify is not None else ())):
                 self._write_exchange(exchange, context)
 
     def _write_exchange(self, exchange: ExchangeNote, parent: SpanContext) -> None:
-        status, attributes = ending_of(exchange.error)
+        ending = exchange.ending
+        attributes = exchange_attributes(exchange) | ({} if ending is None else ending.attributes)
         if exchange.left or exchange.ended is None:
             attributes[names.OUTCOME] = "left"
         ended = self._ns(exchange.ended) if exchange.ended is not None else time.time_ns()
@@ -171,9 +171,9 @@ class TurnTrace:
             parent,
             self._ns(exchange.began),
             ended,
-            {**exchange_attributes(exchange), **attributes},
+            attributes,
             kind=SpanKind.CLIENT,
-            status=status,
+            status=None if ending is None else ending.status,
             events=[(self._ns(moment), reason) for moment, reason in exchange.setbacks],
         )
 
@@ -202,7 +202,7 @@ def round_attributes(note: RoundNote) -> dict[str, AttributeValue]:
         attributes[names.QUEUE_MS] = timing.queue * 1e3
         attributes[names.NETWORK_MS] = note.verify.network * 1e3
         attributes[names.PREFILL_MS] = timing.prefill * 1e3
-    if note.error is not None:
+    if note.ending is not None:
         return attributes
     attributes |= {
         names.DRAFT_LENGTH: note.drafted,

@@ -82,7 +82,7 @@ class WatchedTurn:
     def ended(self, ended: TurnEnded, text: str) -> None:
         """Nothing follows. What goes wrong with looking is no trouble of the turn's."""
         note, watching = self._note, self._watching
-        note.ended = ended
+        note.total = ended.statistics.total
         reason = "" if ended.error is None else reason_of(ended.error)
         try:
             watching.totals.add_turn(ended, reason)

@@ -13,7 +13,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
@@ -132,27 +132,42 @@ def resource_of(service_name: str) -> Resource:
     return Resource.create({SERVICE_NAME: said.get(SERVICE_NAME, service_name), SERVICE_VERSION: VERSION})
 
 
-def ending_of(error: BaseException | None) -> tuple[Status, dict[str, AttributeValue]]:
-    """The status and the attributes of what ended with an error, or without: the error's reason as clients get it, or its
-    class's name where it has none. A task's cancellation is no failure, but said. What is wrong with a field may quote what
-    a user wrote, so only the field is named."""
-    if error is None:
-        return Status(), {}
+class Ending(NamedTuple):
+    """What something ended with that did not end well. Holds no error: that would hold the frames it came through."""
+
+    kind: str
+    """The reason as clients get it, or the error's class where it has none."""
+    message: str
+    is_cancelled: bool = False
+    """By a task's cancellation, which is no failure, but said."""
+
+    @property
+    def status(self) -> Status:
+        """For a span."""
+        return Status() if self.is_cancelled else Status(StatusCode.ERROR, self.message[:_LONGEST_MESSAGE])
+
+    @property
+    def attributes(self) -> dict[str, AttributeValue]:
+        """Likewise."""
+        return {names.OUTCOME: "cancelled"} if self.is_cancelled else {names.ERROR_TYPE: self.kind}
+
+
+def ending_of(error: BaseException) -> Ending:
+    """By an error. What is wrong with a field may quote what a user wrote, so only the field is named."""
     if isinstance(error, asyncio.CancelledError):
-        return Status(), {names.OUTCOME: "cancelled"}
-    kind, message = type(error).__qualname__, str(error)
-    if isinstance(error, SlipstreamError):
-        fields = ", ".join(violation.field for violation in error.violations)
-        kind, message = error.reason, fields or str(error)
-    return Status(StatusCode.ERROR, message[:_LONGEST_MESSAGE]), {names.ERROR_TYPE: kind}
+        return Ending("CANCELLED", "", is_cancelled=True)
+    if not isinstance(error, SlipstreamError):
+        return Ending(type(error).__qualname__, str(error))
+    fields = ", ".join(violation.field for violation in error.violations)
+    return Ending(error.reason, fields or str(error))
 
 
 def fail_with(span: Span, error: BaseException) -> None:
     """Show on a live span what it ended with."""
-    status, attributes = ending_of(error)
-    span.set_attributes(attributes)
-    if not status.is_unset:
-        span.set_status(status)
+    ending = ending_of(error)
+    span.set_attributes(ending.attributes)
+    if not ending.is_cancelled:
+        span.set_status(ending.status)
 
 
 def trace_prefix_of(span: Span) -> str:

@@ -132,4 +132,4 @@ async def test_a_request_that_nobody_waits_for_has_one_end_whatever_still_comes(
     else:
         asked.leave()
     assert asked.done.is_set() and exchange.ended == ended is not None
-    assert exchange.left and exchange.error is None
+    assert exchange.left and exchange.ending is None

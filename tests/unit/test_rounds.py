@@ -30,7 +30,7 @@ async def test_a_cancelled_round_leaves_nothing_open_and_its_session_goes_on(ter
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert all(exchange.ended is not None and (exchange.left or exchange.error is not None) for exchange in asked)
+    assert all(exchange.ended is not None and (exchange.left or exchange.ending is not None) for exchange in asked)
     rounds.end_turn(session, tokens, 0)
 
     verifier.may_answer.set()

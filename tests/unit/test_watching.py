@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -387,7 +389,7 @@ def test_what_goes_wrong_with_looking_is_said_and_does_not_reach_the_turn(
     monkeypatch.setattr("orchestrator.watching.turn_trace.TurnTrace.end", broken)
     watching = Watching()
     run_turn(watching, 1)
-    assert watching.totals.finished == {"max_tokens": 1} and watching.ring.of("s", 1)[0].ended is not None
+    assert watching.totals.finished == {"max_tokens": 1} and watching.ring.of("s", 1)[0].total is not None
     assert "no spans today" in caplog.text
 
 
@@ -427,3 +429,28 @@ def test_a_message_holds_the_last_turns_that_fit_and_the_last_one_always() -> No
     assert [each.turn for each in fitting([turn(1, 1), turn(2, 3000)])] == [2]
     assert fitting([]) == []
     assert turn_trace_message(turns[0]).ByteSize() < 900 * 500
+
+
+def test_a_failed_round_that_is_kept_keeps_nothing_of_where_it_failed() -> None:
+    class Large:
+        """What a frame of the failure holds."""
+
+    seen: list[weakref.ref[Large]] = []
+    watching = Watching()
+
+    def fail() -> None:
+        held = Large()
+        seen.append(weakref.ref(held))
+        raise VerifierLostError("gone")
+
+    turn = begin(watching)
+    made = turn.begin_round(1, 3)
+    try:
+        fail()
+    except VerifierLostError as error:
+        made.begin_verify(names.VERIFY).fail(error)
+        made.fail(error)
+    turn.round_ended(made, None)
+    gc.collect()
+    assert seen[0]() is None
+    assert made.ending is not None and made.ending.kind == "VERIFIER_LOST"
