@@ -118,7 +118,7 @@ class DraftRequest:
         self._exchange = exchange
         self._restatements = 0
         self._branch_count = 0
-        self._withdraw: Callable[[], None] = lambda: None
+        self._withdraw: Callable[[], None] = _nothing_to_withdraw
         self.start()
 
     def start(self) -> None:
@@ -145,7 +145,7 @@ class DraftRequest:
             self._drafting.sequence.learn(self.length)
         self._drafting.finished.append(timing)
         self._side.answered(self.ask, timing)
-        self.done.set()
+        self._end()
 
     def fail(self, error: PeerError) -> None:
         """Mend what stating the position again mends; else the draft has failed this request."""
@@ -165,7 +165,7 @@ class DraftRequest:
                 self._side.fell_back(error.reason)
             if _is_the_drafts_fault(error):
                 self._side.failed(error.reason)
-            self.done.set()
+            self._end()
 
     def give_up(self) -> None:
         """It is late: nobody waits for it any more. Nothing happens if it has ended just now."""
@@ -177,13 +177,23 @@ class DraftRequest:
         self._side.fell_back(late.reason)
         self._side.failed(late.reason)
         self._withdraw()
-        self.done.set()
+        self._end()
 
     def leave(self) -> None:
         """Nobody waits for it any more. Nothing happens if it has ended."""
         if not self.done.is_set():
             self._exchange.leave()
-            self.done.set()
+            self._end()
+
+    def _end(self) -> None:
+        """It is over for whoever waits; what still comes is taken. What would withdraw it refers to it: a circle that only the
+        collector would find, and there are thousands a second."""
+        self._withdraw = _nothing_to_withdraw
+        self.done.set()
+
+
+def _nothing_to_withdraw() -> None:
+    """The request is not on the stream."""
 
 
 def _is_the_drafts_fault(error: PeerError) -> bool:

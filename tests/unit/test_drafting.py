@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -133,3 +135,31 @@ async def test_a_request_that_nobody_waits_for_has_one_end_whatever_still_comes(
         asked.leave()
     assert asked.done.is_set() and exchange.ended == ended is not None
     assert exchange.left and exchange.ending is None
+
+
+@pytest.mark.parametrize("how", ["finished", "given up", "left"])
+async def test_a_request_that_is_over_is_free_at_once_and_waits_for_no_collector(
+    session: SessionDrafting, how: str
+) -> None:
+    class Circular(Side):
+        def send(self, request: DraftRequest, *rest: Any) -> Callable[[], None]:
+            super().send(request, *rest)
+            return lambda: self.withdrawn.append(request)
+
+    side = Circular()
+    asked = request(side, session, [1, 2, 3])
+    gc.collect()
+    gc.disable()
+    try:
+        if how == "finished":
+            asked.finish(TIMING)
+        elif how == "given up":
+            asked.give_up()
+        else:
+            asked.leave()
+        side.withdrawn.clear()
+        gone = weakref.ref(asked)
+        del asked
+        assert gone() is None
+    finally:
+        gc.enable()
