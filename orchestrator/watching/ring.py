@@ -55,12 +55,17 @@ class TurnRing:
         del self._running[note.session_id, note.turn]
         note.rounds.settle()
         self._ended[note.session_id, note.turn] = note
-        self._count += note.rounds.kept_count
+        self._count += _size(note)
         while self._count > self._most and len(self._ended) > 1:
             _, oldest = self._ended.popitem(last=False)
-            self._count -= oldest.rounds.kept_count
+            self._count -= _size(oldest)
 
     def of(self, session_id: str, most: int) -> list[TurnNote]:
         """A session's last turns, at most so many, in order."""
         known = [note for note in (*self._ended.values(), *self._running.values()) if note.session_id == session_id]
         return sorted(known, key=lambda note: note.turn)[-most:]
+
+
+def _size(note: TurnNote) -> int:
+    """A turn takes room too: one that was ended before its first round has nothing else."""
+    return 1 + note.rounds.kept_count

@@ -1,4 +1,4 @@
-"""What all rounds and turns of this process come to. Added to on the event loop, where a round may take 2 us of it; read by
+"""What all rounds and turns of this process come to. Added to on the event loop, where a round takes 3 us of it; read by
 whoever looks at metrics, from other threads. Pure."""
 
 from __future__ import annotations

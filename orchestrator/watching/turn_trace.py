@@ -30,9 +30,10 @@ MOST_SPANS = 2000
 """Of one trace: Jaeger's page slows past about so many."""
 
 _LONGEST_ID = 64
-_SPANS_OF_A_LIVE_ROUND = 5
-"""It, what it asks of the draft and the verifier, and what these say of themselves."""
-_MOST_LIVE_ROUNDS = 250
+_SPANS_OF_A_LIVE_ROUND, _MOST_SPANS_OF_A_LIVE_ROUND = 5, 7
+"""It, what it asks of the draft and the verifier, and what these say of themselves. Where nothing that was prepared came
+true the draft is asked twice."""
+_MOST_LIVE_ROUNDS = 240
 _LEAST_ROUNDS = 2
 """Of a turn, whatever the budget says: the slowest, and that in which the least was accepted."""
 
@@ -112,9 +113,9 @@ class TurnTrace:
     def _shown(self, rounds: KeptRounds) -> list[RoundNote]:
         if self._detail is Detail.TURN:
             return []
-        each = 1 if self._detail is Detail.ROUND else 3  # those that are not live have no spans of the peers'
+        each = 1 if self._detail is Detail.ROUND else 4  # those that are not live have no spans of the peers'
         left = rounds.kept_count - rounds.pinned_count
-        room = (MOST_SPANS - 1 - rounds.pinned_count * _SPANS_OF_A_LIVE_ROUND) // each
+        room = (MOST_SPANS - 1 - rounds.pinned_count * _MOST_SPANS_OF_A_LIVE_ROUND) // each
         taken = self._budget.take_up_to(each * min(left, room), least=each * min(left, _LEAST_ROUNDS))
         return rounds.best(taken // each)
 

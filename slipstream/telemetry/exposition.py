@@ -181,8 +181,8 @@ def _metric(reading: Reading, begun: int, now: int) -> Metric:
                     sum=value.sum,
                     bucket_counts=counts,
                     explicit_bounds=value.bounds,
-                    min=float("nan"),
-                    max=float("nan"),
+                    min=None,  # type: ignore[arg-type]  # not known: the encoder leaves them out
+                    max=None,  # type: ignore[arg-type]
                 )
             )
         else:

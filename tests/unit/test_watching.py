@@ -128,7 +128,7 @@ def test_no_more_are_kept_than_may_be_and_none_twice(rounds: list[tuple[float, i
 
 
 def test_the_ring_gives_up_the_oldest_turns_and_keeps_the_last_one_however_large() -> None:
-    ring = TurnRing(most_rounds=10)
+    ring = TurnRing(most_rounds=10)  # two turns of four rounds each
     for turn in range(1, 6):
         made = TurnNote("s", turn)
         ring.begin(made)
@@ -144,6 +144,15 @@ def test_the_ring_gives_up_the_oldest_turns_and_keeps_the_last_one_however_large
         running.rounds.add(note(number))
     ring.end(running)
     assert [turn.turn for turn in ring.of("s", 64)] == [6]
+
+
+def test_turns_that_were_ended_before_their_first_round_take_room_too() -> None:
+    ring = TurnRing(most_rounds=10)
+    for turn in range(1, 100):
+        made = TurnNote("s", turn)
+        ring.begin(made)
+        ring.end(made)
+    assert [turn.turn for turn in ring.of("s", 64)] == list(range(90, 100))
 
 
 # --- how many spans
@@ -183,13 +192,16 @@ def begin(watching: Watching, session: str = "s", turn: int = 1, content: str | 
     )
 
 
-def run_turn(watching: Watching, rounds: int, error: Exception | None = None, content: str | None = None) -> TurnEnded:
+def run_turn(
+    watching: Watching, rounds: int, error: Exception | None = None, content: str | None = None, proposes: int = 1
+) -> TurnEnded:
     turn = begin(watching, content=content)
     statistics = TurnStatistics()
     for number in range(1, rounds + 1):
         made = turn.begin_round(number, 10)
         made.plan = RoundPlan(4, Overlap.NONE)
-        made.begin_propose(names.PROPOSE, "[::1]:50053").finish(TIMING)
+        for _ in range(proposes):
+            made.begin_propose(names.PROPOSE, "[::1]:50053").finish(TIMING)
         exchange = made.begin_verify(names.VERIFY)
         exchange.address = "node-a:50052"
         exchange.finish(TIMING)
@@ -244,14 +256,17 @@ def test_a_span_says_what_its_round_did(spans: InMemorySpanExporter) -> None:
     assert None not in moments and moments == sorted(moment or 0 for moment in moments)
 
 
-def test_a_trace_has_at_most_two_thousand_spans_those_of_the_services_counted(spans: InMemorySpanExporter) -> None:
+@pytest.mark.parametrize("proposes", [0, 1, 2])
+def test_a_trace_has_at_most_two_thousand_spans_those_of_the_services_counted(
+    spans: InMemorySpanExporter, proposes: int
+) -> None:
     watching = Watching()
     watching.budget = SpanBudget(1e9, 1e9)
-    run_turn(watching, 3000)
+    run_turn(watching, 3000, proposes=proposes)
     live = sum(bool(turn.trace_prefix) for turn in watching.ring.of("s", 1)[0].rounds._pinned)
     written = len(spans.get_finished_spans())
     assert live > 100
-    assert 1000 < written + 2 * live <= MOST_SPANS
+    assert 700 < written + (1 + proposes) * live <= MOST_SPANS
 
 
 def test_where_the_budget_is_spent_each_turn_still_has_its_worst_rounds(spans: InMemorySpanExporter) -> None:
