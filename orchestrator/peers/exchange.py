@@ -41,6 +41,11 @@ class PeerTiming(NamedTuple):
     prefill: float = 0.0
     """Of total, what went to prompts, other sequences' included."""
 
+    @property
+    def network(self) -> float:
+        """What the peer's own clock does not account for."""
+        return max(0.0, self.round_trip - self.total)
+
 
 class Verification(NamedTuple):
     """The verifier's answer to one round."""

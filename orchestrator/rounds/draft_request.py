@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from orchestrator.errors import DraftLateError
 from orchestrator.peers.exchange import PeerTiming
@@ -45,8 +45,7 @@ class RequestSide(Protocol):
         """A request has failed, and its turn goes on without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """What a request asks for, of a round in a ``regime``. ``sharpening`` is the factor on the rule's temperature that is in
     ``rule`` already."""
 

@@ -63,7 +63,7 @@ class ExchangeNote:
     @property
     def network(self) -> float:
         """What the peer's own clock does not account for, in seconds; 0 while there is no answer."""
-        return 0.0 if self.timing is None else max(0.0, self.timing.round_trip - self.timing.total)
+        return 0.0 if self.timing is None else self.timing.network
 
 
 @dataclass(eq=False, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.speculation.plan import Overlap
@@ -23,8 +23,7 @@ class Origin(Enum):
     """All three the target's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundResult:
+class RoundResult(NamedTuple):
     """What one round brought. ``tokens`` are ready to commit: the accepted ones and the next one.
 
     ``asked`` says whether the draft had a part in it. ``waited`` is how long it waited for its proposal, in seconds,

@@ -71,7 +71,7 @@ class Round:
         self._note = note
         self._start = start_round(parties, session, terms, room)
         self._plan = note.plan = self._start.plan
-        note.session_count = self._pair.running_count
+        note.session_count = self._pair.session_count
         self._choice = _Choice()
 
     async def run(self) -> RoundResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.drafting import DraftSide
@@ -30,8 +31,7 @@ class Parties:
     pair: PairKnowledge
 
 
-@dataclass(frozen=True, slots=True)
-class RoundStart:
+class RoundStart(NamedTuple):
     """What a round is from its start on. While it runs others begin and end and change their way: what it shows is booked as
     what it was here."""
 

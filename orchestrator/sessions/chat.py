@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from opentelemetry.context import Context
 
@@ -82,8 +83,7 @@ class SessionOpened:
     record: SessionRecord
 
 
-@dataclass(frozen=True, slots=True)
-class TurnHappened:
+class TurnHappened(NamedTuple):
     """An event of a turn."""
 
     turn: int

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import NamedTuple
 
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
 from orchestrator.sessions.text import Codec, Detokenizer, Message
@@ -40,8 +41,7 @@ class TurnLimits:
     """Whether the text holds the stop string or stop token that ended the turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """What one round added: tokens, for each of them the text that it made certain, and why the turn ended if it did."""
 
     tokens: tuple[int, ...]
@@ -78,9 +78,11 @@ class Answer:
         """Append a round's tokens up to the one that ends the turn; the rest is dropped."""
         assert self.finish_reason is None, "the turn has ended"
         texts: list[str] = []
+        committed, room = self._session.tokens, self.room
         for token in tokens:
-            self._session.tokens.append(token)
-            texts.append(self._take(token))
+            committed.append(token)
+            room -= 1
+            texts.append(self._take(token, room))
             if self.finish_reason is not None:
                 break
         self.text += "".join(texts)
@@ -95,7 +97,7 @@ class Answer:
         self.text += text
         return text
 
-    def _take(self, token: int) -> str:
+    def _take(self, token: int, room: int) -> str:
         if token in self.limits.stop_token_ids:
             self.finish_reason = FinishReason.STOP_TOKEN
             shown = self._session.codec.token_text(token) if self.limits.include_stop else ""
@@ -106,11 +108,9 @@ class Answer:
         text, stopped = self._detokenizer.push(token)
         if stopped:
             self.finish_reason = FinishReason.STOP_STRING
-        elif self.generated_count >= self.limits.max_token_count:
-            self.finish_reason = FinishReason.MAX_TOKENS
-        elif len(self._session.tokens) >= self.limits.context_length:
-            self.finish_reason = FinishReason.CONTEXT_LENGTH
-        if self.finish_reason in (FinishReason.MAX_TOKENS, FinishReason.CONTEXT_LENGTH):
+        elif room <= 0:
+            is_long = self.generated_count >= self.limits.max_token_count
+            self.finish_reason = FinishReason.MAX_TOKENS if is_long else FinishReason.CONTEXT_LENGTH
             text += self._detokenizer.flush()
         return text
 

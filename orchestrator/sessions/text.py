@@ -151,7 +151,8 @@ class Detokenizer:
         self._tokens: list[int] = []
         self._said_count = 0
         """Tokens whose text was decoded."""
-        self._decoded = ""
+        self._decoded: list[str] = []
+        """Text, in the pieces that it came in."""
         self._stops = StopMatcher(stop_strings, include=include_stop)
 
     def push(self, token: int) -> tuple[str, bool]:
@@ -159,7 +160,7 @@ class Detokenizer:
         self._tokens.append(token)
         piece = self._step(token)
         if piece:
-            self._decoded += piece
+            self._decoded.append(piece)
             self._said_count = len(self._tokens)
         return self._stops.push(piece)
 
@@ -174,9 +175,7 @@ class Detokenizer:
     def flush(self) -> str:
         """The rest, incomplete characters included, now that no token follows."""
         whole = self._codec.decode(self._tokens)
-        if whole.startswith(self._decoded):
-            rest = whole[len(self._decoded) :]
-        else:
-            rest = self._codec.decode(self._tokens[self._said_count :])
+        said = "".join(self._decoded)
+        rest = whole[len(said) :] if whole.startswith(said) else self._codec.decode(self._tokens[self._said_count :])
         certain, stopped = self._stops.push(rest)
         return certain if stopped else certain + self._stops.flush()

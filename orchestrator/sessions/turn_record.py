@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.rounds.result import Origin
 from orchestrator.sessions.session import Commit, FinishReason
@@ -31,8 +32,7 @@ class TurnStarted:
     prompt_token_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class TurnDelta:
+class TurnDelta(NamedTuple):
     """Tokens from ``token_offset`` on and the text that they made certain; log-probabilities if they were asked for."""
 
     text: str

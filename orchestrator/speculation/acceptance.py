@@ -21,6 +21,9 @@ _KEPT_TOKENS = 200.0
 """Drafted tokens that what was learnt before counts for, where it is of all tokens, and where it is of one sort of them."""
 _KEPT_TOKENS_OF_A_SORT = 20.0
 
+_LEAST_KEPT, _LARGEST_UNIT = 1e-6, 1e12
+"""Of older observations by each new one; and how far a unit grows before all counts are put in terms of it."""
+
 _PRIOR_WEIGHT = 6.0
 """Observations that what is known of others is worth."""
 
@@ -49,6 +52,8 @@ class AcceptanceEstimate(Kept):
         self._tried = [0.0] * (len(_POSITIONS) + 1)
         self._all_accepted = 0.0
         self._all_tried = 0.0
+        self._unit = 1.0
+        """What one token weighs by now: instead of all counts fading, what is new weighs more."""
         self.count = 0
         """Proposals observed."""
 
@@ -56,19 +61,29 @@ class AcceptanceEstimate(Kept):
         """A proposal of ``drafted`` tokens had ``accepted`` accepted; what comes after the first rejected one was not tried."""
         self.count += 1
         tried = min(accepted + 1, drafted)
-        keep = max(0.0, 1 - tried / self._window)
-        self._tried = [count * keep for count in self._tried]
-        self._accepted = [count * keep for count in self._accepted]
-        self._all_tried = self._all_tried * keep + tried
-        self._all_accepted = self._all_accepted * keep + accepted
-        for position, bucket in enumerate(_buckets(tried)):
-            self._tried[bucket] += 1
-            self._accepted[bucket] += position < accepted
+        self._unit /= max(_LEAST_KEPT, 1 - tried / self._window)
+        if self._unit > _LARGEST_UNIT:
+            self._settle()
+        unit, all_tried, all_accepted = self._unit, self._tried, self._accepted
+        buckets = _buckets(tried)
+        for bucket in buckets:
+            all_tried[bucket] += unit
+            all_accepted[bucket] += unit
+        if tried > accepted:  # by one
+            all_accepted[buckets[-1]] -= unit
+        self._all_tried += tried * unit
+        self._all_accepted += accepted * unit
         if isinstance(self._prior, AcceptanceEstimate):
             self._prior.observe(drafted, accepted)
 
+    def state(self) -> dict[str, Plain]:
+        """The counts as of now."""
+        self._settle()
+        return super().state()
+
     def take(self, state: Plain) -> None:
         """Go on from counts. NotKeptError."""
+        self._unit = 1.0
         super().take(state)
         check_shares([*self._accepted, self._all_accepted], [*self._tried, self._all_tried])
         total = self._all_tried
@@ -79,7 +94,8 @@ class AcceptanceEstimate(Kept):
     def mean(self) -> float:
         """Over all positions."""
         prior = self._prior.mean if isinstance(self._prior, AcceptanceEstimate) else self._prior
-        return (self._all_accepted + _PRIOR_WEIGHT * prior) / (self._all_tried + _PRIOR_WEIGHT)
+        known = _PRIOR_WEIGHT * self._unit
+        return (self._all_accepted + known * prior) / (self._all_tried + known)
 
     def at(self, position: int) -> float:
         """The odds at one position, from 0. What has not been seen is, for a session, as for the pair; for a pair, as
@@ -90,10 +106,19 @@ class AcceptanceEstimate(Kept):
         """By bucket of positions."""
         prior = self._prior
         known = prior._odds() if isinstance(prior, AcceptanceEstimate) else [self.mean] * len(self._tried)
+        weight = _PRIOR_WEIGHT * self._unit
         return [
-            (accepted + _PRIOR_WEIGHT * expected) / (tried + _PRIOR_WEIGHT)
+            (accepted + weight * expected) / (tried + weight)
             for accepted, tried, expected in zip(self._accepted, self._tried, known, strict=True)
         ]
+
+    def _settle(self) -> None:
+        """Let one token weigh 1 again."""
+        unit, self._unit = self._unit, 1.0
+        self._tried = [count / unit for count in self._tried]
+        self._accepted = [count / unit for count in self._accepted]
+        self._all_tried /= unit
+        self._all_accepted /= unit
 
     def survivals(self, length: int) -> list[float]:
         """The odds that the first 1, 2 .. ``length`` tokens are all accepted."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Overlap(Enum):
     """What the draft does while the target verifies."""
+
+    __hash__ = object.__hash__  # Enum's own is Python, and rounds look up tens of means by it
 
     NONE = "none"
     """Nothing: a round asks for a proposal and waits for it."""
@@ -41,8 +44,7 @@ def load_of(session_count: int) -> int:
     return ((session_count - 1).bit_length() + 1) // 2
 
 
-@dataclass(frozen=True, slots=True)
-class Regime:
+class Regime(NamedTuple):
     """How a pair's rounds are run just now: which way, None being plain decoding, and with how many sessions, by `load_of`.
     What is measured in one says little about another: where all draft before they verify, the verifier's queue is another
     than where all are always in it."""

@@ -7,6 +7,7 @@ Where it does not beat plain decoding the draft is left alone, and probed now an
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from orchestrator.speculation.acceptance import AcceptanceEstimate
 from orchestrator.speculation.forecasts import FIXED_BRANCHES, Forecasts
@@ -118,8 +119,7 @@ class Planner:
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""
-        branches = 0 if overlap is Overlap.NONE else FIXED_BRANCHES
-        return RoundPlan(draft_length, overlap, branches, why=Why.FIXED) if draft_length > 0 else PLAIN
+        return _fixed(draft_length, overlap)
 
     def _weigh(self, longest: int, overlap: Overlap | None) -> RoundPlan:
         pair, home = self._pair, self._home
@@ -175,3 +175,9 @@ class Planner:
         if lessons >= (self._kept_for if self._kept.way else 1):
             return False
         return overlap is not None or self._pair.common.way is self._common
+
+
+@cache
+def _fixed(draft_length: int, overlap: Overlap) -> RoundPlan:
+    branches = 0 if overlap is Overlap.NONE else FIXED_BRANCHES
+    return RoundPlan(draft_length, overlap, branches, why=Why.FIXED) if draft_length > 0 else PLAIN

@@ -89,8 +89,7 @@ class Proposal:
 NOTHING_PROPOSED = Proposal(())
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """What follows if a verification answers (``accepted_count``, ``next_token``); for a plain proposal, where nothing is in
     flight, what follows the committed tokens: ``next_token`` is None."""
 
@@ -102,7 +101,7 @@ class Branch:
         """The same of a draft at ``factor`` times its temperature."""
         if factor == self.proposal.sharpening:
             return self
-        return replace(self, proposal=replace(self.proposal, sharpening=factor))
+        return self._replace(proposal=replace(self.proposal, sharpening=factor))
 
     def path(self, in_flight: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """All tokens from the committed ones on, and how many of them come before the branch's own proposal."""

@@ -30,32 +30,39 @@ class Watching:
 
     def __init__(self, detail: Detail = Detail.FULL) -> None:
         """Text is traced only if the environment variable that OpenTelemetry has for it says true."""
-        self.totals = Totals()
+        self._totals = Totals()
         self.ring = TurnRing()
         self.detail = detail
         self.shows_text = os.environ.get(_CAPTURE, "").strip().lower() == "true"
         self.budget = SpanBudget(SPANS_A_SECOND[detail], SPANS_A_SECOND[detail] * _BURST_SECONDS)
 
+    @property
+    def totals(self) -> Totals:
+        """To be read."""
+        self._totals.fold()
+        return self._totals
+
     def begin_turn(self, begun: TurnBegun) -> WatchedTurn:
         """A turn begins."""
-        return WatchedTurn(self, begun)
+        return WatchedTurn(self, self._totals, begun)
 
     def refused(self, error: Exception, model_name: str, parent: Context, session_id: str) -> None:
         """A message or a generation was refused."""
-        self.totals.rejected[reason_of(error)] += 1
+        self._totals.rejected[reason_of(error)] += 1
         if model_name:
             write_refused(model_name, parent, session_id, error)
 
     def session_expired(self) -> None:
         """One was idle for too long."""
-        self.totals.expired += 1
+        self._totals.expired += 1
 
 
 class WatchedTurn:
     """One turn."""
 
-    def __init__(self, watching: Watching, begun: TurnBegun) -> None:
+    def __init__(self, watching: Watching, totals: Totals, begun: TurnBegun) -> None:
         self._watching = watching
+        self._totals = totals
         self._trace = TurnTrace(begun, watching.detail, watching.budget, shows_text=watching.shows_text)
         context = self._trace.context
         trace_id = f"{context.trace_id:032x}" if context.is_valid and context.trace_flags.sampled else ""
@@ -76,7 +83,7 @@ class WatchedTurn:
     def round_ended(self, note: RoundNote, result: RoundResult | None) -> None:
         """However it ended."""
         self._answered = note.ended
-        self._watching.totals.add_round(note, result, self._window)
+        self._totals.add_round(note, result, self._window)
         self._note.rounds.add(note)
 
     def ended(self, ended: TurnEnded, text: str) -> None:
@@ -85,10 +92,10 @@ class WatchedTurn:
         note.total = ended.statistics.total
         reason = "" if ended.error is None else reason_of(ended.error)
         try:
-            watching.totals.add_turn(ended, reason)
+            self._totals.add_turn(ended, reason)
             watching.ring.end(note)
             log_turn(note.session_id, note.turn, note.trace_id, ended, reason)
-            watching.totals.folded += self._trace.end(ended, text, note.rounds)
+            self._totals.folded += self._trace.end(ended, text, note.rounds)
         except Exception:
             log.exception("turn %d of session %s has ended and cannot be shown", note.turn, note.session_id)
 

@@ -348,12 +348,25 @@ def test_every_kind_of_round_has_its_place() -> None:
         totals.add_round(each, brought, window)
     for failed in (note(3, outcome=VerifierLostError("")), note(4, outcome=asyncio.CancelledError())):
         totals.add_round(failed, None, window)
+    totals.fold()
     assert totals.rounds == {
         ("plain", "none", "plain"): 1,
         ("bonus", "enumerate", "ngram"): 1,
         ("failed", "none", "none"): 1,
         ("cancelled", "none", "none"): 1,
     }
+
+
+def test_every_round_is_counted_once_however_often_somebody_reads() -> None:
+    totals, window = Totals(), AcceptanceWindow()
+    for number in range(1, 1001):
+        totals.add_round(note(number), result(), window)
+        if number % 7 == 0:
+            totals.fold()
+            assert sum(totals.rounds.values()) == totals.round.count == number
+    totals.fold()
+    assert sum(totals.rounds.values()) == totals.round.count == 1000
+    assert totals.generation_tokens == 1000 * note(1).committed
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 64)), max_size=100))
