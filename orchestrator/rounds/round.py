@@ -122,8 +122,9 @@ class Round:
             return min(length, asked.draft_length)
         if self._terms.rule.draws_ratios:
             return length
-        survivals, way = choice.candidate.survivals[: self._start.longest], self._plan.way
-        survivals = survivals[: self._speculation.best_length(survivals, way, choice.waited)]
+        ending = choice.candidate.proposal.ending(self._terms.rule.end_token_ids)
+        survivals = choice.candidate.survivals[:length]
+        survivals = survivals[: self._speculation.best_length(survivals, self._plan.way, choice.waited, ending)]
         return budget.allowed(self._session, survivals, choice.waited, self._start.home_regime)
 
     def _worth_waiting(self, ngram: Candidate | None) -> bool:

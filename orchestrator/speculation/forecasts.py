@@ -91,7 +91,7 @@ class Forecasts:
         rate = self._begun(float(rates.max()), self._sums[recovery], self._recovery.rate or 1e-6)
         seconds, length = float(overlapped[branches, best]), int(lengths[best])
         hit, miss = float(self._sums[length] / seconds), float(self._sums[recovery] / (seconds + waited))
-        return RoundPlan(length, Overlap.ENUMERATE, branch_count, rate, recovery, hit_rate=hit, miss_rate=miss)
+        return RoundPlan(length, Overlap.ENUMERATE, branch_count, rate, recovery, hit, miss, self._recovery.rate)
 
     def _run_ahead(self) -> RoundPlan:
         """A proposal arrives after a delay; by then a token has gone by for each round."""

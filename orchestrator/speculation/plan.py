@@ -72,6 +72,8 @@ class RoundPlan:
     hit_rate: float | None = None
     miss_rate: float | None = None
     """Where the draft enumerates: ``rate`` once it has turned out whether what was prepared came true."""
+    first_rate: float | None = None
+    """Likewise that of a turn's first round, if it waits for a proposal: nothing can have been prepared."""
     switches_off: bool = False
     """Whether this is the first plain round because speculation would cost."""
     switches_on: bool = False

@@ -108,11 +108,11 @@ class Planner:
         assert self._round is not None, "no round has begun"
         plan, regime, shows = self._round
         previous, self._previous = self._previous, plan
-        follows = plan.way is not Overlap.ENUMERATE if previous is None else plan.way is previous.way
-        if not follows:
-            return  # the first round of a way, or of a turn that enumerates, finds nothing prepared
-        pair = self._pair
-        rate = plan.rate_of(hit)
+        pair, rate = self._pair, plan.rate_of(hit)
+        if previous is None and plan.way is Overlap.ENUMERATE:  # it may be the turn's only round
+            rate = plan.first_rate if tokens > 1 else None
+        elif previous is not None and plan.way is not previous.way:
+            return  # the first round of a way finds nothing prepared
         if shows and rate:
             weight = 1.0 if pair.is_settled else _UNSETTLED
             pair.corrections.observe(regime, pair.session_count, rate * seconds, tokens, weight)

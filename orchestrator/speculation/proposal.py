@@ -54,6 +54,10 @@ class Proposal:
             confidences=self.confidences[:length],
         )
 
+    def ending(self, end_token_ids: Sequence[int]) -> int | None:
+        """How many tokens it has up to the first that ends the turn, that one included; None if none does."""
+        return next((count for count, token in enumerate(self.tokens, 1) if token in end_token_ids), None)
+
     def past(self, length: int) -> Proposal:
         """What comes after its first ``length`` tokens."""
         if length == 0:

@@ -130,9 +130,12 @@ class SessionSpeculation:
         estimate = self._ngram_acceptance[bisect_right(_MATCHES, agreeing)]
         return Candidate(proposal, estimate)
 
-    def best_length(self, survivals: Sequence[float], way: Overlap | None, waited: float) -> int:
+    def best_length(
+        self, survivals: Sequence[float], way: Overlap | None, waited: float, ending: int | None = None
+    ) -> int:
         """How many tokens of a proposal that is there, and was ``waited`` for, are worth verifying: most expected tokens a
-        second."""
+        second. The turn ends with the token number ``ending``, if it is accepted: then all up to it are worth it where
+        leaving some of them to another round would take longer."""
         seconds = self._home.costs.rounds(self._home.regime(way))[1 : 2 + min(len(survivals), LONGEST_WEIGHED)].tolist()
         best, expected = 0, 1.0
         highest = expected / (waited + seconds[0])
@@ -141,7 +144,10 @@ class SessionSpeculation:
             rate = expected / (waited + seconds[length])
             if rate >= highest:  # of equal rates the longest: its tokens cost nothing
                 best, highest = length, rate
-        return best
+        if ending is None or not best < ending <= len(seconds) - 1:
+            return best
+        survival = survivals[best - 1] if best else 1.0
+        return ending if seconds[ending] <= seconds[best] + survival * seconds[ending - best] else best
 
     def rate(self, expected: float, length: int, waited: float) -> float:
         """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them accepted, after a wait."""

@@ -99,6 +99,20 @@ def test_a_turns_first_round_shows_what_its_way_brings_and_the_first_after_anoth
     assert observing(previous=ENUMERATE)[1] == 1.0
 
 
+def test_turns_of_a_single_round_show_what_they_bring_where_the_draft_enumerates() -> None:
+    """A first round finds nothing prepared: where it waited for a proposal it is judged as one that waits, and one that did not
+    wait says nothing."""
+    for tokens, believed in ((4, 0.5), (1, 1.0)):
+        pair = PairKnowledge()
+        pair.common.way = ENUMERATE
+        planner = Planner(pair)
+        for _ in range(200):
+            planner.begin_turn()
+            planner.begin(RoundPlan(4, ENUMERATE, 4, rate=1000.0, hit_rate=2000.0, miss_rate=500.0, first_rate=80.0))
+            planner.observe(tokens, 0.1)
+        assert pair.corrections.factor(pair.regime(ENUMERATE)) == pytest.approx(believed, abs=0.02)
+
+
 def test_a_round_shows_less_while_many_turns_have_just_begun() -> None:
     (steady, full), (crowded, part) = observing(previous=None), observing(previous=None, rounds_before=1)
     assert steady.is_settled and not crowded.is_settled

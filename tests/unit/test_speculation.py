@@ -414,6 +414,7 @@ def test_a_round_whose_branches_missed_is_no_worse_than_one_of_those_that_miss()
         plan = planner.plan(32, Overlap.ENUMERATE)
         assert plan.rate and plan.hit_rate and plan.miss_rate
         assert plan.miss_rate < plan.rate < plan.hit_rate
+        assert plan.first_rate == planner_of(pair).plan(32, Overlap.NONE).rate
         hit = number % 10 > 0
         planner.begin(plan)
         planner.observe(0.03 * (plan.hit_rate if hit else plan.miss_rate), 0.03, hit)
@@ -493,6 +494,29 @@ def test_a_token_that_has_been_waited_for_is_dearer_to_leave_out() -> None:
         budget.join("other")
         kept.append(budget.allowed("this", odds, waited))
     assert kept == sorted(kept) and kept[0] < kept[2]
+
+
+def test_the_last_tokens_of_a_turn_are_verified_where_another_round_would_take_longer() -> None:
+    def best(odds: list[float], *, ending: int | None, longest_step: float) -> int:
+        home = VerifierKnowledge()
+        home.costs.profile([(8, 0.02), (16, 0.02), (24, longest_step)], row_multiple=8)
+        speculation = SessionSpeculation(PairKnowledge())
+        speculation.live_on(home)
+        return speculation.best_length(odds, Overlap.NONE, 0.0, ending)
+
+    sure, unsure = [0.99] * 17, [0.99] * 10 + [0.2] * 7
+    assert best(sure, ending=None, longest_step=0.03) == 15, "sixteen rows with the token before them"
+    assert best(sure, ending=17, longest_step=0.03) == 17, "rather than 0.02 s and 0.02 s again"
+    assert best(sure, ending=17, longest_step=0.05) == 15
+    assert best(unsure, ending=17, longest_step=0.03) == 15, "it most likely fails before"
+    assert best(sure, ending=4, longest_step=0.03) == 15, "what follows an end is the draft's own affair"
+
+
+def test_a_proposal_ends_with_the_first_of_its_tokens_that_ends_a_turn() -> None:
+    proposal = Proposal((5, 6, 2, 7, 2))
+    assert proposal.ending((2, 3)) == 3
+    assert proposal.ending((5,)) == 1
+    assert proposal.ending((9,)) is proposal.ending(()) is None
 
 
 def test_a_session_counts_from_its_turns_first_round_on() -> None:
