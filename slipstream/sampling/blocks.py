@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -20,10 +21,11 @@ class BlockedLogits:
     def __init__(self, logits: torch.Tensor) -> None:
         self._logits = logits
         self.stored = _stored(logits)
-        self.maxima: Floats32 = np.empty((len(logits), -(-logits.shape[1] // BLOCK)), dtype=np.float32)
-        find_maxima(self.stored, self.maxima)
-        self._largest: Floats32 = self.maxima.max(axis=1)
-        self.indices: Ints = np.arange(len(logits))
+        row_count, size = self.stored.shape
+        self.maxima: Floats32 = np.empty((row_count, -(-size // BLOCK)), dtype=np.float32)
+        self._largest: Floats32 = np.empty(row_count, dtype=np.float32)
+        find_maxima(self.stored, self.maxima, self._largest)
+        self.indices: Ints = _first(row_count)
         self._is_whole = True
 
     @property
@@ -33,7 +35,7 @@ class BlockedLogits:
 
     def largest(self) -> list[float]:
         """Of each row; NaN if any logit is."""
-        values: list[float] = self._largest[self.indices].tolist()
+        values: list[float] = (self._largest if self._is_whole else self._largest[self.indices]).tolist()
         return values
 
     def subset(self, indices: Sequence[int]) -> BlockedLogits:
@@ -41,6 +43,11 @@ class BlockedLogits:
         some = object.__new__(BlockedLogits)
         some.__dict__.update(self.__dict__, indices=self.indices[list(indices)], _is_whole=False)
         return some
+
+
+@lru_cache(maxsize=64)
+def _first(count: int) -> Ints:
+    return np.arange(count)
 
 
 def _stored(logits: torch.Tensor) -> Stored:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from enum import Enum
 
@@ -19,6 +18,8 @@ from slipstream.sampling.rule import SamplingRule
 
 
 class _Kind(Enum):
+    __hash__ = object.__hash__  # Enum's own is Python, and every step of a draft asks for it
+
     GREEDY = 0
     COUPLED = 1
     """Also the token after a proposal's end under the ratio test: a plain draw from the target."""
@@ -38,11 +39,11 @@ def choose(logits: torch.Tensor | BlockedLogits, rows: Sequence[Row]) -> list[Ch
     else:
         blocked = logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
     choices: dict[int, Choice] = {}
-    by_kind: defaultdict[_Kind, list[int]] = defaultdict(list)
+    by_kind: dict[_Kind, list[int]] = {}
     for index, (row, largest) in enumerate(zip(rows, blocked.largest(), strict=True)):
         fault = None if row.is_void else fault_of(largest, row.position)
         if fault is None:
-            by_kind[_kind(row)].append(index)
+            by_kind.setdefault(_kind(row), []).append(index)
         else:
             choices[index] = Choice(VOID, float("inf"), fault=fault)
     if len(by_kind) == 1 and not choices:

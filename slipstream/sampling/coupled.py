@@ -88,17 +88,18 @@ class _Found:
 
     def choices(self) -> list[Choice]:
         """One for each row."""
-        first, second = self.scores[:, 0], self.scores[:, 1]
+        tokens = self.tokens[:, 0].tolist()
         # Infinite ones may be equal.
-        leads = np.subtract(first, second, out=np.zeros_like(first), where=first != second)
-        tokens, margins = self.tokens[:, 0].tolist(), leads.tolist()
+        margins = [0.0 if first == second else first - second for first, second in self.scores[:, :2].tolist()]
         if not len(self.logprobs):
             return [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
-        candidates = [self._candidates(row) for row in range(len(tokens))]
-        return [Choice(*choice) for choice in zip(tokens, margins, self.logprobs.tolist(), candidates, strict=True)]
+        found = zip(tokens, margins, self.logprobs.tolist(), strict=True)
+        if not self._candidate_count:
+            return [Choice(*choice) for choice in found]
+        return [Choice(*choice, self._candidates(row)) for row, choice in enumerate(found)]
 
     def _candidates(self, row: int) -> tuple[tuple[int, float], ...]:
-        count = min(self._candidate_count, int(np.isfinite(self.scores[row]).sum())) if self._candidate_count else 0
+        count = min(self._candidate_count, int(np.isfinite(self.scores[row]).sum()))
         return tuple(zip(self.tokens[row, :count].tolist(), self.scores[row, :count].tolist(), strict=True))
 
 

@@ -287,8 +287,9 @@ def _largest_of(block: Stored) -> np.float32:
 
 
 @compiled
-def find_maxima(stored: Stored, maxima: Floats32) -> None:
-    """Write the largest logit of each block of rows ``[rows, vocabulary]``, NaN if any is, to ``[rows, blocks]``."""
+def find_maxima(stored: Stored, maxima: Floats32, largest: Floats32) -> None:
+    """Write the largest logit of each block of rows ``[rows, vocabulary]`` to ``[rows, blocks]``, and that of each row to
+    ``[rows]``, NaN if any is."""
     whole = stored.shape[1] // BLOCK
     for at in range(len(stored)):
         row = stored[at]
@@ -296,6 +297,10 @@ def find_maxima(stored: Stored, maxima: Floats32) -> None:
             maxima[at, block] = _largest_of(row[block * BLOCK : block * BLOCK + BLOCK])
         if whole < maxima.shape[1]:
             maxima[at, whole] = _largest_of(_filled_up(row[whole * BLOCK :]))
+        largest[at] = -np.inf
+        for value in maxima[at]:
+            if not value <= largest[at]:  # NaN stays: nothing is at most NaN
+                largest[at] = value if largest[at] == largest[at] else largest[at]
 
 
 @compiled
