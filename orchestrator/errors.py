@@ -14,6 +14,7 @@ SlipstreamError
 ├── ChatProtocolError      a chat command out of order
 ├── ChatQueueFullError     too many messages of a chat wait; a retry can help
 ├── NotReadyError          the verifier has not been reached yet; a retry can help
+├── OverloadedError        there is more to do than can be done in time; a retry can help
 ├── ShuttingDownError      the orchestrator ends; a retry can help
 └── VerifierLostError      the verifier has been away for longer than the orchestrator waits; a retry can help
 """
@@ -109,6 +110,14 @@ class PromptTooLongError(SlipstreamError):
 
     code = Code.INVALID_ARGUMENT
     reason = "PROMPT_TOO_LONG"
+
+
+class OverloadedError(SlipstreamError):
+    """There is more to do than can be done in time."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "OVERLOADED"
+    retry_after = 2.0
 
 
 class NotReadyError(SlipstreamError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from orchestrator.peers.draft_peer import ProposeSink
@@ -41,11 +41,14 @@ class Draft:
 
     def __init__(self) -> None:
         self.sinks: list[ProposeSink] = []
+        self.withdrawn: list[ProposeSink] = []
         self.asked = asyncio.Event()
 
-    def propose(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> None:
-        self.sinks.append(rest[-1])
+    def propose(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> Callable[[], None]:
+        sink = rest[-1]
+        self.sinks.append(sink)
         self.asked.set()
+        return lambda: self.withdrawn.append(sink)
 
     def close_sequence(self, sequence: PeerSequence) -> None:
         pass

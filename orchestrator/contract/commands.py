@@ -22,6 +22,9 @@ from slipstream.v1 import orchestrator_pb2, session_pb2
 
 ROLES = {session_pb2.ROLE_SYSTEM: "system", session_pb2.ROLE_USER: "user", session_pb2.ROLE_ASSISTANT: "assistant"}
 
+MAX_MESSAGES, MAX_PROMPT_TOKENS = 4096, 2**20
+"""Of one request: more would be looked at for long, and no context holds them."""
+
 _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
 _CURSOR = struct.Struct(">q")
 
@@ -111,6 +114,12 @@ def _prompt(request: orchestrator_pb2.GenerateRequest) -> Prompt:
     kind = request.WhichOneof("prompt")
     if kind == "text" and request.text:
         return request.text
+    for field, most, count in (
+        ("tokens.token_ids", MAX_PROMPT_TOKENS, len(request.tokens.token_ids)),
+        ("conversation.messages", MAX_MESSAGES, len(request.conversation.messages)),
+    ):
+        if count > most:
+            raise InvalidFieldsError([FieldViolation(field, f"may be at most {most}, but are {count}")])
     if kind == "tokens" and request.tokens.token_ids:
         return tuple(request.tokens.token_ids)
     if kind == "conversation" and request.conversation.messages:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from orchestrator.contract.fields import given, meaning
+from orchestrator.sessions.resolving import MAX_LISTED_TOKENS
 from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
@@ -58,6 +59,7 @@ def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSetting
     Whether values are right shows only where all layers have come together.
     """
     sampling, speculation = message.sampling, message.speculation
+    _check_counts(message)
     said = {name: given(sampling, name) for name in (*_SAMPLING, *_PENALTIES)}
     said |= {name: given(message, name) for name in _SCALARS}
     said |= {name: tuple(getattr(sampling, name)) or None for name in _SAMPLING_LISTS}
@@ -80,6 +82,19 @@ def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSetting
             [FieldViolation("settings.cleared", f"names {', '.join(both)}, which are set as well")]
         )
     return settings
+
+
+def _check_counts(message: generation_pb2.GenerationSettings) -> None:
+    """Nothing is looked at that is far too much."""
+    fields = [(f"sampling.{name}", getattr(message.sampling, name)) for name in ("logit_bias", *_SAMPLING_LISTS)]
+    fields += [(name, getattr(message, name)) for name in _LISTS]
+    violations = [
+        FieldViolation(f"settings.{name}", f"may be at most {MAX_LISTED_TOKENS}, but are {len(entries)}")
+        for name, entries in fields
+        if len(entries) > MAX_LISTED_TOKENS
+    ]
+    if violations:
+        raise InvalidFieldsError(violations)
 
 
 def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationSettings:

@@ -63,6 +63,8 @@ class Verifiers:
             peers = self._usable() or [peer for peer in self.peers if peer.address in self._admitted]
             peer = min(peers, key=lambda peer: self._session_counts[peer.address])
             sequence.address = peer.address
+            if self._breakers[peer.address].is_half_open:
+                self._breakers[peer.address].probed()
             self._session_counts[peer.address] += 1
         return self._by_address[sequence.address]
 
@@ -108,4 +110,6 @@ class Verifiers:
             await peer.close()
 
     def _usable(self) -> list[VerifierPeer]:
-        return [peer for peer in self.peers if peer.address in self._admitted and self._breakers[peer.address].allows]
+        """Those that answer, and those of which it is time to see whether they are back."""
+        breakers = ((peer, self._breakers[peer.address]) for peer in self.peers if peer.address in self._admitted)
+        return [peer for peer, breaker in breakers if breaker.is_closed or breaker.is_half_open]

@@ -27,6 +27,9 @@ from slipstream.v1 import orchestrator_pb2_grpc
 
 log = logging.getLogger(__name__)
 
+_MAX_REQUEST_BYTES = 16 * 2**20
+"""A prompt of a million tokens is 4 MB on the wire, and the longest text that a context of 131,072 is looked at for 8."""
+
 _LAST_WORDS_SECONDS = 0.5
 """For streams to bring their last events once all turns have ended."""
 
@@ -51,6 +54,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         ("slipstream.v1.OrchestratorService",),
         drain_seconds=_LAST_WORDS_SECONDS,
         private=None if place is None else place.address(place.number),
+        max_request_bytes=_MAX_REQUEST_BYTES,
     )
     peers = Peers(settings)
     store = SessionStore(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from orchestrator.errors import DraftLateError
+from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence, Position
 from orchestrator.rounds.note import ExchangeNote
@@ -38,8 +39,8 @@ class RequestSide(Protocol):
     def answered(self, ask: Ask, timing: PeerTiming) -> None:
         """The draft is well, and this is what it took."""
 
-    def failed(self, reason: str) -> None:
-        """The draft is not."""
+    def failed(self, request: DraftRequest, reason: str) -> None:
+        """The draft is not, or not for this session."""
 
     def fell_back(self, reason: str) -> None:
         """A request has failed, and its turn goes on without."""
@@ -71,6 +72,8 @@ class SessionDrafting:
     request: DraftRequest | None = None
     finished: list[PeerTiming] = field(default_factory=list)
     failed: bool = False
+    breaker: Breaker = field(default_factory=Breaker)
+    """Open where the draft is late for this session, though others are answered."""
     released: bool = False
     """Nothing may be asked any more."""
 
@@ -111,23 +114,24 @@ class DraftRequest:
         self.ask = ask
         self.timing: PeerTiming | None = None
         self._side = side
-        self._drafting = drafting
+        self.drafting = drafting
         self._tokens = tokens
         self._continuations = drafting.speculation.continuations  # this turn's, which a late answer must not leave
         self._exchange = exchange
         self._restatements = 0
         self._branch_count = 0
-        self._withdraw: Callable[[], None] = _nothing_to_withdraw
+        self.withdraw: Callable[[], None] = _nothing_to_withdraw
+        """Have the stream forget it. Nothing happens once it is over."""
         self.start()
 
     def start(self) -> None:
         """Send the item."""
-        sequence = self._drafting.sequence
-        if self._drafting.released:
+        sequence = self.drafting.sequence
+        if self.drafting.released:
             self.leave()
             return
         position = sequence.position(self._tokens, self.length)
-        self._withdraw = self._side.send(self, sequence, position, self._exchange.traceparent)
+        self.withdraw = self._side.send(self, sequence, position, self._exchange.traceparent)
 
     def take(self, branches: list[Branch]) -> None:
         """Branches for the session's continuations."""
@@ -139,10 +143,11 @@ class DraftRequest:
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
+        self.drafting.breaker.succeeded()
         self._exchange.finish(timing)
-        if self._continuations is self._drafting.speculation.continuations:  # another turn's tokens may be others
-            self._drafting.sequence.learn(self.length)
-        self._drafting.finished.append(timing)
+        if self._continuations is self.drafting.speculation.continuations:  # another turn's tokens may be others
+            self.drafting.sequence.learn(self.length)
+        self.drafting.finished.append(timing)
         self._side.answered(self.ask, timing)
         self._end()
 
@@ -152,19 +157,19 @@ class DraftRequest:
         if waited_for and error.reason in REASONS_TO_RESTATE and self._restatements < _MAX_RESTATEMENTS:
             self._restatements += 1
             self._exchange.set_back(error.reason)
-            self._drafting.sequence.correct(error.reason, error.metadata)
+            self.drafting.sequence.correct(error.reason, error.metadata)
             self.start()
             return
         if error.reason == _STALE:  # a newer request of our own took its place
             self.leave()
         else:
-            self._drafting.failed = True
+            self.drafting.failed = True
             if waited_for:
                 self._exchange.fail(error)
                 self._side.fell_back(error.reason)
-            if _is_the_drafts_fault(error):
-                self._side.failed(error.reason)
             self._end()
+            if _is_the_drafts_fault(error):
+                self._side.failed(self, error.reason)
 
     def give_up(self) -> None:
         """It is late: nobody waits for it any more. Nothing happens if it has ended just now."""
@@ -172,11 +177,11 @@ class DraftRequest:
             return
         late = DraftLateError("the draft did not answer within its deadline")
         self._exchange.fail(late)
-        self._drafting.failed = True
-        self._side.fell_back(late.reason)
-        self._side.failed(late.reason)
-        self._withdraw()
+        self.drafting.failed = True
+        self.withdraw()
         self._end()
+        self._side.fell_back(late.reason)
+        self._side.failed(self, late.reason)
 
     def leave(self) -> None:
         """Nobody waits for it any more. Nothing happens if it has ended."""
@@ -187,7 +192,7 @@ class DraftRequest:
     def _end(self) -> None:
         """It is over for whoever waits; what still comes is taken. What would withdraw it refers to it: a circle that only the
         collector would find, and there are thousands a second."""
-        self._withdraw = _nothing_to_withdraw
+        self.withdraw = _nothing_to_withdraw
         self.done.set()
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from orchestrator.errors import DraftLateError
 from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.exchange import PeerTiming, Terms
@@ -19,11 +20,14 @@ from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.prompt_time import without_prompts
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Regime, RoundPlan
-from orchestrator.speculation.proposal import Proposal
+from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from slipstream.sampling.rule import MIN_TEMPERATURE, SamplingRule
 from slipstream.telemetry import names
 
 log = logging.getLogger(__name__)
+
+_MOST_PROBES = 16
+"""That are not answered yet."""
 
 
 class DraftSide:
@@ -47,15 +51,22 @@ class DraftSide:
         self._sharpening = sharpening
         self._breaker = Breaker()
         self._well = True
+        self._answered_at = 0.0
+        self._waited_for: set[DraftRequest] = set()
+        self._probes: deque[Callable[[], None]] = deque()
+        """What withdraws the last ones: a draft that is wedged answers none."""
         self.fallbacks: Counter[str] = Counter()
         """Requests that the draft failed, by the reason."""
         self.recoveries = 0
         """Times that it answered again after that."""
 
+    def is_available(self, drafting: SessionDrafting) -> bool:
+        """Whether there is a draft that a session may ask now."""
+        return self._has_been_reached and self._breaker.is_closed and drafting.breaker.is_closed
+
     @property
-    def available(self) -> bool:
-        """Whether there is a draft that may be asked now."""
-        return self._draft is not None and self._draft.info is not None and self._breaker.allows
+    def _has_been_reached(self) -> bool:
+        return self._draft is not None and self._draft.info is not None
 
     @property
     def max_draft_length(self) -> int:
@@ -80,8 +91,33 @@ class DraftSide:
         last = drafting.request
         if last is not None and time.monotonic() - last.sent > self._deadline:
             last.give_up()
-        if not self.available:
+        if not self.is_available(drafting):
             return None
+        return self._send(drafting, tokens, rule, plan, in_flight, regime, note)
+
+    def probe(
+        self, drafting: SessionDrafting, tokens: Sequence[int], rule: SamplingRule, regime: Regime, note: RoundNote
+    ) -> None:
+        """If the draft is left alone and it is time to see whether it is back: one session asks, and waits for nothing."""
+        breaker = drafting.breaker if self._breaker.is_closed else self._breaker
+        if self._has_been_reached and breaker.is_half_open:
+            breaker.probed()
+            request = self._send(drafting, tokens, rule, RoundPlan(1), NOTHING_PROPOSED, regime, note)
+            self._probes.append(request.withdraw)
+            request.leave()
+            if len(self._probes) > _MOST_PROBES:
+                self._probes.popleft()()
+
+    def _send(
+        self,
+        drafting: SessionDrafting,
+        tokens: Sequence[int],
+        rule: SamplingRule,
+        plan: RoundPlan,
+        in_flight: Proposal,
+        regime: Regime,
+        note: RoundNote,
+    ) -> DraftRequest:
         assert self._draft is not None
         exchange = note.begin_propose(names.PROPOSE, self._draft.address)
         exchange.draft_length, exchange.in_flight_length = plan.draft_length, len(in_flight)
@@ -94,13 +130,16 @@ class DraftSide:
         return drafting.request
 
     async def wait(self, request: DraftRequest) -> float:
-        """Wait for a request's last branch, no longer than the deadline; returns the seconds waited."""
+        """Wait for a request's last branch, no longer than the deadline and no longer than the draft is well; returns the
+        seconds waited."""
         started = time.monotonic()
         left = max(0.0, request.sent + self._deadline - started)
         late = asyncio.get_running_loop().call_later(left, request.give_up)
+        self._waited_for.add(request)
         try:
             await request.done.wait()
         finally:
+            self._waited_for.discard(request)
             late.cancel()
         return time.monotonic() - started
 
@@ -132,6 +171,7 @@ class DraftSide:
 
     def answered(self, ask: Ask, timing: PeerTiming) -> None:
         """The draft is well; learn what it takes, alone or beside verification."""
+        self._answered_at = time.monotonic()
         self._breaker.succeeded()
         if not self._well:
             self._well = True
@@ -151,12 +191,19 @@ class DraftSide:
             share=1 / self._pair.session_count,
         )
 
-    def failed(self, reason: str) -> None:
-        """The draft is not: leave it alone for a while."""
-        if self._breaker.allows:
-            log.warning("the draft service failed a round (%s): going on without it", reason)
+    def failed(self, request: DraftRequest, reason: str) -> None:
+        """The draft is not: all leave it alone, and nobody waits for it any longer. Where it is late and has answered others
+        meanwhile it is late for one session, which leaves it alone by itself."""
+        if reason == DraftLateError.reason and self._answered_at > request.sent:
+            request.drafting.breaker.failed()
+            return
+        if not self._breaker.is_closed:
+            return
+        log.warning("the draft service failed a round (%s): going on without it", reason)
         self._breaker.failed()
         self._well = False
+        for other in list(self._waited_for):
+            other.give_up()
 
     def fell_back(self, reason: str) -> None:
         """A request that somebody waited for has failed: its turn goes on without."""

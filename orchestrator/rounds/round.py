@@ -23,7 +23,7 @@ from orchestrator.rounds.start import Parties, start_round
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.beginnings import waits_for_proposal
 from orchestrator.speculation.continuations import Continuations
-from orchestrator.speculation.plan import Overlap, RoundPlan
+from orchestrator.speculation.plan import Overlap, RoundPlan, Why
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
 from orchestrator.speculation.session import Candidate
 
@@ -99,6 +99,8 @@ class Round:
             self._speculation.continuations = Continuations()
         if plan.draft_length:
             choice.candidate = self._speculation.from_draft(self._tokens)
+        elif plan.why is Why.NO_DRAFT:
+            self._parties.drafting.probe(self._drafting, self._tokens, self._terms.rule, self._start.regime, self._note)
         previous = self._drafting.request
         if plan.overlap is not Overlap.NONE and previous is not None and previous.ask.branch_count:
             choice.prepared = previous

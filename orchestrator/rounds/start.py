@@ -72,7 +72,7 @@ def _plan(parties: Parties, session: SessionRounds, terms: RoundTerms, longest: 
     asked, planner = terms.speculation, session.drafting.speculation.planner
     if longest <= 0 or not asked.uses_draft:
         return PLAIN
-    if not parties.drafting.available:
+    if not parties.drafting.is_available(session.drafting):
         return _NO_DRAFT
     longest = min(longest, parties.drafting.max_draft_length)
     if asked.draft_length is not None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from orchestrator.errors import VerifierLostError
+from orchestrator.peers.breaker import jittered
 from orchestrator.peers.exchange import Terms, Verification
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence
@@ -87,7 +88,7 @@ class VerifierSide:
                         continue
                     if error.reason in _STRANGER_REASONS and self.verifiers.is_alone:
                         raise
-                await asyncio.sleep(min(pause, give_up - now))
+                await asyncio.sleep(min(jittered(pause), give_up - now))
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 restatements = 0
         except BaseException as error:

@@ -28,8 +28,8 @@ from orchestrator.sessions.turn_record import TurnEvent, TurnReader
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.telemetry.tracing import context_of
 
-MAX_WAITING = 64
-"""Messages of one chat that wait for their turns."""
+MAX_WAITING, MAX_WAITING_LENGTH = 64, 2**20
+"""Messages of one chat that wait for their turns, and characters in them where there is more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +178,9 @@ class ChatStream:
             return await self._cancel(self._record, command.which)
         if len(self._waiting) >= MAX_WAITING:
             raise ChatQueueFullError(f"{MAX_WAITING} messages of this chat wait for their turns")
+        length = sum(len(waiting.message.content) for waiting in self._waiting)
+        if length and length + len(command.message.content) > MAX_WAITING_LENGTH:
+            raise ChatQueueFullError(f"messages of {length} characters of this chat wait for their turns")
         self._waiting.append(command)
         return None
 

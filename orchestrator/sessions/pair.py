@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
+from orchestrator.errors import PromptTooLongError
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.rounds import Rounds
-from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, resolve
+from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, check_prompt_length, resolve
+from orchestrator.sessions.session import NextPrompt
 from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.text import Codec, Message
+from orchestrator.sessions.text_work import TextWork
 from slipstream.errors import FieldViolation, InvalidFieldsError, TokenizerMismatchError
 from slipstream.sampling.rule import Acceptance
 from slipstream.sampling.structure_compiler import StructureCompiler
@@ -22,6 +27,11 @@ class Conversation:
     """Messages for the model's chat template; the last one is a user's."""
 
     messages: tuple[Message, ...]
+
+    @property
+    def length(self) -> int:
+        """In characters."""
+        return sum(len(message.content) for message in self.messages)
 
 
 Prompt = str | tuple[int, ...] | Conversation
@@ -40,6 +50,7 @@ class Pair:
     default_draft_length: int | None
     """None: adaptive."""
     default_max_token_count: int
+    text_work: TextWork = field(default_factory=TextWork)
 
     @property
     def limits(self) -> ModelLimits:
@@ -95,13 +106,34 @@ class Pair:
             raise mismatch
         return resolved
 
-    def encode(self, prompt: Prompt, clock: datetime) -> list[int]:
-        """A prompt's tokens. InvalidFieldsError if it holds an unknown token."""
+    async def encode(self, prompt: Prompt | NextPrompt, clock: datetime) -> list[int]:
+        """A prompt's tokens; a conversation's ``clock`` is what its template takes for now. InvalidFieldsError if it holds an
+        unknown token, PromptTooLongError, OverloadedError."""
+        if isinstance(prompt, tuple):
+            check_prompt_length(len(prompt), self.target.context_length)  # it may be far too long to be looked at
+            size = self.target.vocabulary_size
+            if not (min(prompt) >= 0 and max(prompt) < size):
+                raise InvalidFieldsError([FieldViolation("tokens.token_ids", f"must be from 0 to {size - 1}")])
+            return list(prompt)
+        work: Callable[[], list[int]]
         if isinstance(prompt, str):
-            return self.codec.encode_text(prompt)
-        if isinstance(prompt, Conversation):
-            return self.codec.encode_rendered(self.codec.render(prompt.messages, clock))
-        size = self.target.vocabulary_size
-        if not all(0 <= token < size for token in prompt):
-            raise InvalidFieldsError([FieldViolation("tokens.token_ids", f"must be from 0 to {size - 1}")])
-        return list(prompt)
+            length, work = len(prompt), partial(self.codec.encode_text, prompt)
+        elif isinstance(prompt, Conversation):
+            length, work = prompt.length, partial(self._encode_conversation, prompt, clock)
+        else:
+            length, work = prompt.length, prompt.tokens
+        self.check_length(length, "prompt")
+        return await self.text_work.run(length, work)
+
+    def check_length(self, length: int, field: str) -> None:
+        """PromptTooLongError for so many characters that they would hardly fit."""
+        most = self.limits.max_text_length
+        if length > most:
+            raise PromptTooLongError(
+                f"{length} characters are more than a context of {self.target.context_length} tokens is looked at for",
+                [FieldViolation(field, f"must have at most {most} characters")],
+                context_length=self.target.context_length,
+            )
+
+    def _encode_conversation(self, conversation: Conversation, clock: datetime) -> list[int]:
+        return self.codec.encode_rendered(self.codec.render(conversation.messages, clock))

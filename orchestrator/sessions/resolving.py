@@ -32,6 +32,10 @@ MAX_LISTED_TOKENS = 8192
 MAX_PROMPT_LOGPROBS = 200_000
 """Prompt tokens times log-probabilities of each: they come in one message, and clients take 4 MiB."""
 
+_CHARACTERS_A_TOKEN, _LEAST_LENGTH = 16, 65_536
+"""A text of more characters than this for each token of the context is refused before it is tokenized: it would hardly fit, and
+a text may be of any length."""
+
 T = TypeVar("T")
 
 
@@ -47,6 +51,11 @@ class ModelLimits:
     """None: adaptive."""
     max_draft_length: int
     default_max_token_count: int
+
+    @property
+    def max_text_length(self) -> int:
+        """Characters that a prompt may have."""
+        return max(_LEAST_LENGTH, _CHARACTERS_A_TOKEN * self.context_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +81,7 @@ def resolve(
 
     InvalidFieldsError names every bad field by its path in the request; PromptTooLongError if no room is left.
     """
-    if prompt_length == 0:
-        raise InvalidFieldsError([FieldViolation("prompt", "must have at least one token")])
-    if prompt_length >= model.context_length:
-        raise PromptTooLongError(
-            f"the prompt has {prompt_length} tokens; the model's context holds {model.context_length}, the answer included",
-            [FieldViolation("prompt", f"must have fewer than {model.context_length} tokens")],
-            prompt_token_count=prompt_length,
-            context_length=model.context_length,
-        )
+    check_prompt_length(prompt_length, model.context_length)
     rule = _rule(settings, prompt_length, model, acceptance)
     limits = TurnLimits(
         max_token_count=_or(settings.max_token_count, model.default_max_token_count),
@@ -96,6 +97,19 @@ def resolve(
     if violations:
         raise InvalidFieldsError([FieldViolation(f"settings.{v.field}", v.description) for v in violations])
     return resolved
+
+
+def check_prompt_length(token_count: int, context_length: int) -> None:
+    """InvalidFieldsError for an empty prompt; PromptTooLongError if no room is left."""
+    if token_count == 0:
+        raise InvalidFieldsError([FieldViolation("prompt", "must have at least one token")])
+    if token_count >= context_length:
+        raise PromptTooLongError(
+            f"the prompt has {token_count} tokens; the model's context holds {context_length}, the answer included",
+            [FieldViolation("prompt", f"must have fewer than {context_length} tokens")],
+            prompt_token_count=token_count,
+            context_length=context_length,
+        )
 
 
 def _rule(

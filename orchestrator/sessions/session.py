@@ -115,6 +115,42 @@ class Answer:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class NextPrompt:
+    """A user message after a session's others, from which its tokens can be made on any thread."""
+
+    codec: Codec
+    clock: datetime
+    messages: tuple[Message, ...]
+    """The last one is the user's."""
+    before: list[int]
+    """The session's committed tokens."""
+    turn_count: int
+    """The session's, which has begun another turn since if it has more."""
+    ended_with_end_token: bool
+
+    @property
+    def length(self) -> int:
+        """In characters."""
+        return sum(len(message.content) for message in self.messages)
+
+    def tokens(self) -> list[int]:
+        """The committed tokens that the turn would start with.
+
+        What was generated stays as it was generated: only the text that the template puts after it is tokenized anew.
+        Where a template rewrites what came before, the whole conversation is.
+        """
+        rendered, earlier = self.codec.render(self.messages, self.clock), self.messages[:-1]
+        if earlier and earlier[-1].role == "assistant":
+            before = self.codec.render(earlier[:-1], self.clock) + earlier[-1].content
+            if rendered.startswith(before):
+                rest = rendered[len(before) :]
+                if self.ended_with_end_token:  # the tokens hold what the template would repeat
+                    rest = rest.removeprefix(self.codec.token_text(self.before[-1]))
+                return self.before + self.codec.encode_rendered(rest)
+        return self.codec.encode_rendered(rendered)
+
+
 class Session:
     """One conversation. ``tokens`` are the committed tokens: the only state that matters."""
 
@@ -133,22 +169,10 @@ class Session:
         self._before_turn: tuple[list[int], list[Message], Acceptance | None] | None = None
         self._ended_with_end_token = False
 
-    def prompt_for(self, content: str) -> list[int]:
-        """The committed tokens that a user message would start its turn with.
-
-        What was generated stays as it was generated: only the text that the template puts after it is tokenized anew.
-        Where a template rewrites what came before, the whole conversation is.
-        """
-        messages = [*self.messages, Message("user", content)]
-        rendered = self.codec.render(messages, self.clock)
-        if self.messages and self.messages[-1].role == "assistant":
-            before = self.codec.render(self.messages[:-1], self.clock) + self.messages[-1].content
-            if rendered.startswith(before):
-                rest = rendered[len(before) :]
-                if self._ended_with_end_token:  # the tokens hold what the template would repeat
-                    rest = rest.removeprefix(self.codec.token_text(self.tokens[-1]))
-                return self.tokens + self.codec.encode_rendered(rest)
-        return self.codec.encode_rendered(rendered)
+    def prompt_for(self, content: str) -> NextPrompt:
+        """What a user message would start its turn with, as long as no other turn begins."""
+        messages = (*self.messages, Message("user", content))
+        return NextPrompt(self.codec, self.clock, messages, self.tokens, self.turn_count, self._ended_with_end_token)
 
     def begin_turn(
         self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None

@@ -162,6 +162,7 @@ class Sessions:
         if new.system == "":
             raise InvalidFieldsError([FieldViolation("system", "must not be empty: leave it unset")])
         pair = self.pair
+        pair.check_length(len(new.system or ""), "system")
         await pair.check(new.settings)
         known = self._created.find(new.name)
         if known is not None:
@@ -200,16 +201,16 @@ class Sessions:
         if not message.content:
             raise InvalidFieldsError([FieldViolation("content", "must not be empty")])
         settings = message.settings.over(stream_settings).over(record.settings)
-        await pair.check_structure(settings)  # the only wait: what is looked at below holds until the turn has begun
+        _refuse_if_busy(record, session.turn_count)
+        following = session.prompt_for(message.content)
+        prompt = await pair.encode(following, session.clock)
+        await pair.check_structure(settings)  # the last wait: what is looked at below holds until the turn has begun
         known = self._known_turn(record, message)
         if known is not None:
             return known
         self.tasks.refuse_while_draining()
         self._store.get(session.id)  # it may have been deleted or have expired meanwhile
-        if record.running is not None:
-            turn = record.running.record.turn
-            raise SessionBusyError(f"session {session.id} has turn {turn} running", turn=turn)
-        prompt = session.prompt_for(message.content)
+        _refuse_if_busy(record, following.turn_count)
         resolved = pair.resolve(settings, len(prompt), acceptance=session.acceptance)
         turn_record = self._begin(record, prompt, resolved, message.name.id, parent, content=message.content)
         record.requests.keep(message.name, turn_record.turn)
@@ -221,12 +222,12 @@ class Sessions:
         if known is not None:
             return known
         pair, settings = self.pair, generation.settings
+        prompt = await pair.encode(generation.prompt, generation.clock or self._store.now())
         await pair.check_structure(settings)
         known = self._known_generation(generation)
         if known is not None:
             return known
         self.tasks.refuse_while_draining()
-        prompt = pair.encode(generation.prompt, generation.clock or self._store.now())
         resolved = pair.resolve(settings, len(prompt))
         for old in self._store.make_room(generation.choice_count, listed=False):
             self._release(old)
@@ -353,3 +354,11 @@ class Sessions:
                 log.info("session %s expired", record.session.id, extra={"session_id": record.session.id})
                 self._watcher.session_expired()
                 self._release(record)
+
+
+def _refuse_if_busy(record: SessionRecord, turn_count: int) -> None:
+    """SessionBusyError if a turn runs, or has begun since the session had ``turn_count``."""
+    session = record.session
+    if record.running is not None or session.turn_count != turn_count:
+        turn = session.turn_count
+        raise SessionBusyError(f"session {session.id} has turn {turn} running", turn=turn)

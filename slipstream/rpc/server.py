@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from slipstream.errors import Code, SlipstreamError
-from slipstream.rpc.channel import SERVER_OPTIONS, SHARED_PORT_OPTIONS
+from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, SHARED_PORT_OPTIONS
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +43,16 @@ class Server:
         *,
         drain_seconds: float = 10.0,
         private: str | None = None,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        """With a ``private`` address too the port is shared with other processes, each of which has one of its own."""
+        """With a ``private`` address too the port is shared with other processes, each of which has one of its own. A larger
+        message is refused, with RESOURCE_EXHAUSTED, before anything of it is read."""
         self.address = address
         self._private = private
         self.shares_port = private is not None
-        self.grpc = grpc.aio.server(options=SHARED_PORT_OPTIONS if self.shares_port else SERVER_OPTIONS)
+        options = dict(SHARED_PORT_OPTIONS if self.shares_port else SERVER_OPTIONS)
+        options["grpc.max_receive_message_length"] = max_request_bytes
+        self.grpc = grpc.aio.server(options=tuple(options.items()))
         self._service_names = tuple(service_names)
         self._drain_seconds = drain_seconds
         self._health = health.aio.HealthServicer()

@@ -29,7 +29,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_INVALID_FIELDS: _ErrorReason.ValueType  # 2
     """INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Mend the request."""
     ERROR_REASON_PROMPT_TOO_LONG: _ErrorReason.ValueType  # 3
-    """INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count, context_length). Send less."""
+    """INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count, context_length; only the latter where a text
+    is so long that its tokens were not counted). Send less.
+    """
     ERROR_REASON_INVALID_STRUCTURE: _ErrorReason.ValueType  # 4
     """INVALID_ARGUMENT: a structure that cannot be compiled. Mend it."""
     ERROR_REASON_STRUCTURE_UNSUPPORTED: _ErrorReason.ValueType  # 5
@@ -90,6 +92,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT: what a round asks is larger than a message may be. Send less."""
     ERROR_REASON_BAD_RESULT: _ErrorReason.ValueType  # 33
     """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
+    ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 34
+    """RESOURCE_EXHAUSTED: there is more to do than can be done in time. Try again as RetryInfo says."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """What google.rpc.ErrorInfo.reason says, in domain "slipstream": the names below without their prefix. A client that does not know a reason
@@ -103,7 +107,9 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 1
 ERROR_REASON_INVALID_FIELDS: ErrorReason.ValueType  # 2
 """INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Mend the request."""
 ERROR_REASON_PROMPT_TOO_LONG: ErrorReason.ValueType  # 3
-"""INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count, context_length). Send less."""
+"""INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count, context_length; only the latter where a text
+is so long that its tokens were not counted). Send less.
+"""
 ERROR_REASON_INVALID_STRUCTURE: ErrorReason.ValueType  # 4
 """INVALID_ARGUMENT: a structure that cannot be compiled. Mend it."""
 ERROR_REASON_STRUCTURE_UNSUPPORTED: ErrorReason.ValueType  # 5
@@ -164,4 +170,6 @@ ERROR_REASON_ITEM_TOO_LARGE: ErrorReason.ValueType  # 32
 """INVALID_ARGUMENT: what a round asks is larger than a message may be. Send less."""
 ERROR_REASON_BAD_RESULT: ErrorReason.ValueType  # 33
 """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
+ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 34
+"""RESOURCE_EXHAUSTED: there is more to do than can be done in time. Try again as RetryInfo says."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -415,7 +415,9 @@ class ChatRequest(_message.Message):
 
     @_builtins.property
     def message(self) -> Global___UserMessage:
-        """A user message: starts a turn. One turn runs at a time; a message sent during one waits for its end, up to 64 do."""
+        """A user message: starts a turn. One turn runs at a time; a message sent during one waits for its end, up to 64 do, of a
+        million characters together.
+        """
 
     @_builtins.property
     def cancel(self) -> Global___CancelTurn:

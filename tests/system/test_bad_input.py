@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
@@ -40,7 +41,11 @@ def refusal(call: Callable[[], object]) -> tuple[str, str, list[str]]:
     """Status code, ErrorInfo reason and bad fields of a call that fails."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
-    status = rpc_status.from_call(caught.value)
+    return details_of(caught.value)
+
+
+def details_of(error: grpc.RpcError) -> tuple[str, str, list[str]]:
+    status = rpc_status.from_call(error)
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details:
         detail.Unpack(info)
@@ -107,6 +112,47 @@ def test_a_prompt_over_the_context_is_refused_with_both_lengths(client: Client) 
     assert (code, reason, fields) == ("INVALID_ARGUMENT", "PROMPT_TOO_LONG", ["prompt"])
 
 
+def test_a_text_that_could_hardly_fit_is_refused_before_it_is_looked_at(client: Client) -> None:
+    most = 16 * 8192
+    said = [session_pb2.Message(role="ROLE_USER", content="x" * (most // 2))] * 3
+    session_id = client.stub.CreateSession(pb.CreateSessionRequest()).session.id
+    for call in (
+        lambda: generate(client, text="x" * (most + 1)),
+        lambda: generate(client, conversation=pb.MessageList(messages=said)),
+        lambda: list(client.stub.SendMessage(pb.SendMessageRequest(session_id=session_id, content="x" * (most + 1)))),
+    ):
+        assert refusal(call) == ("INVALID_ARGUMENT", "PROMPT_TOO_LONG", ["prompt"])
+    system = pb.CreateSessionRequest(system="x" * (most + 1))
+    assert refusal(lambda: client.stub.CreateSession(system)) == ("INVALID_ARGUMENT", "PROMPT_TOO_LONG", ["system"])
+    assert refusal(lambda: generate(client, text="x" * most))[1] == "PROMPT_TOO_LONG", "8,192 tokens are counted"
+
+
+def test_lists_of_millions_are_refused_by_their_lengths(client: Client) -> None:
+    many = generation_pb2.GenerationSettings(
+        sampling={
+            "logit_bias": dict.fromkeys(range(8193), 1.0),
+            "allowed_token_ids": range(8193),
+            "banned_token_ids": range(8193),
+        },
+        stop_token_ids=range(8193),
+        stop_strings=["x"] * 8193,
+    )
+    lists = ["sampling.logit_bias", "sampling.allowed_token_ids", "sampling.banned_token_ids", "stop_strings"]
+    named = [f"settings.{name}" for name in (*lists, "stop_token_ids")]
+    assert refusal(lambda: generate(client, settings=many)) == ("INVALID_ARGUMENT", "INVALID_FIELDS", named)
+    tokens = pb.TokenList(token_ids=[5] * (2**20 + 1))
+    assert refusal(lambda: generate(client, tokens=tokens))[2] == ["tokens.token_ids"]
+    said = pb.MessageList(messages=[session_pb2.Message(role="ROLE_USER", content="x")] * 4097)
+    assert refusal(lambda: generate(client, conversation=said))[2] == ["conversation.messages"]
+
+
+def test_a_message_larger_than_any_prompt_is_not_even_read(client: Client) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        generate(client, text="x" * (16 * 2**20))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert len(generate(client)) > 1, "the connection goes on"
+
+
 def test_unknown_sessions_are_not_found_everywhere(client: Client) -> None:
     stub = client.stub
     for call in (
@@ -122,6 +168,17 @@ def test_unknown_sessions_are_not_found_everywhere(client: Client) -> None:
 def test_bad_pages_of_a_list_are_named(client: Client) -> None:
     assert refusal(lambda: client.stub.ListSessions(pb.ListSessionsRequest(page_size=-1)))[2] == ["page_size"]
     assert refusal(lambda: client.stub.ListSessions(pb.ListSessionsRequest(page_token="x")))[2] == ["page_token"]
+
+
+def refusals(events: Iterable[pb.ChatResponse]) -> dict[str, str]:
+    """The reasons of a chat's failed commands, by their request_id."""
+    reasons = {}
+    for event in events:
+        if event.WhichOneof("event") == "failed":
+            info = error_details_pb2.ErrorInfo()
+            event.failed.error.details[0].Unpack(info)
+            reasons[event.failed.request_id] = info.reason
+    return reasons
 
 
 def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) -> None:
@@ -144,13 +201,7 @@ def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) 
         yield pb.ChatRequest(request_id="good", message={"content": "x", "settings": {"max_token_count": 3}})
 
     events = list(client.stub.Chat(commands()))
-    reasons = {}
-    for event in events:
-        if event.WhichOneof("event") == "failed":
-            info = error_details_pb2.ErrorInfo()
-            event.failed.error.details[0].Unpack(info)
-            reasons[event.failed.request_id] = info.reason
-    assert reasons == {
+    assert refusals(events) == {
         "early": "CHAT_PROTOCOL",
         "cold start": "INVALID_FIELDS",
         "cold resumption": "INVALID_FIELDS",
@@ -165,6 +216,45 @@ def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) 
     }
     assert events[-1].turn.finished.usage.generated_token_count == 3
     assert {event.turn.turn for event in events if event.HasField("turn")} == {1}
+
+
+def test_long_messages_of_one_chat_do_not_pile_up(client: Client) -> None:
+    def commands() -> Iterator[pb.ChatRequest]:
+        yield pb.ChatRequest(start={})
+        yield pb.ChatRequest(request_id="runs", message={"content": "x", "settings": {"max_token_count": 4000}})
+        for number in range(4):
+            yield pb.ChatRequest(request_id=str(number), message={"content": "x" * 2**19})
+        yield pb.ChatRequest(cancel={"request_id": "runs"})
+
+    assert refusals(client.stub.Chat(commands())) == {
+        "0": "PROMPT_TOO_LONG",
+        "1": "PROMPT_TOO_LONG",
+        "2": "CHAT_QUEUE_FULL",
+        "3": "CHAT_QUEUE_FULL",
+    }
+
+
+def test_one_of_two_messages_at_once_gets_the_turn(client: Client) -> None:
+    """Both are tokenized beside the event loop before either begins."""
+
+    def send(session_id: str, name: str) -> int | str:
+        request = pb.SendMessageRequest(session_id=session_id, request_id=name, content="x" * 6000)
+        try:
+            return next(iter(client.stub.SendMessage(request))).event.turn
+        except grpc.RpcError as error:
+            return details_of(error)[1]
+
+    def both(*names: str) -> list[int | str]:
+        session_id = client.stub.CreateSession(pb.CreateSessionRequest()).session.id
+        sent = [threads.submit(send, session_id, name) for name in names]
+        results = [each.result() for each in sent]
+        client.stub.DeleteSession(pb.DeleteSessionRequest(session_id=session_id))
+        return results
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(20):
+            assert sorted(map(str, both("one", "other"))) == ["1", "SESSION_BUSY"]
+            assert both("same", "same") == [1, 1]
 
 
 def test_a_session_runs_one_turn_at_a_time(client: Client) -> None:

@@ -40,7 +40,7 @@ class Side:
     def answered(self, ask: Ask, timing: PeerTiming) -> None:
         pass
 
-    def failed(self, reason: str) -> None:
+    def failed(self, request: DraftRequest, reason: str) -> None:
         self.failures.append(reason)
 
     def fell_back(self, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.peers.breaker import Breaker
+from orchestrator.peers.breaker import Breaker, jittered
 from orchestrator.peers.sequence import PeerSequence, StatedRule
 from slipstream.engine.errors import UnknownHandleError
 from slipstream.engine.leases import Leases
@@ -75,28 +75,37 @@ def test_a_forgotten_peer_gets_everything_again() -> None:
     assert list(peer.position([1, 2, 3]).tail) == [1, 2, 3]
 
 
-def test_the_breaker_pauses_twice_as_long_each_time_and_forgets_on_success() -> None:
+def test_the_breaker_lets_one_probe_after_each_pause_which_is_twice_as_long_each_time() -> None:
     clock = Clock()
-    breaker = Breaker(first_pause=1, longest_pause=3, clock=clock)
+    breaker = Breaker(first_pause=1, longest_pause=3, clock=clock, jitter=lambda seconds: seconds)
+    assert breaker.is_closed and not breaker.is_half_open
+    breaker.failed()
     for pause in (1, 2, 3, 3):
-        assert breaker.allows
-        breaker.failed()
         clock.now += pause - 0.1
-        assert not breaker.allows
+        assert not breaker.is_closed and not breaker.is_half_open
         clock.now += 0.2
+        assert not breaker.is_closed and breaker.is_half_open
+        breaker.probed()
+        assert not breaker.is_half_open
     breaker.succeeded()
+    assert breaker.is_closed
     breaker.failed()
     clock.now += 1
-    assert breaker.allows
+    assert breaker.is_half_open, "an answer makes pauses short again"
 
 
 def test_many_failures_at_once_open_the_breaker_once() -> None:
     clock = Clock()
-    breaker = Breaker(first_pause=1, longest_pause=60, clock=clock)
+    breaker = Breaker(first_pause=1, longest_pause=60, clock=clock, jitter=lambda seconds: seconds)
     for _ in range(50):
         breaker.failed()
     clock.now += 1
-    assert breaker.allows
+    assert breaker.is_half_open
+
+
+def test_those_who_begin_to_wait_together_do_not_come_back_together() -> None:
+    waits = {round(jittered(1.0), 3) for _ in range(100)}
+    assert len(waits) > 20 and all(0.75 <= wait <= 1.25 for wait in waits)
 
 
 def test_a_lease_ends_when_idle_and_use_renews_it() -> None:

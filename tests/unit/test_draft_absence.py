@@ -1,0 +1,139 @@
+"""A draft that is away costs a pair one deadline: who waits learns of it at once, and one at a time sees if it is back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orchestrator.rounds.result import RoundResult
+from orchestrator.rounds.rounds import Rounds
+from orchestrator.rounds.session import SessionRounds
+from orchestrator.rounds.terms import RoundTerms
+from orchestrator.speculation.plan import Overlap
+from orchestrator.speculation.proposal import Branch, Proposal
+from orchestrator.speculation.session import SpeculationSettings
+from slipstream.errors import Code
+from slipstream.rpc.status import PeerError
+from slipstream.sampling.rule import SamplingRule
+from tests.scripted_peers import TIMING, Draft, Verifier, new_note, rounds_over
+from tests.unit.clock import Clock
+
+SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(4, Overlap.NONE))
+ENUMERATED = RoundTerms(SamplingRule(), SpeculationSettings(4, Overlap.ENUMERATE))
+
+
+class Sessions:
+    """Some sessions over one draft, whose breaker has a clock of the test's."""
+
+    def __init__(self, count: int) -> None:
+        self.draft, self.verifier, self.clock = Draft(), Verifier(), Clock()
+        self.verifier.may_answer.set()
+        self.rounds: Rounds = rounds_over(self.draft, self.verifier)
+        self.breaker = self.rounds._parties.drafting._breaker
+        self.breaker._clock = self.clock
+        self.all: list[SessionRounds] = []
+        self.tokens = [1, 2, 3]
+        for index in range(count):
+            session = self.rounds.open(str(index))
+            session.drafting.breaker._clock = self.clock
+            self.rounds.begin_turn(session, 0, recompute=False)
+            self.all.append(session)
+
+    def begin(self, terms: RoundTerms = SYNCHRONOUS) -> list[asyncio.Task[RoundResult]]:
+        """A round of each, after one token more."""
+        self.tokens = [*self.tokens, 9]
+        return [asyncio.create_task(self.rounds.run(each, self.tokens, terms, 10, new_note())) for each in self.all]
+
+    async def run(self) -> list[RoundResult]:
+        """A round of each, for which nobody answers."""
+        return await asyncio.wait_for(asyncio.gather(*self.begin()), 5)
+
+    async def asked(self, count: int) -> None:
+        """Wait for that many requests in all."""
+        async with asyncio.timeout(5):
+            while len(self.draft.sinks) < count:
+                self.draft.asked.clear()
+                await self.draft.asked.wait()
+
+    def answer(self, index: int) -> None:
+        """One request."""
+        self.draft.sinks[index].take([Branch(0, None, Proposal((4, 5)))])
+        self.draft.sinks[index].finish(TIMING)
+
+
+@pytest.mark.parametrize("terms", [SYNCHRONOUS, ENUMERATED], ids=["synchronous", "enumerated"])
+async def test_the_first_who_has_waited_for_too_long_tells_all_others(terms: RoundTerms) -> None:
+    sessions = Sessions(8)
+    running = sessions.begin(terms)
+    await sessions.asked(8)
+    first = sessions.all[3].drafting.request
+    assert first is not None
+    first.give_up()
+    for result in await asyncio.wait_for(asyncio.gather(*running), 5):
+        assert result.tokens == (7,)
+    assert sessions.rounds._parties.drafting.fallbacks["DRAFT_LATE"] == 8 if terms is SYNCHRONOUS else True
+
+
+async def test_one_session_probes_after_each_pause_and_nobody_waits_until_the_draft_answers() -> None:
+    sessions = Sessions(8)
+    running = sessions.begin()
+    await sessions.asked(8)
+    for sink in sessions.draft.sinks:
+        sink.fail(PeerError(Code.UNAVAILABLE, "STREAM_LOST", ""))
+    await asyncio.gather(*running)
+    for probes in (1, 2, 3):
+        before = len(sessions.draft.sinks)
+        assert all(result.tokens == (7,) for result in await sessions.run())
+        assert len(sessions.draft.sinks) == before, "it is left alone"
+        sessions.clock.now += 10
+        for _ in range(3):
+            assert all(result.tokens == (7,) for result in await sessions.run())
+        assert len(sessions.draft.sinks) == 8 + probes
+        assert all(each.drafting.request is None or each.drafting.request.done.is_set() for each in sessions.all)
+    sessions.answer(-1)
+    assert sessions.breaker.is_closed
+    before, running = len(sessions.draft.sinks), sessions.begin()
+    await sessions.asked(before + 8)
+    for index in range(before, before + 8):
+        sessions.answer(index)
+    assert [result.tokens for result in await asyncio.gather(*running)] == [(4, 5, 7)] * 8
+
+
+async def test_a_draft_that_answers_others_is_late_for_one_session_alone() -> None:
+    sessions = Sessions(2)
+    slow, quick = sessions.all
+    running = sessions.begin()
+    await sessions.asked(2)
+    sessions.answer(1)
+    late = slow.drafting.request
+    assert late is not None
+    late.give_up()
+    assert [result.tokens for result in await asyncio.gather(*running)] == [(7,), (4, 5, 7)]
+    assert sessions.breaker.is_closed and quick.drafting.breaker.is_closed
+    running = sessions.begin()
+    await sessions.asked(3)
+    assert (await running[0]).tokens == (7,), "it does not ask"
+    sessions.answer(2)
+    assert (await running[1]).tokens == (4, 5, 7)
+    sessions.clock.now += 1
+    running = sessions.begin()
+    await sessions.asked(5)
+    assert (await running[0]).tokens == (7,), "it asks, and does not wait"
+    for index in (3, 4):
+        sessions.answer(index)
+    await running[1]
+    assert slow.drafting.breaker.is_closed
+
+
+async def test_probes_that_a_wedged_draft_never_answers_do_not_pile_up() -> None:
+    sessions = Sessions(1)
+    running = sessions.begin()
+    await sessions.asked(1)
+    sessions.draft.sinks[0].fail(PeerError(Code.UNAVAILABLE, "STREAM_LOST", ""))
+    await asyncio.gather(*running)
+    for _ in range(40):
+        sessions.clock.now += 10
+        await sessions.run()
+    assert len(sessions.draft.sinks) == 41
+    assert len(sessions.draft.withdrawn) == 40 - 16
