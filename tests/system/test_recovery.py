@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -63,6 +64,30 @@ def test_a_draft_that_hangs_costs_its_deadline(slow: LocalServices) -> None:
         draft.send_signal(signal.SIGCONT)
     assert result.token_ids == paper_tokens(PROMPT, LENGTH)
     assert result.draft_count < result.round_count
+
+
+def test_a_draft_that_hangs_is_waited_for_once_by_all_sessions_together(slow: LocalServices) -> None:
+    """Of eight turns of two seconds and more, whatever probes there are meanwhile; and it is asked again when it is back."""
+    draft, prompts = slow.services["draft"].process, [[10 + index, 20, 30] for index in range(8)]
+    with Client(slow.orchestrator_address) as client:
+        assert client.generate(PROMPT, SETTINGS).wait().draft_count, "it is well to begin with"
+        replies = [client.generate(prompt, SETTINGS) for prompt in prompts]
+        pieces = [iter(reply) for reply in replies]
+        for each in pieces:
+            next(each)
+        draft.send_signal(signal.SIGSTOP)
+        try:
+            for each in pieces:
+                deque(each, maxlen=0)
+        finally:
+            draft.send_signal(signal.SIGCONT)
+        results = [reply.result for reply in replies]
+        assert [result.token_ids for result in results] == [paper_tokens(prompt, LENGTH) for prompt in prompts]
+        assert all(result.total_time > 2 for result in results)
+        assert [result.draft_failure_count for result in results] == [1] * 8
+        deadline = time.monotonic() + 10
+        while client.generate(PROMPT, SETTINGS).wait().draft_count == 0:
+            assert time.monotonic() < deadline, "the draft came back and is not used"
 
 
 def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(slow: LocalServices) -> None:
