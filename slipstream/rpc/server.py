@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, SHARED_PORT_OPTIONS
+from slipstream.rpc.releasing import ReleasesRequests
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Server:
         self.shares_port = private is not None
         options = dict(SHARED_PORT_OPTIONS if self.shares_port else SERVER_OPTIONS)
         options["grpc.max_receive_message_length"] = max_request_bytes
-        self.grpc = grpc.aio.server(options=tuple(options.items()))
+        self.grpc = grpc.aio.server(interceptors=(ReleasesRequests(),), options=tuple(options.items()))
         self._service_names = tuple(service_names)
         self._drain_seconds = drain_seconds
         self._health = health.aio.HealthServicer()

@@ -1,0 +1,63 @@
+"""Requests that end in an error are given up at once.
+
+grpc keeps the exception that ends a call in a circle with the call's context, and the exception keeps the handler's frames
+with all that is in them: sixteen megabytes of a request that was refused, until the collector comes by, which sees a few
+hundred objects and is in no hurry.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+
+class ReleasesRequests(grpc.aio.ServerInterceptor):
+    """Stands between grpc and handlers of single requests, and lets go of the request and of where an exception has been."""
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """The same handler, or one around it."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming:
+            return handler
+        codecs = handler.request_deserializer, handler.response_serializer
+        if inspect.iscoroutinefunction(handler.unary_unary):
+            return grpc.unary_unary_rpc_method_handler(_answering(handler.unary_unary), *codecs)
+        if inspect.isasyncgenfunction(handler.unary_stream):
+            return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream), *codecs)
+        return handler
+
+
+def _answering(handle: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def answer(request: Any, context: Any) -> Any:
+        answering = handle(request, context)
+        del request
+        try:
+            return await answering
+        except BaseException as error:
+            raise _released(error) from None
+
+    return answer
+
+
+def _streaming(handle: Callable[[Any, Any], AsyncGenerator[Any]]) -> Callable[[Any, Any], AsyncGenerator[Any]]:
+    async def stream(request: Any, context: Any) -> AsyncGenerator[Any]:
+        responses = handle(request, context)
+        del request
+        try:
+            async for response in responses:
+                yield response
+        except BaseException as error:
+            raise _released(error) from None
+        finally:
+            await responses.aclose()
+
+    return stream
+
+
+def _released(error: BaseException) -> BaseException:
+    """Without where it has been and what it came of: both have been logged if they were worth it."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
