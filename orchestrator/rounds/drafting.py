@@ -202,8 +202,9 @@ class DraftSide:
         log.warning("the draft service failed a round (%s): going on without it", reason)
         self._breaker.failed()
         self._well = False
-        for other in list(self._waited_for):
-            other.give_up()
+        if reason == DraftLateError.reason:  # of all else whoever waits hears by itself
+            for other in list(self._waited_for):
+                other.give_up()
 
     def fell_back(self, reason: str) -> None:
         """A request that somebody waited for has failed: its turn goes on without."""

@@ -77,9 +77,14 @@ class AcceptanceEstimate(Kept):
             self._prior.observe(drafted, accepted)
 
     def state(self) -> dict[str, Plain]:
-        """The counts as of now."""
-        self._settle()
-        return super().state()
+        """The counts, in tokens. Nothing is changed: it is asked from another thread."""
+        unit = self._unit
+        return {
+            "_accepted": [count / unit for count in self._accepted],
+            "_tried": [count / unit for count in self._tried],
+            "_all_accepted": self._all_accepted / unit,
+            "_all_tried": self._all_tried / unit,
+        }
 
     def take(self, state: Plain) -> None:
         """Go on from counts. NotKeptError."""

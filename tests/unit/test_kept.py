@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.processes.learnt import LearntFile
+from orchestrator.speculation.acceptance import AcceptanceEstimate
 from orchestrator.speculation.kept import NotKeptError
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Overlap, Regime
@@ -176,3 +177,25 @@ def test_what_is_learnt_is_kept_when_the_process_ends_and_nothing_where_nothing_
     pair.verifiers["here:1"].costs.observe(9, 9, 0.02, 0.021, ALONE)
     asyncio.run(live())
     assert file.path.exists()
+
+
+def test_an_estimate_fades_as_if_each_observation_took_its_share_of_all_before() -> None:
+    """It lets what is new weigh more instead, puts counts in terms of one token now and then, and tells them without a change:
+    they are asked for from another thread."""
+    estimate, rng = AcceptanceEstimate(0.7, window=50), random.Random(0)
+    tried, accepted = 0.0, 0.0
+    for _ in range(5000):
+        drafted = rng.randint(1, 16)
+        right = rng.randint(0, drafted)
+        looked_at = min(right + 1, drafted)
+        tried, accepted = (tried * (1 - looked_at / 50) + looked_at, accepted * (1 - looked_at / 50) + right)
+        estimate.observe(drafted, right)
+        if rng.random() < 0.01:
+            odds = estimate.survivals(8)
+            assert estimate.state() == estimate.state()
+            assert estimate.survivals(8) == odds
+    state = estimate.state()
+    assert state["_all_tried"] == pytest.approx(tried) and state["_all_accepted"] == pytest.approx(accepted)
+    again = AcceptanceEstimate(0.7, window=50)
+    again.take(state)
+    assert again.survivals(8) == pytest.approx(estimate.survivals(8))
