@@ -3,7 +3,7 @@
 ::
 
     CLOSED --failed--> OPEN --pause is over--> HALF OPEN --probed--> OPEN, for twice as long
-       ^________________________succeeded________________________________|
+       ^_______________________answered, succeeded_______________________|
 """
 
 from __future__ import annotations
@@ -52,13 +52,18 @@ class Breaker:
         self._next_probe = self._clock() + self._jitter(self._pause)
         self._pause = min(self._pause * 2, self._longest_pause)
 
+    def answered(self) -> None:
+        """The peer is there. Whether it is well those will see who ask it now: if not, the next pause is as long as the next
+        would have been."""
+        self.is_closed = True
+
     def succeeded(self) -> None:
-        """The peer answered."""
+        """The peer did in time what it was asked."""
         self.is_closed = True
         self._pause = self._first_pause
 
     def failed(self) -> None:
         """The peer failed or was late. Many sessions may find out at once; only the first counts."""
-        if self.is_closed:
+        if self.is_closed or self.is_half_open:
             self.is_closed = False
             self.probed()

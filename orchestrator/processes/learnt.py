@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from orchestrator.peers.model_info import ModelInfo
-from orchestrator.speculation.kept import NotKeptError
+from orchestrator.speculation.kept import NotKeptError, Plain
 from orchestrator.speculation.knowledge import PairKnowledge
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,10 @@ class LearntFile:
 
     def save(self, knowledge: PairKnowledge) -> None:
         """Write what is known; another process never sees half of it. A line in the log, once, if it cannot be written."""
-        text = json.dumps({"format": _FORMAT, "knowledge": knowledge.state()})
+        self._write(knowledge.state())
+
+    def _write(self, state: dict[str, Plain]) -> None:
+        text = json.dumps({"format": _FORMAT, "knowledge": state})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(
@@ -76,7 +79,7 @@ class LearntFile:
                 await asyncio.sleep(_PERIOD_SECONDS)
                 if knowledge.observation_count != seen:
                     seen = knowledge.observation_count
-                    await asyncio.to_thread(self.save, knowledge)
+                    await asyncio.to_thread(self._write, knowledge.state())
         finally:
             if knowledge.observation_count != seen:
                 self.save(knowledge)

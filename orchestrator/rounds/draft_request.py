@@ -36,8 +36,8 @@ class RequestSide(Protocol):
     ) -> Callable[[], None]:
         """Put the request's item on the stream; returns what withdraws the request from it."""
 
-    def answered(self, ask: Ask, timing: PeerTiming) -> None:
-        """The draft is well, and this is what it took."""
+    def answered(self, request: DraftRequest, timing: PeerTiming | None) -> None:
+        """The draft is there, and this is what the answer took; None if it is one that says why there is none."""
 
     def failed(self, request: DraftRequest, reason: str) -> None:
         """The draft is not, or not for this session."""
@@ -106,8 +106,19 @@ class DraftRequest:
     """One request on its way: a sink for what the draft answers."""
 
     def __init__(
-        self, side: RequestSide, drafting: SessionDrafting, tokens: Sequence[int], ask: Ask, exchange: ExchangeNote
+        self,
+        side: RequestSide,
+        drafting: SessionDrafting,
+        tokens: Sequence[int],
+        ask: Ask,
+        exchange: ExchangeNote,
+        *,
+        is_probe: bool = False,
     ) -> None:
+        """A probe only sees whether the draft is there: nobody waits for it."""
+        self.is_probe = is_probe
+        if is_probe:
+            exchange.leave()
         self.length = len(tokens)
         self.sent = time.monotonic()
         self.done = asyncio.Event()
@@ -143,12 +154,11 @@ class DraftRequest:
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
-        self.drafting.breaker.succeeded()
         self._exchange.finish(timing)
         if self._continuations is self.drafting.speculation.continuations:  # another turn's tokens may be others
             self.drafting.sequence.learn(self.length)
         self.drafting.finished.append(timing)
-        self._side.answered(self.ask, timing)
+        self._side.answered(self, timing)
         self._end()
 
     def fail(self, error: PeerError) -> None:
@@ -163,13 +173,15 @@ class DraftRequest:
         if error.reason == _STALE:  # a newer request of our own took its place
             self.leave()
         else:
-            self.drafting.failed = True
-            if waited_for:
+            self.drafting.failed = self.drafting.failed or not self.is_probe
+            if waited_for and not self.is_probe:
                 self._exchange.fail(error)
                 self._side.fell_back(error.reason)
             self._end()
             if _is_the_drafts_fault(error):
                 self._side.failed(self, error.reason)
+            elif self.is_probe:
+                self._side.answered(self, None)
 
     def give_up(self) -> None:
         """It is late: nobody waits for it any more. Nothing happens if it has ended just now."""

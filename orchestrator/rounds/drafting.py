@@ -53,8 +53,8 @@ class DraftSide:
         self._well = True
         self._answered_at = 0.0
         self._waited_for: set[DraftRequest] = set()
-        self._probes: deque[Callable[[], None]] = deque()
-        """What withdraws the last ones: a draft that is wedged answers none."""
+        self._probes: deque[DraftRequest] = deque()
+        """Those that are not answered: a draft that is wedged answers none."""
         self.fallbacks: Counter[str] = Counter()
         """Requests that the draft failed, by the reason."""
         self.recoveries = 0
@@ -93,7 +93,8 @@ class DraftSide:
             last.give_up()
         if not self.is_available(drafting):
             return None
-        return self._send(drafting, tokens, rule, plan, in_flight, regime, note)
+        drafting.request = self._request(drafting, tokens, rule, plan, in_flight, regime, note)
+        return drafting.request
 
     def probe(
         self, drafting: SessionDrafting, tokens: Sequence[int], rule: SamplingRule, regime: Regime, note: RoundNote
@@ -102,13 +103,12 @@ class DraftSide:
         breaker = drafting.breaker if self._breaker.is_closed else self._breaker
         if self._has_been_reached and breaker.is_half_open:
             breaker.probed()
-            request = self._send(drafting, tokens, rule, RoundPlan(1), NOTHING_PROPOSED, regime, note)
-            self._probes.append(request.withdraw)
-            request.leave()
+            request = self._request(drafting, tokens, rule, RoundPlan(1), NOTHING_PROPOSED, regime, note, is_probe=True)
+            self._probes.append(request)
             if len(self._probes) > _MOST_PROBES:
-                self._probes.popleft()()
+                self._probes.popleft().withdraw()
 
-    def _send(
+    def _request(
         self,
         drafting: SessionDrafting,
         tokens: Sequence[int],
@@ -117,6 +117,8 @@ class DraftSide:
         in_flight: Proposal,
         regime: Regime,
         note: RoundNote,
+        *,
+        is_probe: bool = False,
     ) -> DraftRequest:
         assert self._draft is not None
         exchange = note.begin_propose(names.PROPOSE, self._draft.address)
@@ -126,8 +128,7 @@ class DraftSide:
         if sharpening != 1:
             sharp = replace(rule, temperature=max(MIN_TEMPERATURE, rule.temperature * sharpening))
         ask = Ask(sharp, in_flight.tokens, plan.draft_length, plan.branch_count, sharpening, regime)
-        drafting.request = DraftRequest(self, drafting, tokens, ask, exchange)
-        return drafting.request
+        return DraftRequest(self, drafting, tokens, ask, exchange, is_probe=is_probe)
 
     async def wait(self, request: DraftRequest) -> float:
         """Wait for a request's last branch, no longer than the deadline and no longer than the draft is well; returns the
@@ -169,14 +170,23 @@ class DraftSide:
             request,
         )
 
-    def answered(self, ask: Ask, timing: PeerTiming) -> None:
-        """The draft is well; learn what it takes, alone or beside verification."""
+    def answered(self, request: DraftRequest, timing: PeerTiming | None) -> None:
+        """The draft is there. If it answered in time, and no probe, it is well: learn what it takes."""
         self._answered_at = time.monotonic()
-        self._breaker.succeeded()
+        self._probes.clear()
+        in_time = timing is not None and not request.is_probe and timing.round_trip <= self._deadline
+        for breaker in (self._breaker, request.drafting.breaker):
+            if in_time:
+                breaker.succeeded()
+            else:
+                breaker.answered()
         if not self._well:
             self._well = True
             self.recoveries += 1
             log.info("the draft service answers again")
+        if timing is None or not in_time:
+            return  # what it took was its absence
+        ask = request.ask
         forward, around = without_prompts(timing)
         steps, whole = min(timing.forward_count, ask.step_count), forward + around
         if not timing.prefill:  # steps for what was committed since are there for every length alike

@@ -31,7 +31,7 @@ class Conversation:
     @property
     def length(self) -> int:
         """In characters."""
-        return sum(len(message.content) for message in self.messages)
+        return sum(message.length for message in self.messages)
 
 
 Prompt = str | tuple[int, ...] | Conversation

@@ -132,7 +132,7 @@ class NextPrompt:
     @property
     def length(self) -> int:
         """In characters."""
-        return sum(len(message.content) for message in self.messages)
+        return sum(message.length for message in self.messages)
 
     def tokens(self) -> list[int]:
         """The committed tokens that the turn would start with.

@@ -197,6 +197,7 @@ class Sessions:
         known = self._known_turn(record, message)
         if known is not None:
             return known
+        self.tasks.refuse_while_draining()
         pair, session = self.pair, record.session
         if not message.content:
             raise InvalidFieldsError([FieldViolation("content", "must not be empty")])
@@ -221,6 +222,7 @@ class Sessions:
         known = self._known_generation(generation)
         if known is not None:
             return known
+        self.tasks.refuse_while_draining()
         pair, settings = self.pair, generation.settings
         prompt = await pair.encode(generation.prompt, generation.clock or self._store.now())
         await pair.check_structure(settings)
@@ -361,4 +363,4 @@ def _refuse_if_busy(record: SessionRecord, turn_count: int) -> None:
     session = record.session
     if record.running is not None or session.turn_count != turn_count:
         turn = session.turn_count
-        raise SessionBusyError(f"session {session.id} has turn {turn} running", turn=turn)
+        raise SessionBusyError(f"session {session.id} has turn {turn} running, or had it just now", turn=turn)

@@ -24,12 +24,20 @@ class NoChatTemplateError(SlipstreamError):
     reason = "NO_CHAT_TEMPLATE"
 
 
+_AROUND = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation; role is ``system``, ``user`` or ``assistant``."""
 
     role: str
     content: str
+
+    @property
+    def length(self) -> int:
+        """Characters, with about those that a template puts around it."""
+        return len(self.content) + _AROUND
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -77,7 +77,7 @@ class AcceptanceEstimate(Kept):
             self._prior.observe(drafted, accepted)
 
     def state(self) -> dict[str, Plain]:
-        """The counts, in tokens. Nothing is changed: it is asked from another thread."""
+        """The counts, in tokens. Nothing is changed by asking."""
         unit = self._unit
         return {
             "_accepted": [count / unit for count in self._accepted],

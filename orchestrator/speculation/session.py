@@ -134,8 +134,8 @@ class SessionSpeculation:
         self, survivals: Sequence[float], way: Overlap | None, waited: float, ending: int | None = None
     ) -> int:
         """How many tokens of a proposal that is there, and was ``waited`` for, are worth verifying: most expected tokens a
-        second. The turn ends with the token number ``ending``, if it is accepted: then all up to it are worth it where
-        leaving some of them to another round would take longer."""
+        second. The turn ends with the token number ``ending``, if that is right: then all before it, which a round's own token
+        comes after, are worth it where leaving some of them to another round would take longer, and none is that follows."""
         seconds = self._home.costs.rounds(self._home.regime(way))[1 : 2 + min(len(survivals), LONGEST_WEIGHED)].tolist()
         best, expected = 0, 1.0
         highest = expected / (waited + seconds[0])
@@ -144,10 +144,13 @@ class SessionSpeculation:
             rate = expected / (waited + seconds[length])
             if rate >= highest:  # of equal rates the longest: its tokens cost nothing
                 best, highest = length, rate
-        if ending is None or not best < ending <= len(seconds) - 1:
+        if ending is None or ending > len(seconds):
             return best
+        enough = ending - 1
+        if best >= enough:
+            return enough
         survival = survivals[best - 1] if best else 1.0
-        return ending if seconds[ending] <= seconds[best] + survival * seconds[ending - best] else best
+        return enough if seconds[enough] <= seconds[best] + survival * seconds[enough - best - 1] else best
 
     def rate(self, expected: float, length: int, waited: float) -> float:
         """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them accepted, after a wait."""

@@ -60,7 +60,8 @@ class Totals:
     def add_round(self, note: RoundNote, result: RoundResult | None, window: AcceptanceWindow) -> None:
         """A round has ended; ``window`` is its session's."""
         self._fresh.append((note, result, window))
-        if len(self._fresh) >= _FOLDED_FROM:
+        is_large = result is not None and (result.logprobs or result.prompt_logprobs)
+        if is_large or len(self._fresh) >= _FOLDED_FROM:
             self.fold()
 
     def fold(self) -> None:

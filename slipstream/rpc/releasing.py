@@ -7,11 +7,16 @@ hundred objects and is in no hurry.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import grpc
+
+log = logging.getLogger(__name__)
 
 
 class ReleasesRequests(grpc.aio.ServerInterceptor):
@@ -58,6 +63,10 @@ def _streaming(handle: Callable[[Any, Any], AsyncGenerator[Any]]) -> Callable[[A
 
 
 def _released(error: BaseException) -> BaseException:
-    """Without where it has been and what it came of: both have been logged if they were worth it."""
+    """Without where it has been and what it came of, which are in the log if they are worth it."""
+    if not isinstance(error, (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit)):
+        log.error(
+            "a call failed:\n%s", "".join(traceback.format_exception(error))
+        )  # as text: a record would keep the frames
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

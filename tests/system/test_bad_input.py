@@ -238,7 +238,7 @@ def test_one_of_two_messages_at_once_gets_the_turn(client: Client) -> None:
     """Both are tokenized beside the event loop before either begins."""
 
     def send(session_id: str, name: str) -> int | str:
-        request = pb.SendMessageRequest(session_id=session_id, request_id=name, content="x" * 6000)
+        request = pb.SendMessageRequest(session_id=session_id, request_id=name, content="two at once " * 500)
         try:
             return next(iter(client.stub.SendMessage(request))).event.turn
         except grpc.RpcError as error:

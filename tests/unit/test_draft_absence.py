@@ -90,7 +90,6 @@ async def test_one_session_probes_after_each_pause_and_nobody_waits_until_the_dr
         for _ in range(3):
             assert all(result.tokens == (7,) for result in await sessions.run())
         assert len(sessions.draft.sinks) == 8 + probes
-        assert all(each.drafting.request is None or each.drafting.request.done.is_set() for each in sessions.all)
     sessions.answer(-1)
     assert sessions.breaker.is_closed
     before, running = len(sessions.draft.sinks), sessions.begin()
@@ -137,3 +136,76 @@ async def test_probes_that_a_wedged_draft_never_answers_do_not_pile_up() -> None
         await sessions.run()
     assert len(sessions.draft.sinks) == 41
     assert len(sessions.draft.withdrawn) == 40 - 16
+
+
+async def lost(sessions: Sessions) -> None:
+    """The draft goes away in a round of all."""
+    before, running = len(sessions.draft.sinks), sessions.begin()
+    await sessions.asked(before + len(sessions.all))
+    for sink in sessions.draft.sinks[before:]:
+        sink.fail(PeerError(Code.UNAVAILABLE, "STREAM_LOST", ""))
+    await asyncio.gather(*running)
+    assert not sessions.breaker.is_closed
+
+
+async def probed(sessions: Sessions) -> None:
+    """It is asked whether it is back."""
+    sessions.clock.now += 10
+    before = len(sessions.draft.sinks)
+    await sessions.run()
+    assert len(sessions.draft.sinks) == before + 1
+
+
+async def test_a_draft_that_was_started_again_is_told_what_it_has_forgotten() -> None:
+    """By the probe itself: the session's handle is of the draft that was killed."""
+    sessions = Sessions(1)
+    running = sessions.begin()
+    await sessions.asked(1)
+    sessions.answer(0)
+    await asyncio.gather(*running)
+    sequence = sessions.all[0].drafting.sequence
+    sequence.is_open, old = True, sequence.handle
+    await lost(sessions)
+    await probed(sessions)
+    sessions.draft.sinks[-1].fail(PeerError(Code.NOT_FOUND, "UNKNOWN_HANDLE", ""))
+    assert sequence.handle != old and not sequence.is_open
+    sessions.answer(-1)
+    assert sessions.breaker.is_closed
+
+
+async def test_whatever_a_probe_is_answered_the_draft_is_there_unless_the_answer_is_its_absence() -> None:
+    sessions = Sessions(1)
+    await lost(sessions)
+    for reason, code, is_back in (
+        ("STREAM_LOST", Code.UNAVAILABLE, False),
+        ("QUEUE_FULL", Code.RESOURCE_EXHAUSTED, False),
+        ("SEQUENCE_LIMIT", Code.RESOURCE_EXHAUSTED, True),
+    ):
+        await probed(sessions)
+        sessions.draft.sinks[-1].fail(PeerError(code, reason, ""))
+        assert sessions.breaker.is_closed == is_back
+
+
+async def test_a_draft_that_answers_probes_and_nothing_else_is_asked_ever_more_seldom() -> None:
+    """A token comes in time where sixteen do not: what a probe shows is that it is there."""
+    sessions = Sessions(1)
+    knowledge, pauses = sessions.rounds.pair.drafting, []
+    for _ in range(4):
+        running = sessions.begin()
+        await asyncio.sleep(0)
+        late = sessions.all[0].drafting.request
+        assert late is not None and not late.done.is_set()
+        late.give_up()
+        await asyncio.gather(*running)
+        pauses.append(sessions.breaker._next_probe - sessions.clock.now)
+        await probed(sessions)
+        sessions.draft.sinks[-1].finish(TIMING)
+        assert sessions.breaker.is_closed and not knowledge.known
+    assert pauses[0] < pauses[1] < pauses[2] and pauses[3] > 3
+    running = sessions.begin()
+    await asyncio.sleep(0)
+    sessions.draft.sinks[-1].finish(TIMING)
+    await asyncio.gather(*running)
+    assert knowledge.known
+    await lost(sessions)
+    assert sessions.breaker._next_probe - sessions.clock.now < 1, "it was well in between"

@@ -37,7 +37,7 @@ class Side:
         self.sent.append(position)
         return lambda: self.withdrawn.append(request)
 
-    def answered(self, ask: Ask, timing: PeerTiming) -> None:
+    def answered(self, request: DraftRequest, timing: PeerTiming | None) -> None:
         pass
 
     def failed(self, request: DraftRequest, reason: str) -> None:

@@ -180,8 +180,8 @@ def test_what_is_learnt_is_kept_when_the_process_ends_and_nothing_where_nothing_
 
 
 def test_an_estimate_fades_as_if_each_observation_took_its_share_of_all_before() -> None:
-    """It lets what is new weigh more instead, puts counts in terms of one token now and then, and tells them without a change:
-    they are asked for from another thread."""
+    """It lets what is new weigh more instead, puts counts in terms of one token now and then, and tells them without a
+    change."""
     estimate, rng = AcceptanceEstimate(0.7, window=50), random.Random(0)
     tried, accepted = 0.0, 0.0
     for _ in range(5000):

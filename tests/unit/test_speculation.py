@@ -506,10 +506,15 @@ def test_the_last_tokens_of_a_turn_are_verified_where_another_round_would_take_l
 
     sure, unsure = [0.99] * 17, [0.99] * 10 + [0.2] * 7
     assert best(sure, ending=None, longest_step=0.03) == 15, "sixteen rows with the token before them"
-    assert best(sure, ending=17, longest_step=0.03) == 17, "rather than 0.02 s and 0.02 s again"
+    assert best(sure, ending=17, longest_step=0.03) == 16, (
+        "a round's own token is the last one; not 0.02 s and 0.02 s again"
+    )
     assert best(sure, ending=17, longest_step=0.05) == 15
     assert best(unsure, ending=17, longest_step=0.03) == 15, "it most likely fails before"
-    assert best(sure, ending=4, longest_step=0.03) == 15, "what follows an end is the draft's own affair"
+    assert best(sure, ending=16, longest_step=0.03) == 15
+    assert best(sure, ending=4, longest_step=0.03) == 3, "nothing comes after an end"
+    assert best(sure, ending=1, longest_step=0.03) == 0
+    assert best(sure, ending=19, longest_step=0.03) == 15, "what is not weighed cannot be verified"
 
 
 def test_a_proposal_ends_with_the_first_of_its_tokens_that_ends_a_turn() -> None:
