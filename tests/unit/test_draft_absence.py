@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
@@ -20,7 +18,6 @@ from tests.scripted_peers import TIMING, Draft, Verifier, new_note, rounds_over
 from tests.unit.clock import Clock
 
 SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(4, Overlap.NONE))
-ENUMERATED = RoundTerms(SamplingRule(), SpeculationSettings(4, Overlap.ENUMERATE))
 
 
 class Sessions:
@@ -40,10 +37,12 @@ class Sessions:
             self.rounds.begin_turn(session, 0, recompute=False)
             self.all.append(session)
 
-    def begin(self, terms: RoundTerms = SYNCHRONOUS) -> list[asyncio.Task[RoundResult]]:
+    def begin(self) -> list[asyncio.Task[RoundResult]]:
         """A round of each, after one token more."""
         self.tokens = [*self.tokens, 9]
-        return [asyncio.create_task(self.rounds.run(each, self.tokens, terms, 10, new_note())) for each in self.all]
+        return [
+            asyncio.create_task(self.rounds.run(each, self.tokens, SYNCHRONOUS, 10, new_note())) for each in self.all
+        ]
 
     async def run(self) -> list[RoundResult]:
         """A round of each, for which nobody answers."""
@@ -62,17 +61,16 @@ class Sessions:
         self.draft.sinks[index].finish(TIMING)
 
 
-@pytest.mark.parametrize("terms", [SYNCHRONOUS, ENUMERATED], ids=["synchronous", "enumerated"])
-async def test_the_first_who_has_waited_for_too_long_tells_all_others(terms: RoundTerms) -> None:
+async def test_the_first_who_has_waited_for_too_long_tells_all_others() -> None:
     sessions = Sessions(8)
-    running = sessions.begin(terms)
+    running = sessions.begin()
     await sessions.asked(8)
     first = sessions.all[3].drafting.request
     assert first is not None
     first.give_up()
     for result in await asyncio.wait_for(asyncio.gather(*running), 5):
         assert result.tokens == (7,)
-    assert sessions.rounds._parties.drafting.fallbacks["DRAFT_LATE"] == 8 if terms is SYNCHRONOUS else True
+    assert sessions.rounds._parties.drafting.fallbacks["DRAFT_LATE"] == 8
 
 
 async def test_one_session_probes_after_each_pause_and_nobody_waits_until_the_draft_answers() -> None:
