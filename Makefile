@@ -8,7 +8,10 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint con
 
 .DEFAULT_GOAL := help
 PROMPTS ?= 40
-.PHONY: help chat up test check freeze bench prove protos train evaluate clean
+FAULTS ?= 20
+MESSAGES ?= 2000
+CANCELS ?= 1000
+.PHONY: help chat up test check freeze bench prove chaos hostile leaks protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +47,15 @@ bench: $(VENV)/bench ## every benchmark, an hour: BENCH=--quick takes minutes, B
 
 prove: $(VENV)/dev ## served under disturbances against plain decoding, bit by bit: PROMPTS=40 takes two minutes, 10000 an hour
 	$(BIN)/python -m proving --prompts $(PROMPTS)
+
+chaos: $(VENV)/dev ## everything goes wrong under sixteen sessions, one thing after another: FAULTS=20 takes four minutes
+	$(BIN)/python -m proving.chaos --faults $(FAULTS)
+
+hostile: $(VENV)/dev ## hostile messages to every method, beside sessions that must not notice: MESSAGES=2000 to each service, a minute
+	$(BIN)/python -m proving.hostile --messages $(MESSAGES)
+
+leaks: $(VENV)/dev ## turns left in every way, and what stays of them: CANCELS=1000 takes a minute
+	$(BIN)/python -m proving.leaks --cancels $(CANCELS)
 
 protos: $(VENV)/dev ## generate the Python stubs anew
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py

@@ -143,6 +143,12 @@ CASES: dict[str, Case] = {
         "",
         "--seconds 10 --reading 10",
     ),
+    "overload": Case(
+        "more turns than there is time for",
+        "overload",
+        "--seconds 120",
+        "--loads 4 --seconds 10 --settling 5 --concurrency 1 16",
+    ),
     "arrivals": Case(
         "chats that arrive at a fixed rate",
         "load",

@@ -12,9 +12,10 @@ import gc
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import grpc
 import psutil
@@ -28,8 +29,14 @@ from slipstream.client import Client, Settings
 
 
 @contextmanager
-def orchestrator(options: argparse.Namespace, *flags: str) -> Iterator[Service]:
-    """An orchestrator over simulated peers."""
+def orchestrator(options: argparse.Namespace, *flags: str, store: str = "") -> Iterator[Service]:
+    """An orchestrator over simulated peers, which keeps sessions in a file of its own unless ``store`` says where."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = store or f"{directory}/sessions.db"
+        yield from _orchestrator(options, "--store", place, *flags)
+
+
+def _orchestrator(options: argparse.Namespace, *flags: str) -> Iterator[Service]:
     address = free_address()
     command = [sys.executable, "-m", "benchmarks.simulated", "--address", address]
     command += ["--agreement", str(options.acceptance), "--verify-ms", str(options.verify_ms)]
@@ -85,6 +92,35 @@ def throughput(sessions: Sequence[int], options: argparse.Namespace) -> Table:
                 f"{memory / 2**20:.0f}",
                 f"{max(0, memory - before) / 2**10 / (count * options.repetitions):.0f}",
             )
+    return table
+
+
+def durability(sessions: int, options: argparse.Namespace) -> Table:
+    """What writing turns down costs: two orchestrators take turns, one of which keeps sessions in memory."""
+    table = Table(title=f"where sessions are kept, {sessions} at once, in turns")
+    for column in ("store", "tokens/s", "CPU us/token", "x memory"):
+        table.add_column(column, justify="right")
+    generation = Settings(temperature=0, draft_length=options.draft_length, max_token_count=options.tokens)
+    stores = {"memory": "memory", "file": "", **({"postgresql": options.postgresql} if options.postgresql else {})}
+    rates: dict[str, list[float]] = {name: [] for name in stores}
+    costs: dict[str, list[float]] = {name: [] for name in stores}
+    with ExitStack() as stack:
+        services = {name: stack.enter_context(orchestrator(options, store=place)) for name, place in stores.items()}
+        processes = {name: psutil.Process(service.process.pid) for name, service in services.items()}
+        for service in services.values():
+            run_load(service.address, LoadSettings(4, 1, 4, generation=generation))
+        for repetition in range(4 * options.repetitions):
+            for name in list(stores)[:: 1 if repetition % 2 else -1]:
+                spent = sum(processes[name].cpu_times()[:2])
+                load = LoadSettings(sessions, 1, sessions, seed=repetition, generation=generation)
+                report = run_load(services[name].address, load)
+                assert not report.failures, report.failures
+                rates[name].append(report.tokens_per_second)
+                costs[name].append((sum(processes[name].cpu_times()[:2]) - spent) / report.token_count)
+    for name in stores:
+        ratios = [rate / plain for rate, plain in zip(rates[name], rates["memory"], strict=True)]
+        cost = statistics.median(costs[name]) * 1e6
+        table.add_row(name, f"{statistics.median(rates[name]):.0f}", f"{cost:.0f}", f"{statistics.median(ratios):.3f}")
     return table
 
 
@@ -159,6 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--sessions", type=int, nargs="*", default=[1, 8, 64, 256, 512])
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2], help="behind one port")
+    parser.add_argument(
+        "--durability", type=int, default=64, help="sessions at once where stores are compared; 0: none"
+    )
+    parser.add_argument("--postgresql", default="", help="address of an empty database to compare as well")
     parser.add_argument("--contexts", type=int, nargs="*", default=[1_000, 8_000, 32_000, 128_000])
     parser.add_argument("--acceptance", type=float, default=0.8, help="of the draft's tokens")
     parser.add_argument("--draft-length", type=int, default=8, help="draft tokens a round")
@@ -175,6 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report.show(throughput(options.sessions, options), Picture("sessions", ("tokens/s",), log=True))
     if options.processes and options.sessions:
         report.show(processes(options.processes, options))
+    if options.durability:
+        report.show(durability(options.durability, options))
     if options.contexts:
         shown = Picture("context", ("own ms", "network ms", "own + network"), log=True, y_label="ms a round")
         report.show(contexts(options.contexts, options), shown)

@@ -1,4 +1,4 @@
-"""Run a draft service: ``python -m draft_service --model DIRECTORY --address 0.0.0.0:50053``."""
+"""Run a draft service: ``python -m draft_service --model DIRECTORY``."""
 
 from __future__ import annotations
 

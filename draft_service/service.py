@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.handles import Handles
+from slipstream.hosting.handles import Handles, PeerHandles
 from slipstream.hosting.model_service import timing_of
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.item_answers import Answer, answer_items
@@ -54,7 +55,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         async for response in answer_items(
             request_iterator,
             lambda request: request.items,
-            self._begin,
+            partial(self._begin, self._handles.of(context)),
             self._refusal,
             lambda results: draft_pb2.ProposeResponse(results=results),
             self._draining,
@@ -62,10 +63,10 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
             yield response
 
     def _begin(
-        self, item: draft_pb2.ProposeItem, answer: Answer[draft_pb2.ProposeResult]
+        self, handles: PeerHandles, item: draft_pb2.ProposeItem, answer: Answer[draft_pb2.ProposeResult]
     ) -> Coroutine[Any, Any, None] | None:
         if item.HasField("close"):
-            self._handles.close(item.handle)
+            handles.close(item.handle)
             answer.finish(draft_pb2.ProposeResult(handle=item.handle, round=item.round, final=True))
             return None
         most = self._max_draft_length
@@ -81,10 +82,10 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         ]
         if violations:
             raise InvalidFieldsError(violations)
+        name, rule = handles.begin(item)
         statement = Statement(item.base_length, tuple(item.tail))
         in_flight = tuple(item.in_flight)
         branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
-        rule = self._handles.begin(item)
 
         def job_on(sequence: Sequence) -> ProposeJob:
             job = ProposeJob(sequence, statement, in_flight, item.draft_length, branch_count, rule)
@@ -92,7 +93,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
             return job
 
         return self._host.run(
-            item.handle,
+            name,
             item.round,
             rule,
             job_on,

@@ -15,13 +15,22 @@ SlipstreamError
 ├── ChatQueueFullError     too many messages of a chat wait; a retry can help
 ├── NotReadyError          the verifier has not been reached yet; a retry can help
 ├── OverloadedError        there is more to do than can be done in time; a retry can help
+├── UnauthenticatedError   it is not known who asks
+├── AccessFileError        the file that says who may ask cannot be read
+├── PrincipalLimitError    whoever asks has as much as it may; a retry can help
 ├── ShuttingDownError      the orchestrator ends; a retry can help
+├── StoreUnavailableError  sessions cannot be written down or read just now; a retry can help
+├── SessionMovedError      another process keeps the session by now; a retry finds it
+├── StoreFormatError       a store that another version made
+├── UnreadableError        what another version wrote of a session, or what was damaged
+├── TurnCutError           a turn whose process ended, and which cannot be gone on with
 └── VerifierLostError      the verifier has been away for longer than the orchestrator waits; a retry can help
 """
 
 from __future__ import annotations
 
 from slipstream.errors import Code, SlipstreamError
+from slipstream.transport.watched import FileError
 
 
 class SessionNotFoundError(SlipstreamError):
@@ -97,6 +106,19 @@ class AcceptanceFixedError(SlipstreamError):
     reason = "ACCEPTANCE_FIXED"
 
 
+class UnauthenticatedError(SlipstreamError):
+    """Who asks is not known, and has to be (metadata: why; missing, wrong or expired)."""
+
+    code = Code.UNAUTHENTICATED
+    reason = "UNAUTHENTICATED"
+
+
+class AccessFileError(FileError):
+    """The file that says who may ask is not there, or says what cannot be. Clients never get it: nothing is served."""
+
+    reason = "ACCESS_FILE"
+
+
 class SessionLimitError(SlipstreamError):
     """The orchestrator holds as many sessions as it may."""
 
@@ -118,6 +140,24 @@ class OverloadedError(SlipstreamError):
     code = Code.RESOURCE_EXHAUSTED
     reason = "OVERLOADED"
     retry_after = 2.0
+
+    def __init__(self, message: str, retry_after: float = 2.0) -> None:
+        """``retry_after`` in seconds: when a place is likely to be free."""
+        super().__init__(message)
+        self.retry_after = retry_after  # type: ignore[misc]
+
+
+class PrincipalLimitError(SlipstreamError):
+    """A principal has as much as it may (metadata: limit)."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "PRINCIPAL_LIMIT"
+    retry_after = 1.0
+
+    def __init__(self, message: str, limit: str, retry_after: float | None) -> None:
+        """``limit`` names it; no ``retry_after`` where one request alone asks for more than that."""
+        super().__init__(message, limit=limit)
+        self.retry_after = retry_after  # type: ignore[misc, assignment]
 
 
 class NotReadyError(SlipstreamError):
@@ -141,6 +181,43 @@ class VerifierLostError(SlipstreamError):
     code = Code.UNAVAILABLE
     reason = "VERIFIER_LOST"
     retry_after = 5.0
+
+
+class StoreUnavailableError(SlipstreamError):
+    """Sessions cannot be written down, or read, just now: a full disk, a database that is away. What is there stays."""
+
+    code = Code.UNAVAILABLE
+    reason = "STORE_UNAVAILABLE"
+    retry_after = 5.0
+
+
+class SessionMovedError(SlipstreamError):
+    """Another process keeps the session by now (metadata: session_id). The same call again finds it there."""
+
+    code = Code.UNAVAILABLE
+    reason = "SESSION_MOVED"
+    retry_after = 0.1
+
+
+class StoreFormatError(SlipstreamError):
+    """A store whose tables another version made. Clients never get it: nothing is served."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "STORE_FORMAT"
+
+
+class UnreadableError(SlipstreamError):
+    """What is written of a session cannot be read: another version wrote it, or it was damaged."""
+
+    code = Code.DATA_LOSS
+    reason = "SESSION_UNREADABLE"
+
+
+class TurnCutError(SlipstreamError):
+    """The process that ran a turn has ended, and what it tells beside its tokens cannot be had again. What was said stays."""
+
+    code = Code.ABORTED
+    reason = "TURN_CUT"
 
 
 class ChatProtocolError(SlipstreamError):

@@ -190,7 +190,7 @@ class Ngrams(Disturbance):
     group = "draft length"
     unit = "tokens proposed"
     disables_draft = True
-    weight = 2
+    weight = 3
 
     def settings(self, settings: Settings) -> Settings:
         return replace(settings, draft_length=8, proposer="ngram")
@@ -619,6 +619,23 @@ class DraftRandom(Disturbance):
         return Rewrite()
 
 
+class OrchestratorKilled(Disturbance):
+    """SIGKILL to the orchestrator in mid-turn, and a new process at its address, which goes on with its turns."""
+
+    name = "orchestrator killed and restarted"
+    unit = "kills"
+    scope = Scope.WAVE
+
+    def during(self, wave: Wave, strike: Strike) -> None:
+        for share in _moments(wave):
+            if not wave.wait_for_progress(share):
+                return
+            wave.system.wait_for("orchestrator")
+            wave.system.kill("orchestrator")
+            strike(1)
+            wave.system.start_orchestrator()
+
+
 class VerifierKilled(Disturbance):
     """SIGKILL to the verifier in mid-turn, and a new process at its address; the turns wait."""
 
@@ -742,6 +759,7 @@ ALL: tuple[Disturbance, ...] = (
     DraftKilled(),
     OtherDraft(),
     DraftRandom(),
+    OrchestratorKilled(),
     VerifierKilled(),
     SecondVerifier(),
 )

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 import grpc
 
-from slipstream.rpc.channel import SERVER_OPTIONS, open_channel
+from slipstream.rpc.channel import PEER_KEY, SERVER_OPTIONS
+from slipstream.rpc.reaching import PLAINTEXT, Reaching
+from slipstream.transport.certificates import TlsFiles, server_credentials, watched_channel_credentials
 from slipstream.wire.v1 import draft_pb2, verifier_pb2
 
 log = logging.getLogger(__name__)
@@ -57,17 +59,28 @@ class Fault:
 class Proxy(grpc.GenericRpcHandler):
     """One address to listen on, one service behind it. ``faults`` may be replaced at any time from any thread."""
 
-    def __init__(self, address: str, upstream: str) -> None:
+    def __init__(self, address: str, upstream: str, files: TlsFiles | None = None) -> None:
+        """With ``files``, by TLS on both sides."""
         self.address = address
         self.faults: Sequence[Fault] = ()
-        self._channel = open_channel(upstream)
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers((self,))
+        self._files = files
+        reaching = PLAINTEXT if files is None else Reaching(watched_channel_credentials(files))
+        self._channel = reaching.peer(upstream)
 
     async def start(self) -> None:
         """Listen."""
-        self._server.add_insecure_port(self.address)
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((self,))
+        if self._files is None:
+            self._server.add_insecure_port(self.address)
+        else:
+            self._server.add_secure_port(self.address, server_credentials(self._files))
         await self._server.start()
+
+    async def start_again(self) -> None:
+        """Cut every connection, and listen again."""
+        await self._server.stop(None)
+        await self.start()
 
     async def stop(self) -> None:
         """Cut every call."""
@@ -110,7 +123,7 @@ class Proxy(grpc.GenericRpcHandler):
         request_type, response_type = ITEM_STREAMS[path]
         call = self._channel.stream_stream(
             path, request_serializer=request_type.SerializeToString, response_deserializer=response_type.FromString
-        )()
+        )(metadata=[pair for pair in context.invocation_metadata() or () if pair[0] == PEER_KEY])
         writing = asyncio.Lock()
 
         async def ask(items: list[Any]) -> None:
@@ -172,17 +185,22 @@ class ProxyThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._proxies: list[Proxy] = []
 
-    def open(self, address: str, upstream: str) -> Proxy:
-        """A proxy that listens."""
+    def open(self, address: str, upstream: str, files: TlsFiles | None = None) -> Proxy:
+        """A proxy that listens; with ``files``, by TLS on both sides."""
 
         async def start() -> Proxy:
-            proxy = Proxy(address, upstream)
+            proxy = Proxy(address, upstream, files)
             await proxy.start()
             return proxy
 
         proxy = self._run(start())
         self._proxies.append(proxy)
         return proxy
+
+    def start_again(self) -> None:
+        """Cut every connection of every proxy."""
+        for proxy in self._proxies:
+            self._run(proxy.start_again())
 
     def __enter__(self) -> ProxyThread:
         self._thread.start()

@@ -55,7 +55,7 @@ class CellRun:
     def run(self) -> None:
         """Everything. SlipstreamError if the services cannot be started."""
         started = time.monotonic()
-        with System(self._setup()) as system, Client(system.orchestrator_address) as client:
+        with System(self._setup()) as system, system.client() as client:
             for wave in self._cell.waves:
                 self._run_wave(wave, system, client)
         self.account.strikes = dict(self._strikes)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+import grpc
+
+from proving.certificates import Certified
+from proving.chaos.clock import ClockOfDay
 from proving.pairs import Pair
 from proving.proxy import Proxy, ProxyThread
 from slipstream.cli.local import Service, free_address
+from slipstream.client import Client
+
+_RECONNECT_SECONDS = 120.0
 
 START_SECONDS = 300.0
 
@@ -37,6 +46,13 @@ class Setup:
     draft: Path | None = None
     """Instead of the pair's own."""
     proxied: bool = False
+    process_count: int = 1
+    """Orchestrator processes behind one port."""
+    orchestrator_flags: tuple[str, ...] = ()
+    steps_clocks: bool = False
+    """Whether the processes' time of day can be set."""
+    certified: bool = False
+    """Whether they speak by mutual TLS."""
 
 
 class System:
@@ -50,6 +66,9 @@ class System:
         self._draft_address = free_address()
         self.orchestrator_address = free_address()
         self._proxy_thread = ProxyThread() if setup.proxied else None
+        self._store = tempfile.TemporaryDirectory(prefix="slipstream-sessions-")
+        self.clock = ClockOfDay(Path(self._store.name)) if setup.steps_clocks else None
+        self.certified = Certified(Path(self._store.name)) if setup.certified else None
         self._services: dict[str, Service] = {}
         # A service ends with the thread that started it (slipstream/cli/child.py): this one lives as long as the system.
         self._starter = ThreadPoolExecutor(1, "starter")
@@ -74,13 +93,12 @@ class System:
         verifiers, draft = list(self._verifier_addresses), self._draft_address
         if self._proxy_thread is not None:
             self._proxy_thread.__enter__()
-            self.verifier_proxies = [self._proxy_thread.open(free_address(), upstream) for upstream in verifiers]
-            self.draft_proxy = self._proxy_thread.open(free_address(), draft)
+            files = self.certified.files if self.certified else None
+            self.verifier_proxies = [self._proxy_thread.open(free_address(), upstream, files) for upstream in verifiers]
+            self.draft_proxy = self._proxy_thread.open(free_address(), draft, files)
             verifiers, draft = [proxy.address for proxy in self.verifier_proxies], self.draft_proxy.address
-        flags = ["--verifier", ",".join(verifiers), "--draft", draft, "--learnt-directory", ""]
-        # Patience for restarts on a busy machine; it decides when a turn fails, never what it says.
-        flags += ["--draft-deadline-seconds", "5", "--verifier-patience-seconds", "120", "--drain-seconds", "1"]
-        self._start("orchestrator", "orchestrator", self.orchestrator_address, flags)
+        self._peers = ["--verifier", ",".join(verifiers), "--draft", draft]
+        self.start_orchestrator()
         for name in list(self._services):
             self.wait_for(name)
 
@@ -94,13 +112,46 @@ class System:
         flags = ["--model", str(setup.pair.target), "--dtype", setup.dtype, "--page-size", str(setup.page_size)]
         flags += ["--prefill-chunk", str(setup.prefill_chunk), "--max-step-tokens", str(setup.max_step_tokens)]
         flags += ["--kv-memory-mib", str(_kv_memory_mib(setup)), "--threads", "1", "--drain-seconds", "0"]
+        flags += self._peer_flags()
         self._start(f"verifier {index}", "verifier_service", self._verifier_addresses[index], flags)
 
-    def start_draft(self) -> None:
-        """Start, or after `kill` start again, the draft; does not wait for it."""
-        model = self.setup.draft or self.setup.pair.draft
+    def start_orchestrator(self) -> None:
+        """Start, or after `kill` start again, the orchestrator; does not wait for it. Its sessions are in a file."""
+        flags = [*self._peers, "--learnt-directory", "", "--store", f"{self._store.name}/sessions.db"]
+        # Patience for restarts on a busy machine; it decides when a turn fails, never what it says.
+        flags += ["--draft-deadline-seconds", "5", "--verifier-patience-seconds", "120", "--drain-seconds", "1"]
+        # As many as may meet in too little memory: what is taken from one for another has to come back the same.
+        flags += ["--queue-seconds", "600", "--max-running-turns", "64"]
+        flags += ["--process-count", str(self.setup.process_count), *self.setup.orchestrator_flags]
+        flags += self.certified.orchestrator_flags() if self.certified else []
+        self._start("orchestrator", "orchestrator", self.orchestrator_address, flags)
+
+    def start_draft(self, other: Path | None = None) -> None:
+        """Start, or after `kill` start again, the draft, or the one of another model; does not wait for it."""
+        model = other or self.setup.draft or self.setup.pair.draft
         flags = ["--model", str(model), "--dtype", "float32", "--threads", "1", "--drain-seconds", "0"]
+        flags += self._peer_flags()
         self._start("draft", "draft_service", self._draft_address, flags)
+
+    def pid(self, name: str) -> int:
+        """Of a service's process."""
+        return self._services[name].process.pid
+
+    def client(self) -> Client:
+        """Of the orchestrator; it waits for one that is lost."""
+        if self.certified is not None:
+            return self.certified.client(self.orchestrator_address, _RECONNECT_SECONDS)
+        return Client(self.orchestrator_address, reconnect=_RECONNECT_SECONDS)
+
+    def connect(self, name: str) -> grpc.Channel:
+        """To a service, behind any proxy."""
+        service = self._services[name]
+        return service.connect(service.address)
+
+    def cut_connections(self) -> None:
+        """All that go through proxies."""
+        assert self._proxy_thread is not None
+        self._proxy_thread.start_again()
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End a service by a signal and see it gone."""
@@ -112,8 +163,19 @@ class System:
         old = self._services.pop(name, None)
         if old is not None:
             old.stop()
-        start = self._starter.submit(Service, name.replace(" ", "-"), module, address, flags, {})
+        environment = {} if self.clock is None else self.clock.environment
+        start = self._starter.submit(
+            Service, name.replace(" ", "-"), module, address, flags, environment, *self._how(name)
+        )
         self._services[name] = start.result()
+
+    def _peer_flags(self) -> list[str]:
+        return self.certified.peer_flags() if self.certified else []
+
+    def _how(self, name: str) -> list[Callable[[str], grpc.Channel]]:
+        if self.certified is None:
+            return []
+        return [partial(self.certified.connect, to_orchestrator=name == "orchestrator")]
 
     def _stop(self) -> None:
         for service in reversed(list(self._services.values())):
@@ -121,6 +183,7 @@ class System:
         if self._proxy_thread is not None:
             self._proxy_thread.__exit__(None, None, None)
         self._starter.shutdown()
+        self._store.cleanup()
 
 
 def _kv_memory_mib(setup: Setup) -> float:

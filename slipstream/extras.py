@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-_MARKS = {"models": ("torch", "transformers", "pydantic_settings"), "orchestrator": ("jinja2", "pydantic_settings")}
+_MARKS = {
+    "models": ("torch", "transformers", "pydantic_settings"),
+    "orchestrator": ("jinja2", "pydantic_settings"),
+    "postgresql": ("psycopg",),
+}
 """By extra, packages that are there once it is installed."""
 
 

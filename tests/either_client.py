@@ -86,21 +86,23 @@ def connected(kind: str, address: str, **options: Any) -> Iterator[Client]:
         inner = asyncio.run_coroutine_threadsafe(connect(), loop).result()
         with OnLoop(inner, loop) as alike:
             yield cast(Any, alike)
-        assert asyncio.run_coroutine_threadsafe(_tasks(), loop).result() == []
+        assert asyncio.run_coroutine_threadsafe(tasks_left(), loop).result() == []
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
-async def _tasks() -> list[str]:
-    """What still runs on the loop, besides who asks."""
-    await asyncio.sleep(0.05)  # grpc's own calls take a turn of the loop to end
-    return [str(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+async def tasks_left() -> list[str]:
+    """What stays on the loop, besides who asks: grpc's own calls take turns of the loop to end."""
+    deadline = time.monotonic() + 20
+    while (left := asyncio.all_tasks() - {asyncio.current_task()}) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return [str(task) for task in left]
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

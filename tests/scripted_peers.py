@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from orchestrator.peers.draft_peer import ProposeSink
@@ -14,6 +14,7 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
@@ -35,11 +36,10 @@ def new_note(number: int = 1, base_length: int = 3, trace_prefix: str = "") -> R
 class Draft:
     """A draft whose requests the test answers, by their sinks."""
 
-    info = MODEL
     is_starting = False
-    address = "there:1"
 
     def __init__(self) -> None:
+        self.info, self.address = MODEL, "there:1"
         self.sinks: list[ProposeSink] = []
         self.withdrawn: list[ProposeSink] = []
         self.asked = asyncio.Event()
@@ -58,7 +58,7 @@ class Verifier:
     """A verifier that accepts everything once it may, and says that its steps took what the test says."""
 
     info = MODEL
-    is_starting = False
+    is_starting = is_stalled = False
 
     def __init__(self, address: str = "here") -> None:
         self.address = address
@@ -82,12 +82,18 @@ class Verifier:
         pass
 
 
-def rounds_over(draft: Draft, *verifiers: Verifier) -> Rounds:
+def side_of(draft: Draft, pair: PairKnowledge) -> DraftSide:
+    """A draft that has been reached."""
+    return DraftSide(draft, MODEL, pair, lease_seconds=60, deadline_seconds=30, sharpening=1)
+
+
+def rounds_over(drafts: Draft | Sequence[Draft], *verifiers: Verifier) -> Rounds:
     """Rounds over these peers, all of them reached."""
     home = Verifiers(verifiers)
     for verifier in verifiers:
         home.admit(verifier)
     pair = PairKnowledge()
     verifying = VerifierSide(home, MODEL, lease_seconds=60, patience_seconds=1)
-    side = DraftSide(draft, MODEL, pair, lease_seconds=60, deadline_seconds=30, sharpening=1)
-    return Rounds(verifying, side, MODEL, pair)
+    first, *others = [drafts] if isinstance(drafts, Draft) else drafts
+    sides = [side_of(first, pair), *(side_of(draft, pair.with_another_draft(pair)) for draft in others)]
+    return Rounds(verifying, Drafts(sides), MODEL, pair)

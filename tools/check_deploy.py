@@ -62,9 +62,10 @@ def settings_of(root: Path = ROOT) -> dict[str, Any]:
 
     Read off the source: importing it would load torch.
     """
-    shared = _fields(root / "slipstream/hosting/settings.py", "ModelServiceSettings")
+    listening = _fields(root / "slipstream/transport/settings.py", "ListenSettings")
+    shared = listening | _fields(root / "slipstream/hosting/settings.py", "ModelServiceSettings")
     kinds = {
-        "ORCHESTRATOR": _fields(root / "orchestrator/processes/settings.py", "OrchestratorSettings"),
+        "ORCHESTRATOR": listening | _fields(root / "orchestrator/processes/settings.py", "OrchestratorSettings"),
         "VERIFIER": shared | _fields(root / "verifier_service/__main__.py", "VerifierSettings"),
         "DRAFT": shared | _fields(root / "draft_service/__main__.py", "DraftSettings"),
     }

@@ -140,6 +140,8 @@ def _parts(share: float) -> list[Query]:
 
 _ACCEPTANCE = f"{_a_second(instruments.ACCEPTED_TOKENS)} / {_a_second(instruments.DRAFT_TOKENS)}"
 _ACCEPTANCE_LENGTH = f"1 + {_a_second(instruments.ACCEPTED_TOKENS)} / {_a_second(instruments.DRAFTS)}"
+_ACCEPTED_BY_DRAFT = _a_second(instruments.DRAFT_ACCEPTED_TOKENS, "address")
+_ACCEPTANCE_BY_DRAFT = f"{_ACCEPTED_BY_DRAFT} / {_a_second(instruments.DRAFT_VERIFIED_TOKENS, 'address')}"
 _EARLY = 'position=~"[0-7]"'
 _DRAFTED = _rate(instruments.DRAFT_TOKENS_PER_POS.exposed_name, "position", _EARLY)
 _ACCEPTED = _rate(instruments.ACCEPTED_TOKENS_PER_POS.exposed_name, "position", _EARLY)
@@ -424,11 +426,46 @@ ROWS = (
             ),
             Panel(
                 "Failovers",
-                "Sessions that moved to another verifier since theirs was away.",
+                "Sessions that moved to another verifier or draft since theirs was away.",
                 "short",
-                [Query(_events(instruments.VERIFIER_FAILOVERS), "sessions moved")],
+                [
+                    Query(_events(instruments.VERIFIER_FAILOVERS), "verifiers"),
+                    Query(_events(instruments.DRAFT_FAILOVERS), "drafts"),
+                ],
                 width=6,
                 bars=True,
+            ),
+            Panel(
+                "Sessions of each peer",
+                "Sessions that live on a verifier or a draft.",
+                "short",
+                [Query(_gauge(instruments.PEER_SESSIONS, "peer, address"), "{{peer}} {{address}}")],
+                width=6,
+            ),
+            Panel(
+                "Acceptance of each draft",
+                "Share of a draft's tokens that the target accepts.",
+                "percentunit",
+                [Query(_ACCEPTANCE_BY_DRAFT, "{{address}}")],
+                width=6,
+                maximum=1,
+            ),
+            Panel(
+                "Places for turns",
+                "Turns that may run at once, as verifications are measured, and those that run.",
+                "short",
+                [
+                    Query(_gauge(instruments.TURN_PLACES), "places"),
+                    Query(_gauge(instruments.REQUESTS_RUNNING, of=_ORCHESTRATORS), "running"),
+                ],
+                width=6,
+            ),
+            Panel(
+                "Wait for a place",
+                "From asking for a turn to its place; who would wait for longer than a burst may is refused with OVERLOADED.",
+                "s",
+                _middle_and_slow(instruments.PLACE_WAIT),
+                width=6,
             ),
         ),
     ),
@@ -619,12 +656,19 @@ ROWS = (
                 width=6,
             ),
             Panel(
+                "Tasks",
+                "Tasks of each process's event loop: what grows while nothing more is asked is a leak.",
+                "short",
+                [Query(f"sum by (job, instance) ({_now(instruments.ASYNCIO_TASKS.exposed_name)})", _PROCESS)],
+                width=6,
+            ),
+            Panel(
                 "What runs here",
                 "Versions, models and the fingerprints of what answers; where one has changed, nothing compares with before.",
                 "none",
                 [Query(_now(instruments.INFO.exposed_name), format="table", instant=True)],
                 kind="table",
-                width=18,
+                width=12,
             ),
             Panel(
                 "Rounds not traced",

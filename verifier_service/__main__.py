@@ -1,4 +1,4 @@
-"""Run a verifier service: ``python -m verifier_service --model DIRECTORY --address 0.0.0.0:50052``."""
+"""Run a verifier service: ``python -m verifier_service --model DIRECTORY``."""
 
 from __future__ import annotations
 

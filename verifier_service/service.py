@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -13,14 +14,14 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.handles import Handles
+from slipstream.hosting.handles import Handles, PeerHandles
 from slipstream.hosting.model_service import timing_of
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_of, logprobs_message
 from slipstream.rpc.status import status_of
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest, TokenDistribution, distribution_fault
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import MAX_PROPOSAL_TOP_K, SamplingRule
 from slipstream.telemetry import names
 from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier_service.verifier import VerifyJob
@@ -52,7 +53,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         async for response in answer_items(
             request_iterator,
             lambda request: request.items,
-            self._begin,
+            partial(self._begin, self._handles.of(context)),
             self._refusal,
             lambda results: verifier_pb2.VerifyResponse(results=results),
             self._draining,
@@ -60,17 +61,17 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             yield response
 
     def _begin(
-        self, item: verifier_pb2.VerifyItem, answer: Answer[verifier_pb2.VerifyResult]
+        self, handles: PeerHandles, item: verifier_pb2.VerifyItem, answer: Answer[verifier_pb2.VerifyResult]
     ) -> Coroutine[Any, Any, None] | None:
         if item.HasField("close"):
-            self._handles.close(item.handle)
+            handles.close(item.handle)
             answer.finish(verifier_pb2.VerifyResult(handle=item.handle, round=item.round))
             return None
         if len(item.proposal) > self._max_draft_length:
             limit = f"must have at most {self._max_draft_length} tokens, but has {len(item.proposal)}"
             raise InvalidFieldsError([FieldViolation("proposal", limit)])
         logprobs = _logprob_request(item)
-        rule = self._handles.begin(item)
+        name, rule = handles.begin(item)
         distributions = self._distributions(item, rule)
         statement = Statement(item.base_length, tuple(item.tail))
         proposal = tuple(item.proposal)
@@ -81,7 +82,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             return job
 
         return self._host.run(
-            item.handle,
+            name,
             item.round,
             rule,
             job_on,
@@ -102,6 +103,12 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 f"must be one for each of the {len(item.proposal)} proposal tokens, but are {len(item.distributions)}"
             )
             raise InvalidFieldsError([FieldViolation("distributions", count)])
+        most = MAX_PROPOSAL_TOP_K
+        for index, message in enumerate(item.distributions):
+            if len(message.token_ids) > most or len(message.probabilities) > most:
+                raise InvalidFieldsError(
+                    [FieldViolation(f"distributions[{index}]", f"must have at most {most} tokens")]
+                )
         distributions = [distribution_of(message) for message in item.distributions]
         size = self._host.engine.model.vocabulary_size
         for index, (token, distribution) in enumerate(zip(item.proposal, distributions, strict=True)):

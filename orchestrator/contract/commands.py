@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import struct
+from collections.abc import Callable
 
 from google.protobuf.message import Message as ProtobufMessage
 
@@ -14,6 +15,7 @@ from orchestrator.contract.settings import settings_of
 from orchestrator.sessions.chat import BadCommand, CancelTurn, Command, SendMessage, StartChat
 from orchestrator.sessions.choices import MAX_CHOICES
 from orchestrator.sessions.pair import Conversation, Prompt
+from orchestrator.sessions.principal import Principal
 from orchestrator.sessions.requests import MAX_REQUEST_ID_LENGTH, NAMELESS, RequestName, check_request_id
 from orchestrator.sessions.sessions import Generation, NewSession, UserMessage
 from orchestrator.sessions.text import Message
@@ -29,7 +31,7 @@ _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
 _CURSOR = struct.Struct(">q")
 
 
-def generation_of(request: orchestrator_pb2.GenerateRequest) -> Generation:
+def generation_of(request: orchestrator_pb2.GenerateRequest, caller: Principal) -> Generation:
     """What Generate asks for."""
     count = request.choice_count or 1
     if not 1 <= count <= MAX_CHOICES:
@@ -41,20 +43,25 @@ def generation_of(request: orchestrator_pb2.GenerateRequest) -> Generation:
     for seen in request.after_token_counts:
         check_position(seen, "after_token_counts")
     clock, name = time_of(request, "template_time"), _name(request.request_id, request, "after_token_counts")
-    return Generation(_prompt(request), settings_of(request.settings), count, clock, name)
+    return Generation(_prompt(request), settings_of(request.settings), count, clock, name, caller)
 
 
-def session_of(request: orchestrator_pb2.CreateSessionRequest) -> NewSession:
+def session_of(request: orchestrator_pb2.CreateSessionRequest, caller: Principal) -> NewSession:
     """What CreateSession asks for."""
     settings, clock = settings_of(request.settings), time_of(request, "template_time")
-    return NewSession(given(request, "system"), settings, clock, _name(request.request_id, request))
+    return NewSession(given(request, "system"), settings, clock, _name(request.request_id, request), caller)
 
 
-def message_of(request: orchestrator_pb2.SendMessageRequest) -> UserMessage:
+def message_of(request: orchestrator_pb2.SendMessageRequest, caller: Principal) -> UserMessage:
     """What SendMessage asks for."""
     check_position(request.after_token_count, "after_token_count")
     name = _name(request.request_id, request, "session_id", "after_token_count")
-    return UserMessage(request.content, settings_of(request.settings), name)
+    return UserMessage(request.content, settings_of(request.settings), name, caller)
+
+
+def fork_of(request: orchestrator_pb2.ForkSessionRequest) -> tuple[int | None, RequestName]:
+    """After which turn ForkSession wants a session to go on, and what the request is called."""
+    return given(request, "after_turn"), _name(request.request_id, request)
 
 
 def check_position(after_token_count: int, field: str) -> None:
@@ -63,16 +70,16 @@ def check_position(after_token_count: int, field: str) -> None:
         raise InvalidFieldsError([FieldViolation(field, f"must be 0 or more, but is {after_token_count}")])
 
 
-def command_of(request: orchestrator_pb2.ChatRequest) -> Command:
-    """A command of a chat; BadCommand where it cannot be understood."""
+def command_of(request: orchestrator_pb2.ChatRequest, caller: Callable[[], Principal]) -> Command:
+    """A command of a chat; BadCommand where it cannot be understood, or ``caller`` refuses to say who sends it."""
     try:
         check_request_id(request.request_id)
-        return _command(request)
+        return _command(request, caller())
     except SlipstreamError as error:
         return BadCommand(error, request.request_id[:MAX_REQUEST_ID_LENGTH])
 
 
-def _command(request: orchestrator_pb2.ChatRequest) -> Command:
+def _command(request: orchestrator_pb2.ChatRequest, caller: Principal) -> Command:
     kind, name = request.WhichOneof("command"), request.request_id
     if kind == "start":
         start = request.start
@@ -82,19 +89,19 @@ def _command(request: orchestrator_pb2.ChatRequest) -> Command:
             settings=given(start, "settings"),
             template_time=given(start, "template_time"),
         )
-        return StartChat(given(start, "session_id"), session_of(new))
+        return StartChat(given(start, "session_id"), session_of(new, caller))
     if kind == "message":
         said = request.message
         check_position(said.after_token_count, "message.after_token_count")
         alone = orchestrator_pb2.SendMessageRequest(
             request_id=name, content=said.content, settings=given(said, "settings")
         )
-        return SendMessage(message_of(alone), said.after_token_count, said.traceparent)
+        return SendMessage(message_of(alone, caller), said.after_token_count, said.traceparent)
     if kind == "cancel":
         which = request.cancel.WhichOneof("which")
         if which is None:
             raise InvalidFieldsError([FieldViolation("cancel", "must name its turn, or the request_id of its message")])
-        return CancelTurn(getattr(request.cancel, which), name)
+        return CancelTurn(getattr(request.cancel, which), name, caller)
     raise InvalidFieldsError([FieldViolation("command", "must be set: start, message or cancel")])
 
 
@@ -174,10 +181,13 @@ def cursor_of(page_token: str) -> tuple[int, str] | None:
         return None
     try:
         data = base64.urlsafe_b64decode(page_token.encode())
-        return _CURSOR.unpack_from(data)[0], data[_CURSOR.size :].decode()
+        created, session_id = _CURSOR.unpack_from(data)[0], data[_CURSOR.size :].decode()
+        if not session_id or "\0" in session_id:  # which no session has, and not every database could look for
+            raise ValueError("the id of no session")
     except (binascii.Error, struct.error, ValueError) as error:
         what = "must come from the previous response; list again"
         raise InvalidFieldsError([FieldViolation("page_token", what)]) from error
+    return created, session_id
 
 
 def page_token(cursor: tuple[int, str]) -> str:

@@ -7,9 +7,10 @@ from orchestrator.contract.fields import timestamp
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
 from orchestrator.sessions.chat import ChatEvent, CommandFailed, SessionOpened, TurnHappened
+from orchestrator.sessions.loaded import SessionSummary
 from orchestrator.sessions.session import FinishReason
 from orchestrator.sessions.statistics import TurnStatistics
-from orchestrator.sessions.store import SessionRecord
+from orchestrator.sessions.stored import ToldTurn
 from orchestrator.sessions.text import Message
 from orchestrator.sessions.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
 from orchestrator.speculation.plan import Overlap
@@ -54,7 +55,7 @@ def chat_response(event: ChatEvent, ttl_seconds: float) -> orchestrator_pb2.Chat
     if isinstance(event, TurnHappened):
         return orchestrator_pb2.ChatResponse(turn=turn_event(event.turn, event.event))
     if isinstance(event, SessionOpened):
-        opened = orchestrator_pb2.SessionOpened(session=session_message(event.record, ttl_seconds))
+        opened = orchestrator_pb2.SessionOpened(session=session_message(event.record.summary, ttl_seconds))
         return orchestrator_pb2.ChatResponse(opened=opened)
     if isinstance(event, CommandFailed):
         failed = orchestrator_pb2.CommandFailed(request_id=event.request_id, error=status_of(event.error))
@@ -62,19 +63,35 @@ def chat_response(event: ChatEvent, ttl_seconds: float) -> orchestrator_pb2.Chat
     return orchestrator_pb2.ChatResponse(closing=orchestrator_pb2.ChatClosing(error=status_of(event.error)))
 
 
-def session_message(record: SessionRecord, ttl_seconds: float) -> session_pb2.Session:
+def session_message(session: SessionSummary, ttl_seconds: float) -> session_pb2.Session:
     """A session as it is now."""
-    session = record.session
     return session_pb2.Session(
         id=session.id,
-        create_time=timestamp(record.created),
-        last_active_time=timestamp(record.last_active),
-        expire_time=timestamp(record.last_active + ttl_seconds),
+        create_time=timestamp(session.created / 1e6),
+        last_active_time=timestamp(session.last_active / 1e6),
+        expire_time=timestamp(session.last_active / 1e6 + ttl_seconds),
         turn_count=session.turn_count,
-        token_count=len(session.tokens),
-        running_turn=None if record.running is None else record.running.record.turn,
-        message_count=len(session.messages),
+        token_count=session.token_count,
+        running_turn=session.running_turn,
+        message_count=session.message_count,
         template_time=timestamp(session.clock),
+    )
+
+
+def exported_turn(told: ToldTurn) -> orchestrator_pb2.ExportedTurn:
+    """A turn for whoever wants all of it."""
+    past = told.past
+    return orchestrator_pb2.ExportedTurn(
+        turn=told.turn,
+        request_id=told.request_id,
+        content=past.content or "",
+        text=past.text,
+        seed=told.seed,
+        shared_token_count=past.shared_count,
+        prompt_token_ids=past.prompt,
+        token_ids=past.tokens,
+        finish_reason=_FINISH_REASONS[told.finish_reason],
+        error=None if told.error is None else status_of(told.error),
     )
 
 

@@ -35,7 +35,7 @@ def meaning(
 def timestamp(when: float | datetime) -> Timestamp:
     """Seconds since the epoch, or a time, for the wire."""
     message = Timestamp()
-    message.FromMicroseconds(int((when if isinstance(when, float) else when.timestamp()) * 1e6))
+    message.FromMicroseconds(round((when if isinstance(when, float) else when.timestamp()) * 1e6))
     return message
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
-import grpc
 from opentelemetry.context import Context as TraceContext
 
+from orchestrator.access.access import Access, Context, Everybody
 from orchestrator.contract.commands import (
     command_of,
     cursor_of,
+    fork_of,
     generation_of,
     message_of,
     page_size_of,
@@ -19,11 +21,20 @@ from orchestrator.contract.commands import (
     session_of,
     turn_count_of,
 )
-from orchestrator.contract.events import chat_response, message_message, model_message, session_message, turn_event
+from orchestrator.contract.events import (
+    chat_response,
+    exported_turn,
+    message_message,
+    model_message,
+    session_message,
+    turn_event,
+)
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
 from orchestrator.contract.traces import fitting, turn_trace_message
+from orchestrator.errors import SessionMovedError
 from orchestrator.peers.model_peer import PeerStatus
+from orchestrator.sessions.admission import Asking
 from orchestrator.sessions.chat import ChatStream
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
@@ -34,16 +45,16 @@ from slipstream.telemetry.tracing import context_of_metadata
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, turn_pb2
 from slipstream.version import VERSION
 
-Context = grpc.aio.ServicerContext[Any, Any]
-
 _NO_STREAM_SETTINGS = GenerationSettings()
 
 
 @asynccontextmanager
 async def _refusals(context: Context) -> AsyncIterator[None]:
-    """What is raised inside ends the call with its status."""
+    """What is raised inside ends the call with its status; a session that has moved is for whoever passes calls on."""
     try:
         yield
+    except SessionMovedError:
+        raise
     except Exception as error:
         await abort(context, error)
 
@@ -62,11 +73,19 @@ class PeersView(Protocol):
 class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     """What clients talk to."""
 
-    def __init__(self, sessions: Sessions, watching: Watching, peers: PeersView, number: int = 0) -> None:
-        """``number`` is that of this process, if there are several."""
+    def __init__(
+        self,
+        sessions: Sessions,
+        watching: Watching,
+        peers: PeersView,
+        access: Access | Everybody,
+        number: int = 0,
+    ) -> None:
+        """``access`` says who asks; ``number`` is that of this process, if there are several."""
         self._sessions = sessions
         self._watching = watching
         self._peers = peers
+        self._access = access
         self._number = number
 
     async def Generate(
@@ -75,7 +94,8 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         async with _refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
             with self._noting_refusals(parent):
-                turns = await self._sessions.generate(generation_of(request), parent)
+                caller, asking = self._access.principal_of(context), Asking(context.time_remaining())
+                turns = await self._sessions.generate(generation_of(request, caller), parent, asking)
             try:
                 seen = [*request.after_token_counts, *[0] * (len(turns) - len(request.after_token_counts))]
                 readers = [TurnReader(turn, count) for turn, count in zip(turns, seen, strict=True)]
@@ -92,8 +112,11 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.CreateSessionRequest, context: Context
     ) -> orchestrator_pb2.CreateSessionResponse:
         async with _refusals(context):
-            record = await self._sessions.create(session_of(request))
-            return orchestrator_pb2.CreateSessionResponse(session=session_message(record, self._sessions.ttl_seconds))
+            caller = self._access.principal_of(context)
+            record = await self._sessions.create(session_of(request, caller))
+            return orchestrator_pb2.CreateSessionResponse(
+                session=session_message(record.summary, self._sessions.ttl_seconds)
+            )
 
     async def SendMessage(
         self, request: orchestrator_pb2.SendMessageRequest, context: Context
@@ -101,8 +124,10 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         async with _refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
             with self._noting_refusals(parent, request.session_id):
-                record = self._sessions.get(request.session_id)
-                turn = await self._sessions.send(record, message_of(request), _NO_STREAM_SETTINGS, parent)
+                caller, asking = self._access.principal_of(context), Asking(context.time_remaining())
+                record = self._sessions.get(request.session_id, caller)
+                message = message_of(request, caller)
+                turn = await self._sessions.send(record, message, _NO_STREAM_SETTINGS, parent, asking)
             async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
                 async for event in events:
                     yield orchestrator_pb2.SendMessageResponse(event=event)
@@ -111,7 +136,8 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.WatchTurnRequest, context: Context
     ) -> AsyncIterator[orchestrator_pb2.WatchTurnResponse]:
         async with _refusals(context):
-            turn = self._sessions.turn(request.session_id, request.turn)
+            caller = self._access.principal_of(context)
+            turn = self._sessions.turn(request.session_id, request.turn, caller)
             async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
                 async for event in events:
                     yield orchestrator_pb2.WatchTurnResponse(event=event)
@@ -120,14 +146,18 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.CancelTurnRequest, context: Context
     ) -> orchestrator_pb2.CancelTurnResponse:
         async with _refusals(context):
-            await self._sessions.cancel(self._sessions.get(request.session_id), request.turn)
+            caller = self._access.principal_of(context)
+            await self._sessions.cancel(self._sessions.get(request.session_id, caller), request.turn)
             return orchestrator_pb2.CancelTurnResponse()
 
     async def Chat(
         self, request_iterator: AsyncIterator[orchestrator_pb2.ChatRequest], context: Context
     ) -> AsyncIterator[orchestrator_pb2.ChatResponse]:
         stream = ChatStream(self._sessions, context_of_metadata(context.invocation_metadata()))
-        async with aclosing(stream.run(command_of(request) async for request in request_iterator)) as events:
+        # Asked for each command: a chat may outlive its token.
+        caller = partial(self._access.principal_of, context)
+        commands = (command_of(request, caller) async for request in request_iterator)
+        async with aclosing(stream.run(commands)) as events:
             async for event in events:
                 yield chat_response(event, self._sessions.ttl_seconds)
 
@@ -135,9 +165,9 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.GetSessionRequest, context: Context
     ) -> orchestrator_pb2.GetSessionResponse:
         async with _refusals(context):
-            record = self._sessions.get(request.session_id)
+            record = self._sessions.get(request.session_id, self._access.principal_of(context))
             return orchestrator_pb2.GetSessionResponse(
-                session=session_message(record, self._sessions.ttl_seconds),
+                session=session_message(record.summary, self._sessions.ttl_seconds),
                 messages=map(message_message, record.session.messages),
                 settings=settings_message(record.settings),
             )
@@ -146,25 +176,55 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.ListSessionsRequest, context: Context
     ) -> orchestrator_pb2.ListSessionsResponse:
         async with _refusals(context):
-            records, more = self._sessions.page(page_size_of(request), cursor_of(request.page_token))
+            caller = self._access.principal_of(context)
+            size, after = page_size_of(request), cursor_of(request.page_token)
+            sessions, more = await self._sessions.page(size, after, caller)
             return orchestrator_pb2.ListSessionsResponse(
-                sessions=[session_message(record, self._sessions.ttl_seconds) for record in records],
-                next_page_token=page_token(records[-1].cursor) if more else "",
+                sessions=[session_message(session, self._sessions.ttl_seconds) for session in sessions],
+                next_page_token=page_token((sessions[-1].created, sessions[-1].id)) if more else "",
             )
+
+    async def ForkSession(
+        self, request: orchestrator_pb2.ForkSessionRequest, context: Context
+    ) -> orchestrator_pb2.ForkSessionResponse:
+        async with _refusals(context):
+            after_turn, name = fork_of(request)
+            caller = self._access.principal_of(context)
+            record = await self._sessions.fork(request.session_id, after_turn, name, caller)
+            return orchestrator_pb2.ForkSessionResponse(
+                session=session_message(record.summary, self._sessions.ttl_seconds)
+            )
+
+    async def ExportSession(
+        self, request: orchestrator_pb2.ExportSessionRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.ExportSessionResponse]:
+        async with _refusals(context):
+            record = self._sessions.get(request.session_id, self._access.principal_of(context))
+            first = record.session.messages[:1]
+            exported = orchestrator_pb2.ExportedSession(
+                session=session_message(record.summary, self._sessions.ttl_seconds),
+                system=first[0].content if first and first[0].role == "system" else None,
+                settings=settings_message(record.settings),
+            )
+            yield orchestrator_pb2.ExportSessionResponse(session=exported)
+            async with aclosing(self._sessions.turns(record)) as turns:
+                async for turn in turns:
+                    yield orchestrator_pb2.ExportSessionResponse(turn=exported_turn(turn))
 
     async def DeleteSession(
         self, request: orchestrator_pb2.DeleteSessionRequest, context: Context
     ) -> orchestrator_pb2.DeleteSessionResponse:
         async with _refusals(context):
-            await self._sessions.delete(request.session_id)
+            await self._sessions.delete(request.session_id, self._access.principal_of(context))
             return orchestrator_pb2.DeleteSessionResponse()
 
     async def GetServerInfo(
         self, request: orchestrator_pb2.GetServerInfoRequest, context: Context
     ) -> orchestrator_pb2.GetServerInfoResponse:
         async with _refusals(context):
+            self._access.principal_of(context)
             pair = self._sessions.pair
-            limits, draft = pair.limits, pair.draft.info if pair.draft is not None else None
+            limits, draft = pair.limits, pair.drafts.info
             default = limits.default_draft_length
             verifier_reachable, draft_reachable = self._peers.reachable
             return orchestrator_pb2.GetServerInfoResponse(
@@ -182,18 +242,19 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.GetTurnTracesRequest, context: Context
     ) -> orchestrator_pb2.GetTurnTracesResponse:
         async with _refusals(context):
-            most = turn_count_of(request)
-            turns = self._watching.ring.of(request.session_id, most)
+            caller, most = self._access.principal_of(context), turn_count_of(request)
+            turns = self._watching.ring.of(request.session_id, most, None if caller.operator else caller.name)
             if not turns:
-                self._sessions.get(request.session_id)  # there may be no such session
+                self._sessions.get(request.session_id, caller)  # there may be no such session
             return orchestrator_pb2.GetTurnTracesResponse(turns=map(turn_trace_message, fitting(turns)))
 
     async def GetStatus(
         self, request: orchestrator_pb2.GetStatusRequest, context: Context
     ) -> orchestrator_pb2.GetStatusResponse:
         async with _refusals(context):
+            caller = self._access.principal_of(context)
             peers = await self._peers.statuses()
-            status = status_message(self._sessions, self._watching.totals, peers, self._number)
+            status = status_message(self._sessions, self._watching.totals, peers, self._number, caller)
             return orchestrator_pb2.GetStatusResponse(processes=[status])
 
     @contextmanager

@@ -8,13 +8,13 @@ from typing import Any, Final, Literal
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from orchestrator.contract.fields import given, meaning
-from orchestrator.sessions.resolving import MAX_LISTED_TOKENS
 from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.rpc.sampling_wire import ACCEPTANCES, acceptance_of, logit_bias_of, structure_message, structure_of
 from slipstream.sampling.outcome import LogprobRequest
+from slipstream.sampling.rule import MAX_LISTED_TOKENS
 from slipstream.v1 import generation_pb2, sampling_pb2
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed")

@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.contract.traces import OVERLAPS, PROPOSERS, outcome_value
+from orchestrator.errors import OverloadedError, PrincipalLimitError
 from orchestrator.peers.model_peer import PeerStatus
+from orchestrator.sessions.principal import Principal
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.statistics import per_position
 from orchestrator.speculation.plan import Overlap
@@ -15,15 +17,17 @@ from slipstream.rpc.wire import duration
 from slipstream.v1 import status_pb2
 
 _MOST_RUNNING = 50
+_OF_TOO_MUCH = (OverloadedError.reason, PrincipalLimitError.reason)
 _STARTED = time.monotonic()
 _WAYS = {"wait": Overlap.NONE, **{way.value: way for way in (Overlap.ENUMERATE, Overlap.RUN_AHEAD)}}
 
 
 def status_message(
-    sessions: Sessions, totals: Totals, peers: Sequence[PeerStatus], number: int
+    sessions: Sessions, totals: Totals, peers: Sequence[PeerStatus], number: int, caller: Principal
 ) -> status_pb2.ProcessStatus:
-    """This process as it is now."""
+    """This process as it is now. Of the turns that run it names the caller's, to an operator all."""
     load = sessions.load
+    shown = [turn for turn in sessions.tasks.turns if caller.operator or turn.principal == caller.name]
     now = time.monotonic()
     return status_pb2.ProcessStatus(
         number=number,
@@ -64,8 +68,11 @@ def status_message(
                 draft_token_count=turn.statistics.draft_token_count,
                 accepted_token_count=turn.statistics.accepted_token_count,
             )
-            for turn in sorted(sessions.tasks.turns, key=lambda turn: turn.begun)[:_MOST_RUNNING]
+            for turn in sorted(shown, key=lambda turn: turn.begun)[:_MOST_RUNNING]
         ],
+        turn_place_count=load.place_count,
+        waiting_turn_count=load.queued_count,
+        refused_count=sum(totals.rejected[reason] for reason in _OF_TOO_MUCH),
     )
 
 

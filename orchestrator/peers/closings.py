@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Generic
 
 from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
@@ -13,10 +14,12 @@ from slipstream.rpc.status import PeerError
 log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 2.0
+_FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_SECONDS = 0.25, 15.0, 600.0
 
 
 class Closings(Generic[ItemT, ResultT]):
-    """The items on one stream that close handles. One that is lost with its stream is sent once more; then the lease ends."""
+    """The items on one stream that close handles. One that is lost with its stream is sent again, after longer and longer
+    pauses, until the lease must have ended."""
 
     def __init__(self, stream: ItemStream[ItemT, ResultT]) -> None:
         self._stream = stream
@@ -37,9 +40,9 @@ class Closings(Generic[ItemT, ResultT]):
                     self._arrived.clear()
                     await self._arrived.wait()
 
-    def send_again(self, closing: _Closing[ItemT, ResultT]) -> None:
+    def send_again(self, closing: _Closing[ItemT, ResultT], pause: float) -> None:
         """A closing item was lost with its stream, which may be all that was lost."""
-        self._stream.send(closing.item, closing)
+        asyncio.get_running_loop().call_later(pause, self._stream.send, closing.item, closing)
 
     def forget(self, closing: _Closing[ItemT, ResultT]) -> None:
         """Nothing more is to be done for a closing item."""
@@ -53,16 +56,17 @@ class _Closing(Generic[ItemT, ResultT]):
     def __init__(self, closings: Closings[ItemT, ResultT], item: ItemT) -> None:
         self.item = item
         self._closings = closings
-        self._was_lost = False
+        self._begun = time.monotonic()
+        self._pause = 0.0
 
     def take(self, _: ResultT) -> bool:
         self._closings.forget(self)
         return True
 
     def lose(self, error: PeerError) -> None:
-        if not self._was_lost:
-            self._was_lost = True
-            self._closings.send_again(self)
+        if time.monotonic() - self._begun < _LONGEST_SECONDS:
+            self._closings.send_again(self, self._pause)
+            self._pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self._pause))
             return
         log.debug("handle %s could not be given back: %s", self.item.handle, error)
         self._closings.forget(self)

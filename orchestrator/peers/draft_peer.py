@@ -12,6 +12,7 @@ from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence, Position, StatedRule
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal
 from slipstream.rpc.item_stream import ItemStream
+from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import distribution_of
 from slipstream.rpc.status import PeerError, error_of
 from slipstream.sampling.rule import SamplingRule
@@ -34,15 +35,15 @@ class ProposeSink(Protocol):
 class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
     """The draft service at one address."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__("draft", address)
+    def __init__(self, address: str, reaching: Reaching = PLAINTEXT) -> None:
+        super().__init__("draft", address, reaching)
 
     def _open_stream(self) -> ItemStream[draft_pb2.ProposeItem, draft_pb2.ProposeResult]:
         return ItemStream(
             draft_pb2_grpc.DraftServiceStub(self.channel).Propose,
             lambda items: draft_pb2.ProposeRequest(items=items),
             lambda response: response.results,
-            self._health.doubt,
+            self._lost,
         )
 
     def _closing(self, handle: str, number: int) -> draft_pb2.ProposeItem:

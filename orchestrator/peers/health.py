@@ -26,6 +26,8 @@ class PeerHealth:
         """The last answer; False before there was one, and while none comes."""
         self.answering = False
         """Whether there is somebody to answer: one that does not serve may be loading its model."""
+        self.trouble = ""
+        """Why nobody answers, as grpc has it: a refused connection, a certificate that is not trusted."""
         self.on_changed: Callable[[], None] = lambda: None
         """Told of each change of ``serving``."""
         self._stub = health_pb2_grpc.HealthStub(channel)
@@ -46,6 +48,12 @@ class PeerHealth:
         """Wait for the peer to serve."""
         self.watch()
         while not self.serving:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def wait_until_away(self) -> None:
+        """Wait for the peer to serve no more."""
+        while self.serving:
             self._changed.clear()
             await self._changed.wait()
 
@@ -70,10 +78,10 @@ class PeerHealth:
         request = health_pb2.HealthCheckRequest()
         try:
             response = await self._stub.Check(request, timeout=_DEADLINE_SECONDS)  # type: ignore[attr-defined]
-        except grpc.aio.AioRpcError:
-            self.answering = False
+        except grpc.aio.AioRpcError as error:
+            self.answering, self.trouble = False, error.details() or ""
             return False
-        self.answering = True
+        self.answering, self.trouble = True, ""
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     def _take(self, serving: bool) -> None:

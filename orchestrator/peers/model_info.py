@@ -30,6 +30,8 @@ class ModelInfo:
     """(token count, seconds) of forwards, as the service measured them at its start."""
     row_multiple: int = field(default=1, compare=False)
     """What a forward's tokens are padded to a multiple of."""
+    kv_token_count: int = field(default=0, compare=False)
+    """Tokens that all its KV pages together hold; 0: not known."""
 
 
 def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
@@ -49,4 +51,5 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         sampling_version=message.sampling_version,
         step_times=tuple((point.token_count, seconds(point.time)) for point in message.step_times),
         row_multiple=max(1, message.row_multiple),
+        kv_token_count=message.kv_token_count,
     )

@@ -14,10 +14,11 @@ import grpc
 from orchestrator.peers.closings import Closings
 from orchestrator.peers.health import PeerHealth
 from orchestrator.peers.model_info import ModelInfo, info_of
+from orchestrator.peers.refusal import REFUSED, Refusal
 from orchestrator.peers.sequence import PeerSequence, StatedRule
 from slipstream.errors import Code, SlipstreamError
-from slipstream.rpc.channel import open_channel
 from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
+from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.rpc.status import error_of_call
 from slipstream.sampling.rule import SamplingRule
@@ -62,18 +63,19 @@ class PeerStatus:
 class ModelPeer(Generic[ItemT, ResultT]):
     """ModelService at one address, and the stream of items to the service beside it: one for all sessions."""
 
-    def __init__(self, role: str, address: str) -> None:
+    def __init__(self, role: str, address: str, reaching: Reaching = PLAINTEXT) -> None:
         self.role = role
         self.address = address
         self.info: ModelInfo | None = None
-        self.channel = open_channel(address)
+        self.channel = reaching.peer(address)
         self._model = model_pb2_grpc.ModelServiceStub(self.channel)
         self._health = PeerHealth(self.channel)
+        self._refusal = Refusal(f"the {role} at {address}", self._get_load, lambda: self._health.on_changed())
         self._stream = self._open_stream()
         self._closings: Closings[ItemT, ResultT] = Closings(self._stream)
 
     def _open_stream(self) -> ItemStream[ItemT, ResultT]:
-        """The stream of this kind of service, which doubts the peer's health when it is lost."""
+        """The stream of this kind of service, which tells `_lost` when it is."""
         raise NotImplementedError
 
     def _closing(self, handle: str, number: int) -> ItemT:
@@ -82,8 +84,9 @@ class ModelPeer(Generic[ItemT, ResultT]):
 
     @property
     def reachable(self) -> bool:
-        """Whether the peer says that it serves: at most about two seconds old once it has been waited for; False before."""
-        return self._health.serving
+        """Whether the peer says that it serves, and does not refuse us: at most about two seconds old once it has been waited
+        for; False before."""
+        return self._health.serving and self._refusal.error is None
 
     @property
     def is_starting(self) -> bool:
@@ -100,33 +103,54 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self._health.on_changed = callback
 
     async def wait_until_serving(self) -> ModelInfo:
-        """Wait for the service to be healthy, saying every few seconds for what; then ask what it hosts."""
+        """Wait for the service to be healthy, saying every few seconds for what; then ask what it hosts. PeerError if it has
+        gone again by then."""
         pause = _SAY_FIRST_SECONDS
-        while not self.reachable:
+        while not self._health.serving:
             try:
                 async with asyncio.timeout(pause):
                     await self._health.wait_until_serving()
             except TimeoutError:
-                log.info("waiting for the %s service at %s", self.role, self.address)
+                trouble = f": {self._health.trouble}" if self._health.trouble else ""
+                log.info("waiting for the %s service at %s%s", self.role, self.address, trouble)
                 pause = _SAY_AGAIN_SECONDS
         try:
             response = await self._model.GetModelInfo(model_pb2.GetModelInfoRequest(), timeout=_SAY_AGAIN_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error) from error
+        except grpc.aio.AioRpcError as failure:
+            error = error_of_call(failure)
+            if error.reason == REFUSED:
+                self._refusal.doubt()  # and it says so, once
+            raise error from failure
         self.info = info_of(response.model)
         log.info("the %s service at %s hosts %s", self.role, self.address, self.info.name)
         return self.info
 
+    async def wait_until_back(self) -> None:
+        """Wait for the service to go and to be healthy again, perhaps with another model. Nothing is said."""
+        await self._health.wait_until_away()
+        await self._health.wait_until_serving()
+
     async def status(self) -> PeerStatus:
         """How it is, asked now."""
-        load = None
-        if self.reachable:
-            try:
-                answer = await self._model.GetLoad(model_pb2.GetLoadRequest(), timeout=_STATUS_SECONDS)
-                load = PeerLoad(**{name: getattr(answer.load, name) for name in PeerLoad.__dataclass_fields__})
-            except grpc.aio.AioRpcError:
-                log.debug("the %s service at %s does not say how busy it is", self.role, self.address)
+        load = await self._load(_STATUS_SECONDS) if self.reachable else None
         return PeerStatus(self.role, self.address, self.reachable, load)
+
+    async def _load(self, timeout: float) -> PeerLoad | None:
+        """How busy it is; None if it does not say so in time."""
+        try:
+            answer = await self._get_load(timeout)
+        except grpc.aio.AioRpcError:
+            log.debug("the %s service at %s does not say how busy it is", self.role, self.address)
+            return None
+        return PeerLoad(**{name: getattr(answer.load, name) for name in PeerLoad.__dataclass_fields__})
+
+    async def _get_load(self, timeout: float = _STATUS_SECONDS) -> model_pb2.GetLoadResponse:
+        return await self._model.GetLoad(model_pb2.GetLoadRequest(), timeout=timeout)
+
+    def _lost(self) -> None:
+        """The stream of items has ended by itself."""
+        self._health.doubt()
+        self._refusal.doubt()
 
     async def fetch_tokenizer(self) -> dict[str, bytes]:
         """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256 does not fit."""
@@ -167,5 +191,6 @@ class ModelPeer(Generic[ItemT, ResultT]):
         """Once the handles given back have arrived, end the stream and close the channel."""
         await self._closings.flush()
         await self._stream.close()
+        await self._refusal.close()
         await self._health.close()
         await self.channel.close()

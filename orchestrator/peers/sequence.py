@@ -33,7 +33,7 @@ class StatedRule:
 
 
 def _new_handle() -> str:
-    return secrets.token_hex(8)
+    return secrets.token_hex(16)  # 128 bits, which nobody guesses
 
 
 @dataclass(slots=True)

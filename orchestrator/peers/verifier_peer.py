@@ -2,32 +2,71 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 
 from orchestrator.peers.exchange import Terms, Verification, timing_of
 from orchestrator.peers.model_peer import ModelPeer
+from orchestrator.peers.progress import Progress
 from orchestrator.peers.sequence import PeerSequence, Position
-from orchestrator.speculation.proposal import Proposal
+from orchestrator.peers.stall_watch import StallWatch, VerifierStalledError
+from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from slipstream.rpc.item_stream import ItemStream
+from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import distribution_message, logprobs_of
-from slipstream.rpc.status import error_of
+from slipstream.rpc.status import PeerError, error_of
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+"""In which a service says how busy it is, if its process runs."""
+
+_PROBE_TERMS = Terms("", "", 60.0)
+"""Of a handle for one token that is anybody's."""
 
 
 class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]):
     """The verifier service at one address."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__("verifier", address)
+    def __init__(
+        self,
+        address: str,
+        deadline_seconds: float = 10.0,
+        work: Callable[[int], float] = lambda token_count: 0.0,
+        reaching: Reaching = PLAINTEXT,
+    ) -> None:
+        """``deadline_seconds`` of silence and, as `Progress` says, the ``work`` of what it owes: then it has stalled."""
+        super().__init__("verifier", address, reaching)
+        self._look_seconds = min(_LOOK_SECONDS, deadline_seconds / 2)
+        self._stalls = StallWatch(
+            Progress(deadline_seconds, work),
+            look=self._step_count,
+            probe=self._probe,
+            probe_seconds=deadline_seconds,
+            renew=self._renew,
+            on_changed=self._stalled,
+        )
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it has stopped answering: whatever is asked of it fails at once."""
+        return self._stalls.is_stalled
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it says that it serves, and answers what it is asked."""
+        return super().reachable and not self.is_stalled
 
     def _open_stream(self) -> ItemStream[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]:
         return ItemStream(
             verifier_pb2_grpc.VerifierServiceStub(self.channel).Verify,
             lambda items: verifier_pb2.VerifyRequest(items=items),
             lambda response: response.results,
-            self._health.doubt,
+            self._lost,
         )
 
     def _closing(self, handle: str, number: int) -> verifier_pb2.VerifyItem:
@@ -43,28 +82,50 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         logprobs: LogprobRequest | None,
         traceparent: str,
     ) -> Verification:
-        """One round, which opens the sequence's handle if need be. PeerError if the item failed or the stream was lost."""
+        """One round, which opens the sequence's handle if need be. PeerError if the item failed, the stream was lost, the
+        verifier has stopped answering or refuses us."""
+        if self.is_stalled:
+            raise VerifierStalledError(self.address)
+        if (refusal := self._refusal.error) is not None:
+            raise PeerError(refusal.code, refusal.reason, str(refusal))
+        return await self._ask(sequence, terms, position, proposal, rule, logprobs, traceparent)
+
+    async def close(self) -> None:
+        """Once the handles given back have arrived, end the stream and close the channel."""
+        await self._stalls.close()
+        await super().close()
+
+    async def _ask(
+        self,
+        sequence: PeerSequence,
+        terms: Terms,
+        position: Position,
+        proposal: Proposal,
+        rule: SamplingRule,
+        logprobs: LogprobRequest | None,
+        traceparent: str,
+    ) -> Verification:
         started = time.monotonic()
         handle = sequence.handle
         stated, rule_message = self._state(sequence, rule)
-        result = await self._stream.ask(
-            verifier_pb2.VerifyItem(
-                handle=handle,
-                round=sequence.next_round(),
-                open=None if sequence.is_open else terms.message(),
-                base_length=position.base_length,
-                tail=position.tail,
-                proposal=proposal.tokens,
-                distributions=map(distribution_message, proposal.distributions),
-                rule_hash=stated.hash,
-                rule=rule_message,
-                top_logprob_count=None if logprobs is None else logprobs.top_count,
-                tail_logprobs=logprobs is not None and logprobs.prompt,
-                traceparent=traceparent,
-            )
+        item = verifier_pb2.VerifyItem(
+            handle=handle,
+            round=sequence.next_round(),
+            open=None if sequence.is_open else terms.message(),
+            base_length=position.base_length,
+            tail=position.tail,
+            proposal=proposal.tokens,
+            distributions=map(distribution_message, proposal.distributions),
+            rule_hash=stated.hash,
+            rule=rule_message,
+            top_logprob_count=None if logprobs is None else logprobs.top_count,
+            tail_logprobs=logprobs is not None and logprobs.prompt,
+            traceparent=traceparent,
         )
-        if result.HasField("error"):
-            raise error_of(result.error)
+        with self._stalls.owing(len(position.tail) + len(proposal)):
+            result = await self._stream.ask(item)
+            if result.HasField("error"):
+                raise error_of(result.error)
         sequence.answered(handle, stated)
         timing = timing_of(result.timing, time.monotonic() - started)
         return Verification(
@@ -76,3 +137,26 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
             margin=result.margin,
         )
+
+    async def _step_count(self) -> int | None:
+        """How many steps it has made; None if it does not say."""
+        load = await self._load(self._look_seconds)
+        return None if load is None else load.step_count
+
+    async def _probe(self) -> None:
+        """One token, all the way through the model: a service whose model's thread hangs still says that it serves."""
+        sequence = PeerSequence()
+        await self._ask(sequence, _PROBE_TERMS, Position(0, (0,)), NOTHING_PROPOSED, SamplingRule(), None, "")
+        self.close_sequence(sequence)
+
+    def _renew(self) -> None:
+        self._stream.abandon(VerifierStalledError(self.address))
+
+    def _stalled(self, is_stalled: bool) -> None:
+        if is_stalled:
+            log.warning("the verifier at %s has stopped answering: it is left alone until it answers", self.address)
+            self._renew()
+            self._health.doubt()
+        else:
+            log.info("the verifier at %s answers again", self.address)
+        self._health.on_changed()

@@ -5,25 +5,31 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields
 
 from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.prefixes import Prefixes
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
 
 log = logging.getLogger(__name__)
+
+_LOPSIDED = 2
+"""So many times as many sessions as the verifier with the fewest has, with one more, are too many for one more to be put there
+for what is cached there. The next one that begins alike finds it cached at both."""
 
 
 class Verifiers:
     """Verifiers of the same weights. Tokens are truth and KV is cache, so moving a session is prefilling it elsewhere."""
 
     def __init__(self, peers: Sequence[VerifierPeer]) -> None:
-        self.peers = list(peers)
-        self._by_address = {peer.address: peer for peer in self.peers}
-        self._breakers = {peer.address: Breaker() for peer in self.peers}
+        self._by_address = {peer.address: peer for peer in peers}
+        self._breakers = {peer.address: Breaker() for peer in peers}
         self._session_counts: Counter[str] = Counter()
         self._admitted: set[str] = set()
+        self._retired: set[str] = set()
+        self._prefixes = Prefixes()
         self.failover_count = 0
         """Sessions that moved because their verifier was away."""
         self._on_reachable_changed: Callable[[], None] = lambda: None
@@ -32,14 +38,29 @@ class Verifiers:
         return ", ".join(self._by_address)
 
     @property
+    def peers(self) -> list[VerifierPeer]:
+        """All there are, those included that are not admitted yet, and those that are being left."""
+        return list(self._by_address.values())
+
+    @property
     def reachable(self) -> bool:
         """Whether one of those in use says that it serves."""
         return any(peer.reachable for peer in self.peers if peer.address in self._admitted)
 
     @property
+    def in_use(self) -> list[VerifierPeer]:
+        """Those that answer; while none does, all that sessions may live on."""
+        return self._usable() or [peer for peer in self.peers if peer.address in self._admitted]
+
+    @property
     def is_starting(self) -> bool:
         """Whether one of them is there and does not serve yet: loading may take minutes."""
         return any(peer.is_starting for peer in self.peers)
+
+    @property
+    def session_counts(self) -> dict[str, int]:
+        """Sessions that live on each, by its address."""
+        return {address: self._session_counts[address] for address in self._by_address}
 
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called whenever ``reachable`` may have changed; it takes the place of an earlier one."""
@@ -52,16 +73,50 @@ class Verifiers:
         """Whether there is no other verifier to wait for."""
         return len(self._admitted) == 1
 
+    def add(self, peer: VerifierPeer) -> None:
+        """One more, to be admitted once it has been reached."""
+        self._by_address[peer.address] = peer
+        self._breakers[peer.address] = Breaker()
+        peer.on_reachable_changed(self._on_reachable_changed)
+
+    def retire(self, address: str) -> None:
+        """No session shall live on a verifier any more: those that do move when they next verify, if there is another."""
+        self._retired.add(address)
+
+    def keep(self, address: str) -> None:
+        """A verifier is not to be left, or not any more."""
+        self._retired.discard(address)
+
+    def take_left(self) -> list[VerifierPeer]:
+        """The retired ones on which nothing lives any more, if there are others. They are forgotten."""
+        spared = set() if self._admitted - self._retired else self._admitted
+        left = [self._by_address.pop(each) for each in self._retired - spared if not self._session_counts[each]]
+        for peer in left:
+            self._admitted.discard(peer.address)
+            self._retired.discard(peer.address)
+            self._prefixes.forget(peer.address)
+            del self._breakers[peer.address], self._session_counts[peer.address]
+        return left
+
     def admit(self, peer: VerifierPeer) -> None:
         """Use a verifier from now on: it has been reached, and hosts the target."""
         self._admitted.add(peer.address)
         self._on_reachable_changed()
 
-    def home(self, sequence: PeerSequence) -> VerifierPeer:
-        """The verifier that a session's sequence lives on; a new sequence is given to the one with the fewest."""
+    def home(self, sequence: PeerSequence, tokens: Sequence[int] = ()) -> VerifierPeer:
+        """The verifier that a session's sequence lives on. A new sequence, or one whose verifier is to be left, is given to one
+        that has read another with the same beginning of its ``tokens``, unless far more live there; else to the one with the
+        fewest."""
+        if sequence.address in self._retired and self._usable():
+            self.release(sequence)
         if sequence.address is None:
-            peers = self._usable() or [peer for peer in self.peers if peer.address in self._admitted]
-            peer = min(peers, key=lambda peer: self._session_counts[peer.address])
+            peers = self.in_use
+            peer = self._fewest(peers)
+            read = self._prefixes.find(tokens)
+            alike = [each for each in peers if each.address in read]
+            if alike and self._count(self._fewest(alike)) < _LOPSIDED * (self._count(peer) + 1):
+                peer = self._fewest(alike)
+            self._prefixes.learn(tokens, peer.address)
             sequence.address = peer.address
             if self._breakers[peer.address].is_half_open:
                 self._breakers[peer.address].probed()
@@ -99,17 +154,28 @@ class Verifiers:
         sequence.address = None
         sequence.forget()
 
-    def fits(self, peer: VerifierPeer, target: ModelInfo) -> bool:
-        """Whether a verifier that has been reached may share the target's sessions: all but names must be equal."""
+    def differences(self, peer: VerifierPeer, target: ModelInfo) -> list[str]:
+        """In what a verifier that has been reached is not the target, by the names of the fields; it may share the target's
+        sessions if there are none. The name may be another, and the device another one of the same kind."""
         assert peer.info is not None
-        return replace(peer.info, name=target.name, device=target.device) == target
+        compared = [each.name for each in fields(target) if each.compare and each.name not in ("name", "device")]
+        return [name for name in compared if getattr(peer.info, name) != getattr(target, name)]
 
     async def close(self) -> None:
         """Close them all."""
         for peer in self.peers:
             await peer.close()
 
+    def _fewest(self, peers: Sequence[VerifierPeer]) -> VerifierPeer:
+        return min(peers, key=self._count)
+
+    def _count(self, peer: VerifierPeer) -> int:
+        return self._session_counts[peer.address]
+
     def _usable(self) -> list[VerifierPeer]:
-        """Those that answer, and those of which it is time to see whether they are back."""
-        breakers = ((peer, self._breakers[peer.address]) for peer in self.peers if peer.address in self._admitted)
+        """Those that answer, and those of which it is time to see whether they are back; one that has stalled is seen to by its
+        peer."""
+        used = self._admitted - self._retired
+        known = [peer for peer in self.peers if peer.address in used and not peer.is_stalled]
+        breakers = ((peer, self._breakers[peer.address]) for peer in known)
         return [peer for peer, breaker in breakers if breaker.is_closed or breaker.is_half_open]

@@ -1,155 +1,230 @@
-"""Reaching the peers: the verifiers, at least one of which says what the target is, and the draft, which may come later."""
+"""Reaching the peers: the verifiers, at least one of which says what the target is, and the drafts, which may come later."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import Counter
 
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
-from orchestrator.processes.learnt import LearntFile
+from orchestrator.processes.awaiting import reach, reach_again, reach_with_codec
+from orchestrator.processes.naming import Names, Resolve, resolve
+from orchestrator.processes.pairs import Pairs
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.sessions.pair import Pair
 from orchestrator.sessions.text import Codec
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory
-from slipstream.errors import SlipstreamError
+from slipstream.rpc.reaching import Reaching
 from slipstream.sampling.structure_compiler import StructureCompiler
 
 log = logging.getLogger(__name__)
 
 _DRAFT_GRACE_SECONDS = 10.0
-_RETRY_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
+_MISSES = 3
+"""Times that an address has to be missing, if a service is well there: some servers name a few of many each time."""
 
 
 class Peers:
     """The services that an orchestrator asks: `connect` waits for them, `close` gives up their channels."""
 
-    def __init__(self, settings: OrchestratorSettings) -> None:
-        self.verifiers = Verifiers([VerifierPeer(address) for address in settings.verifier_addresses])
-        self.draft = DraftPeer(settings.draft) if settings.draft else None
-        self.verifying: VerifierSide | None = None
-        self.drafting: DraftSide | None = None
-        """Both once there is a pair."""
+    def __init__(self, settings: OrchestratorSettings, reaching: Reaching, resolve: Resolve = resolve) -> None:
         self._settings = settings
+        self._reaching = reaching
         self._knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
+        self._verifier_names = Names(settings.verifier_addresses, resolve)
+        self._draft_names = Names(settings.draft_addresses, resolve)
+        self.verifiers = Verifiers([])
+        self.drafts = Drafts()
+        """Those that may propose, once there is a target."""
+        self._draft_peers: dict[str, DraftPeer] = {}
+        self.verifying: VerifierSide | None = None
+        """Once there is a pair."""
+        self._first: asyncio.Future[tuple[ModelInfo, Codec]] = asyncio.get_running_loop().create_future()
+        self._target: asyncio.Future[tuple[ModelInfo, Pairs]] = asyncio.get_running_loop().create_future()
+        self._drafts_changed = asyncio.Event()
+        self._attending: dict[VerifierPeer | DraftPeer, asyncio.Task[None]] = {}
+        self._missed: Counter[str] = Counter()
 
     def __str__(self) -> str:
-        return str(self.verifiers)
+        return ", ".join(self._verifier_names.addresses)
+
+    @property
+    def all(self) -> list[VerifierPeer | DraftPeer]:
+        """Every service that is asked."""
+        return [*self.verifiers.peers, *self._draft_peers.values()]
 
     @property
     def reachable(self) -> tuple[bool, bool]:
-        """Whether a verifier, and whether the draft, can be reached just now."""
-        return self.verifiers.reachable, self.draft is not None and self.draft.reachable
+        """Whether a verifier, and whether a draft, can be reached just now."""
+        return self.verifiers.reachable, any(peer.reachable for peer in self._draft_peers.values())
 
     async def statuses(self) -> list[PeerStatus]:
         """How each of them is, asked now."""
-        known: list[VerifierPeer | DraftPeer] = [*self.verifiers.peers]
-        if self.draft is not None:
-            known.append(self.draft)
-        return list(await asyncio.gather(*(peer.status() for peer in known)))
+        return list(await asyncio.gather(*(peer.status() for peer in self.all)))
 
     async def connect(self, tasks: asyncio.TaskGroup) -> Pair:
-        """Wait for a verifier, and a little for the draft. Says what it waits for. ``tasks`` wait for the others."""
-        draft = None if self.draft is None else tasks.create_task(_reach(self.draft))
-        target, codec = await self._reach_a_verifier(tasks)
-        pair = self._pair(target, codec)
-        if draft is not None:
-            await asyncio.wait([draft], timeout=_DRAFT_GRACE_SECONDS)
-            if not draft.done():
-                log.warning("no draft service yet: decoding plainly until it comes")
-            elif (mismatch := pair.mismatch) is not None:
-                log.error("%s", mismatch)
-        self._go_on_learning(target, tasks)
-        return pair
-
-    def _go_on_learning(self, target: ModelInfo, tasks: asyncio.TaskGroup) -> None:
-        directory = self._settings.learnt_path
-        if directory is not None:
-            learnt = LearntFile(directory, target, None if self.draft is None else self.draft.info)
-            learnt.load(self._knowledge)
-            tasks.create_task(learnt.keep(self._knowledge))
+        """Wait for a verifier, and a little for a draft. Says what it waits for. ``tasks`` wait for the others, and for those
+        that come later."""
+        await self._look(tasks)
+        if self._verifier_names.may_change or self._draft_names.may_change:
+            tasks.create_task(self._follow_names(tasks))
+        target, codec = await self._first
+        pairs = Pairs(self._knowledge, target, self._settings.learnt_path, tasks)
+        self._target.set_result((target, pairs))
+        if self._draft_peers:
+            await self._wait_for_a_draft()
+        pairs.begin()
+        return self._pair(target, codec)
 
     async def close(self) -> None:
         """Give back what has been given up, then close the channels."""
         await self.verifiers.close()
-        if self.draft is not None:
-            await self.draft.close()
+        for peer in self._draft_peers.values():
+            await peer.close()
 
     def _pair(self, target: ModelInfo, codec: Codec) -> Pair:
         settings = self._settings
-        knowledge = self._knowledge
         self.verifying = verifying = VerifierSide(
             self.verifiers,
             target,
             lease_seconds=settings.lease_seconds,
             patience_seconds=settings.verifier_patience_seconds,
         )
-        self.drafting = drafting = DraftSide(
-            self.draft,
-            target,
-            knowledge,
-            lease_seconds=settings.lease_seconds,
-            deadline_seconds=settings.draft_deadline_seconds,
-            sharpening=settings.draft_sharpening,
-        )
         return Pair(
             target,
-            self.draft,
+            self.drafts,
             codec,
-            Rounds(verifying, drafting, target, knowledge),
+            Rounds(verifying, self.drafts, target, self._knowledge),
             StructureCompiler(codec.tokenizer.to_str(), target.vocabulary_size, target.end_token_ids),
             settings.draft_length,
             settings.default_max_token_count,
         )
-
-    async def _reach_a_verifier(self, tasks: asyncio.TaskGroup) -> tuple[ModelInfo, Codec]:
-        """The first verifier to answer says what the target is; the others may share its sessions once they are there."""
-        reached = {tasks.create_task(_reach_with_codec(peer)): peer for peer in self.verifiers.peers}
-        done, _ = await asyncio.wait(reached, return_when=asyncio.FIRST_COMPLETED)
-        first = done.pop()
-        target, codec = first.result()
-        self._admit(reached[first])
-        for task, peer in reached.items():
-            if task is not first:
-                tasks.create_task(self._compare(task, peer, target))
-        return target, codec
 
     def _admit(self, peer: VerifierPeer) -> None:
         assert peer.info is not None
         self.verifiers.admit(peer)
         self._knowledge.verifiers[peer.address].costs.profile(peer.info.step_times, peer.info.row_multiple)
 
-    async def _compare(
-        self, reached: asyncio.Task[tuple[ModelInfo, Codec]], peer: VerifierPeer, target: ModelInfo
-    ) -> None:
-        await reached
-        if self.verifiers.fits(peer, target):
-            self._admit(peer)
+    async def _attend_verifier(self, peer: VerifierPeer) -> None:
+        """The first verifier to answer says what the target is; another one is used once it hosts that, be it only after it has
+        been started again."""
+        if not self._first.done():
+            known = await reach_with_codec(peer)
+            if not self._first.done():
+                self._first.set_result(known)
         else:
-            log.error("the verifier at %s hosts something else than %s and is not used", peer.address, target.name)
+            await reach(peer)
+        target, _ = await self._first
+        while differences := self.verifiers.differences(peer, target):
+            what = f"other {', '.join(differences)}"
+            log.error(
+                "the verifier at %s hosts something else than %s and is not used: %s", peer.address, target.name, what
+            )
+            await reach_again(peer)
+        self._admit(peer)
 
+    async def _attend_draft(self, peer: DraftPeer) -> None:
+        """Use a draft once it is there, and see what it hosts each time that it has been started again."""
+        target, pairs = await self._target
+        settings = self._settings
+        side = DraftSide(
+            peer,
+            target,
+            self._knowledge,
+            lease_seconds=settings.lease_seconds,
+            deadline_seconds=settings.draft_deadline_seconds,
+            sharpening=settings.draft_sharpening,
+        )
+        self.drafts.add(side)
+        info = await reach(peer)
+        while True:
+            side.pair = pairs.of(peer.address, info)
+            if not side.fits:
+                own, other = target.tokenizer_fingerprint, info.tokenizer_fingerprint
+                log.error(
+                    "the draft at %s, %s, has tokenizer %s, but the target %s has %s: it is not used",
+                    peer.address,
+                    info.name,
+                    other,
+                    target.name,
+                    own,
+                )
+            self._drafts_changed.set()
+            info = await reach_again(peer)
 
-async def _reach(peer: VerifierPeer | DraftPeer) -> ModelInfo:
-    while True:
+    async def _follow_names(self, tasks: asyncio.TaskGroup) -> None:
+        """Add what names have come to stand for, and leave what they do not stand for any more."""
+        looked = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if all(peer.reachable for peer in self.all) and time.monotonic() - looked < self._settings.resolve_seconds:
+                continue
+            looked = time.monotonic()
+            await self._look(tasks)
+            for address in self.drafts.take_left():
+                if self._target.done():
+                    self._target.result()[1].forget(address)
+                await self._give_up(self._draft_peers.pop(address))
+            for verifier in self.verifiers.take_left():
+                self._knowledge.verifiers.pop(verifier.address, None)
+                await self._give_up(verifier)
+
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        await self._verifier_names.look()
+        await self._draft_names.look()
+        verifiers = {peer.address: peer for peer in self.verifiers.peers}
+        for address in self._verifier_names.addresses:
+            if address not in verifiers:
+                work = self._knowledge.verifiers[address].costs.work
+                reaching = self._reaching.certified(self._verifier_names.host_of(address))
+                verifier = VerifierPeer(address, self._settings.verifier_deadline_seconds, work, reaching)
+                self.verifiers.add(verifier)
+                self._attending[verifier] = tasks.create_task(self._attend_verifier(verifier))
+        for address in self._draft_names.addresses:
+            if address not in self._draft_peers:
+                reaching = self._reaching.certified(self._draft_names.host_of(address))
+                draft = self._draft_peers[address] = DraftPeer(address, reaching)
+                self._attending[draft] = tasks.create_task(self._attend_draft(draft))
+        for verifier in verifiers.values():
+            self._see_whether_named(verifier, self._verifier_names, self.verifiers)
+        for draft in self._draft_peers.values():
+            self._see_whether_named(draft, self._draft_names, self.drafts)
+
+    def _see_whether_named(self, peer: VerifierPeer | DraftPeer, names: Names, among: Verifiers | Drafts) -> None:
+        address = peer.address
+        if address in names.addresses:
+            self._missed[address] = 0
+            among.keep(address)
+            return
+        self._missed[address] += 1
+        if self._missed[address] >= (_MISSES if peer.reachable else 1):
+            among.retire(address)
+
+    async def _give_up(self, peer: VerifierPeer | DraftPeer) -> None:
+        log.info("the %s service at %s is nobody's any more", peer.role, peer.address)
+        del self._missed[peer.address]
+        self._attending.pop(peer).cancel()
+        await peer.close()
+
+    async def _wait_for_a_draft(self) -> None:
+        """Until one fits, or all are known, but not for long."""
         try:
-            return await peer.wait_until_serving()
-        except SlipstreamError as error:
-            log.warning("the %s service at %s: %s", peer.role, peer.address, error)
-            await asyncio.sleep(_RETRY_SECONDS)
-
-
-async def _reach_with_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
-    while True:
-        info = await _reach(peer)
-        try:
-            return info, Codec.from_files(await peer.fetch_tokenizer())
-        except SlipstreamError as error:  # it went away again between two of our questions
-            log.warning("the verifier service at %s: %s", peer.address, error)
-            await asyncio.sleep(_RETRY_SECONDS)
+            async with asyncio.timeout(_DRAFT_GRACE_SECONDS):
+                while not any(side.fits for side in self.drafts.sides) and any(
+                    peer.info is None for peer in self._draft_peers.values()
+                ):
+                    self._drafts_changed.clear()
+                    await self._drafts_changed.wait()
+        except TimeoutError:
+            log.warning("no draft service yet: decoding plainly until one comes")

@@ -34,8 +34,8 @@ class LearntFile:
         self.path = directory / f"{hashlib.sha256(json.dumps([weights, machine]).encode()).hexdigest()[:16]}.json"
         self._failed = False
 
-    def load(self, knowledge: PairKnowledge) -> bool:
-        """Begin with what the file says, if there is one that can be read."""
+    def load(self, knowledge: PairKnowledge, *, of_the_target: bool = True) -> bool:
+        """Begin with what the file says, if there is one that can be read: also of the target, or of the draft alone."""
         try:
             text = self.path.read_text() if self.path.stat().st_size <= _MOST_BYTES else ""
         except (OSError, UnicodeDecodeError):
@@ -48,7 +48,10 @@ class LearntFile:
         except (ValueError, RecursionError) as error:
             log.warning("what was learnt before is not used: %s: %s", self.path, error)
             return False
-        knowledge.take(kept["knowledge"])
+        if of_the_target:
+            knowledge.take(kept["knowledge"])
+        else:
+            knowledge.take_of_the_draft(kept["knowledge"])
         log.info("going on with what was learnt before: %s", self.path)
         return True
 

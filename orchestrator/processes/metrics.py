@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
-from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
-from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.processes.connecting import Peers
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.statistics import per_position
@@ -17,14 +16,11 @@ from slipstream.telemetry.metrics import Reading, reading
 from slipstream.version import VERSION
 
 
-def metrics_address(address: str, number: int) -> str:
-    """Where the process of this number serves its metrics, the first one at ``address``; empty: nowhere."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + number}" if port.isdecimal() else address
-
-
-def readings(sessions: Sessions, peers: Peers, watching: Watching) -> Iterator[Reading]:
+def readings(
+    sessions: Sessions, peers: Peers, watching: Watching, loop: asyncio.AbstractEventLoop
+) -> Iterator[Reading]:
     """From any thread: nothing is computed for them before they are asked for."""
+    yield reading(instruments.ASYNCIO_TASKS, len(asyncio.all_tasks(loop)))
     totals = watching.totals
     yield from _speculation(totals)
     yield from _times(totals)
@@ -55,6 +51,7 @@ def _speculation(totals: Totals) -> Iterator[Reading]:
 
 
 def _times(totals: Totals) -> Iterator[Reading]:
+    yield reading(instruments.PLACE_WAIT, totals.place_wait)
     yield reading(instruments.TIME_TO_FIRST_TOKEN, totals.first_token)
     yield reading(instruments.INTER_TOKEN_LATENCY, totals.token)
     yield reading(instruments.E2E_LATENCY, totals.turn)
@@ -85,23 +82,28 @@ def _turns(totals: Totals) -> Iterator[Reading]:
 def _sessions(sessions: Sessions) -> Iterator[Reading]:
     load = sessions.load
     yield reading(instruments.REQUESTS_RUNNING, load.running_count)
-    yield reading(instruments.REQUESTS_WAITING, load.waiting_count)
+    yield reading(instruments.REQUESTS_WAITING, load.waiting_count + load.queued_count)
+    yield reading(instruments.TURN_PLACES, load.place_count)
     yield reading(instruments.SESSIONS, load.session_count)
     yield reading(instruments.SESSIONS_NOT_DRAFTING, load.not_drafting_count)
 
 
 def _peers(peers: Peers) -> Iterator[Reading]:
-    known: list[VerifierPeer | DraftPeer] = [*peers.verifiers.peers]
-    if peers.draft is not None:
-        known.append(peers.draft)
+    known, sides = peers.all, peers.drafts.sides
     yield reading(instruments.PEER_REACHABLE, {(peer.role, peer.address): float(peer.reachable) for peer in known})
     yield reading(instruments.RECONNECTS, {(peer.role, peer.address): peer.reconnect_count for peer in known})
+    counts = {("verifier", address): count for address, count in peers.verifiers.session_counts.items()}
+    yield reading(instruments.PEER_SESSIONS, counts | {("draft", side.address): side.session_count for side in sides})
     yield reading(instruments.VERIFIER_FAILOVERS, peers.verifiers.failover_count)
-    if peers.verifying is not None and peers.drafting is not None:
-        retries, fallbacks = dict(peers.verifying.retries), dict(peers.drafting.fallbacks)
+    if peers.verifying is not None:
+        retries = dict(peers.verifying.retries)
         yield reading(instruments.VERIFY_RETRIES, {(reason,): count for reason, count in retries.items()})
-        yield reading(instruments.DRAFT_FALLBACKS, {(reason,): count for reason, count in fallbacks.items()})
-        yield reading(instruments.DRAFT_RECOVERIES, peers.drafting.recoveries)
+    fallbacks = {(side.address, reason): count for side in sides for reason, count in dict(side.fallbacks).items()}
+    yield reading(instruments.DRAFT_FALLBACKS, fallbacks)
+    yield reading(instruments.DRAFT_RECOVERIES, {(side.address,): side.recoveries for side in sides})
+    yield reading(instruments.DRAFT_FAILOVERS, peers.drafts.move_count)
+    yield reading(instruments.DRAFT_VERIFIED_TOKENS, {(side.address,): side.verified_count for side in sides})
+    yield reading(instruments.DRAFT_ACCEPTED_TOKENS, {(side.address,): side.accepted_count for side in sides})
 
 
 def _info(target: ModelInfo) -> tuple[str, ...]:

@@ -1,10 +1,17 @@
-"""Which of several orchestrator processes keeps which session: its id says so. Pure."""
+"""Which orchestrator process this is, to itself and to the others."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+import socket
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from orchestrator.store.rows import OwnerRow
+
+_BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
+_EVERYWHERE = ("0.0.0.0", "[::]", "::", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +23,41 @@ class Place:
     count: int
     directory: Path
     """Where each process has its socket file, for calls that the others pass on."""
-
-    def new_session_id(self) -> str:
-        """16 hexadecimal digits whose value modulo the number of processes is this one's number."""
-        value = secrets.randbits(63)
-        return f"{value - value % self.count + self.number:016x}"
-
-    def owner(self, session_id: str) -> int:
-        """The number of the process that would keep such a session; this one's if nobody ever gave such an id."""
-        try:
-            return int(session_id, 16) % self.count
-        except ValueError:
-            return self.number
+    proof: str = field(default_factory=partial(secrets.token_hex, 16), repr=False)
+    """What only these processes know: who shows it is one of them."""
 
     def address(self, number: int) -> str:
         """Where a process listens for the others."""
         return f"unix:{self.directory / str(number)}"
+
+    def holds(self, file: str) -> bool:
+        """Whether a file ends with these processes."""
+        return Path(file).parent == self.directory
+
+
+def numbered(address: str, number: int) -> str:
+    """Where the process of this number has what the first one has at ``address``: at the next port; empty: nowhere."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + number}" if port.isdecimal() else address
+
+
+def owner_of(address: str) -> OwnerRow:
+    """This process, which listens at ``address``, as an owner of sessions.
+
+    No two living processes listen at one address of one network: who comes after another there is its successor.
+    """
+    return OwnerRow(secrets.token_hex(8), address, f"{_network()} {address}")
+
+
+def address_to_reach(address: str, port: int) -> str:
+    """Where others reach what listens at ``address``, whose port is known by now."""
+    host, _, _ = address.rpartition(":")
+    return f"{socket.gethostname() if host in _EVERYWHERE else host}:{port}"
+
+
+def _network() -> str:
+    """What tells this machine's addresses from those of others that look the same; loopback addresses all do."""
+    try:
+        return f"{_BOOT.read_text().strip()} {_NETWORK.readlink()}"
+    except OSError:  # not Linux
+        return socket.gethostname()

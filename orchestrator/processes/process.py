@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import logging
 import sys
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
-from orchestrator.contract.service import OrchestratorService
+from orchestrator.access.access import Access, Everybody
 from orchestrator.processes.connecting import Peers
-from orchestrator.processes.metrics import metrics_address, readings
-from orchestrator.processes.place import Place
+from orchestrator.processes.metrics import readings
+from orchestrator.processes.passing_on import Others, PassingService
+from orchestrator.processes.place import Place, address_to_reach, numbered, owner_of
 from orchestrator.processes.settings import OrchestratorSettings
-from orchestrator.processes.siblings import Siblings, SiblingService
+from orchestrator.sessions.loaded import LoadedSessions
 from orchestrator.sessions.sessions import Sessions
-from orchestrator.sessions.store import SessionStore, random_id
+from orchestrator.store.opening import MEMORY, open_store
+from orchestrator.store.ownership import Ownership
 from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.server import AddressInUseError, Server
@@ -49,31 +53,46 @@ def run_process(settings: OrchestratorSettings, place: Place | None = None) -> N
 
 
 async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
+    number = 0 if place is None else place.number
+    listening, reaching = settings.listening(), settings.reaching()
     server = Server(
         settings.address,
         ("slipstream.v1.OrchestratorService",),
         drain_seconds=_LAST_WORDS_SECONDS,
         private=None if place is None else place.address(place.number),
         max_request_bytes=_MAX_REQUEST_BYTES,
+        listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
     )
-    peers = Peers(settings)
-    store = SessionStore(
-        max_count=settings.max_session_count,
-        ttl_seconds=settings.session_ttl_seconds,
-        new_id=random_id if place is None else place.new_session_id,
-    )
+    access = Access(Path(settings.access), "" if place is None else place.proof) if settings.access else Everybody()
+    peers = Peers(settings, reaching)
     async with AsyncExitStack() as stack:
+        store = open_store(settings.store_place)
+        stack.callback(store.close)
         stack.push_async_callback(peers.close)
         watching = Watching(settings.trace_detail)
-        sessions = Sessions(store, lambda: f"still waiting for the verifier service at {peers}", watching)
-        address = metrics_address(settings.metrics_address, 0 if place is None else place.number)
-        stack.enter_context(Exposition("orchestrator", address, partial(readings, sessions, peers, watching)))
+        loaded = LoadedSessions(max_count=settings.max_session_count, ttl_seconds=settings.session_ttl_seconds)
+        if place is None:
+            own_address = settings.advertise or address_to_reach(settings.address, server.bind())
+        else:
+            own_address = place.address(place.number)
+        ownership = Ownership(store, owner_of(own_address), settings.session_lease_seconds)
+        sessions = Sessions(
+            loaded,
+            store,
+            ownership,
+            lambda: f"still waiting for the verifier service at {peers}",
+            watching,
+            max_count=settings.max_session_count,
+            admission=settings.admission,
+            is_durable=settings.store_place != MEMORY and (place is None or not place.holds(settings.store_place)),
+        )
+        address = numbered(settings.metrics_address, number)
+        source = partial(readings, sessions, peers, watching, asyncio.get_running_loop())
+        stack.enter_context(Exposition("orchestrator", address, source))
         await stack.enter_async_context(sessions)
-        service = OrchestratorService(sessions, watching, peers)
-        if place is not None:
-            siblings = Siblings(place)
-            stack.push_async_callback(siblings.close)
-            service = SiblingService(sessions, watching, peers, siblings)
+        others = Others(ownership, place, reaching)
+        stack.push_async_callback(others.close)
+        service = PassingService(sessions, watching, peers, access, others, number)
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
         if place is None:
             await _listen(server)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from platformdirs import user_cache_path
+from platformdirs import user_cache_path, user_state_path
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
+from orchestrator.sessions.admission import AdmissionSettings
 from orchestrator.watching.turn_trace import Detail
+from slipstream.rpc.reaching import Reaching, refuse_plaintext_token
 from slipstream.telemetry.logs import LogFormat
+from slipstream.transport.certificates import TlsFiles, watched_channel_credentials
+from slipstream.transport.settings import ListenSettings
+from slipstream.transport.tokens import watched_bearer
+from slipstream.transport.watched import FileError
 
 
-class OrchestratorSettings(BaseSettings):
+class OrchestratorSettings(ListenSettings):
     """Keeps the sessions and runs the rounds. Each flag is also a SLIPSTREAM_ORCHESTRATOR_* variable."""
 
     model_config = SettingsConfigDict(
@@ -30,10 +36,30 @@ class OrchestratorSettings(BaseSettings):
     address: str = Field("127.0.0.1:50051", description="host:port to listen on; port 0 takes a free one")
     verifier: str = Field(
         "127.0.0.1:50052",
-        description="host:port of the verifier service; several, separated by commas, share the sessions",
+        description="host:port of the verifier service; several, separated by commas, share the sessions, and so do all "
+        "addresses of a host name",
     )
     draft: str = Field(
-        "127.0.0.1:50053", description="host:port of the draft service; empty: none, plain decoding only"
+        "127.0.0.1:50053",
+        description="host:port of the draft service; several, separated by commas or addresses of a host name, share the "
+        "sessions; empty: none, plain decoding only",
+    )
+    resolve_seconds: float = Field(
+        10, gt=0, description="how often host names are looked up; at once each second while a service is away"
+    )
+    peer_tls_ca: str = Field(
+        "",
+        description="PEM file with certificate authorities: verifiers, draft and other orchestrator processes of the same "
+        "store are reached by TLS and have to show a certificate of one of them; empty: plaintext. As the next two read again "
+        "where a connection is made after it has changed",
+    )
+    peer_tls_certificate: str = Field("", description="PEM file with the certificate chain that is shown to them")
+    peer_tls_key: str = Field("", description="PEM file with that certificate's key")
+    peer_tls_name: str = Field(
+        "", description="name that their certificates are for, where that is not the address they are reached at"
+    )
+    peer_token_file: str = Field(
+        "", description="file with the token to show to verifiers and draft. Read again when it changes"
     )
     draft_length: int | None = Field(
         None,
@@ -59,13 +85,43 @@ class OrchestratorSettings(BaseSettings):
         "nowhere; left out: the user's cache",
     )
     default_max_token_count: int = Field(512, ge=1, description="tokens a turn may generate unless a request says so")
-    max_session_count: int = Field(
-        4096, ge=1, description="sessions kept; one more is refused; several processes keep a share each"
+    store: str = Field(
+        "",
+        description="where sessions are kept: a file's path (SQLite), postgresql://USER@HOST/NAME, or memory; left out: a file "
+        "in the user's state folder",
+    )
+    session_lease_seconds: float = Field(
+        5, gt=0, description="how long a process that keeps sessions may say nothing before others go on with its turns"
+    )
+    advertise: str = Field(
+        "", description="host:port at which other processes of the same store reach this one; left out: --address"
+    )
+    access: str = Field(
+        "",
+        description="file (TOML) that says who may ask, by which tokens, and how much each may have; empty: anybody may, "
+        "and all sessions are everybody's",
+    )
+    max_session_count: int = Field(4096, ge=1, description="sessions kept in the store; one more is refused")
+    max_running_turns: int | None = Field(
+        None,
+        ge=1,
+        description="turns that each process runs at once, whatever memory for KV they take; left out: as many as steps and "
+        "memory are measured to bear",
+    )
+    queue_seconds: float = Field(
+        10,
+        ge=0,
+        description="how long a turn waits for a place in a burst; one that would wait longer is told when to come back",
     )
     session_ttl_seconds: float = Field(3600, gt=0, description="idle time after which a session expires")
     lease_seconds: float = Field(600, gt=0, description="lease to ask for on the services' KV caches")
     draft_deadline_seconds: float = Field(
         2, gt=0, description="longest wait for a proposal before a round goes without"
+    )
+    verifier_deadline_seconds: float = Field(
+        10,
+        gt=0,
+        description="least time that a verification gets before its verifier, silent, counts as away; long prompts get more",
     )
     verifier_patience_seconds: float = Field(30, gt=0, description="how long a turn waits for a lost verifier")
     drain_seconds: float = Field(30, ge=0, description="time that running turns get to end after SIGTERM")
@@ -81,6 +137,28 @@ class OrchestratorSettings(BaseSettings):
         "round asked of the peers",
     )
 
+    def reaching(self) -> Reaching:
+        """How peers and other orchestrators are reached. FileError, PlaintextError."""
+        files = TlsFiles(
+            self.peer_tls_certificate,
+            self.peer_tls_key,
+            self.peer_tls_ca,
+            flag="--peer-tls",
+            authority_flag="--peer-tls-ca",
+        )
+        files.check()
+        for name in ("certificate", "name"):
+            if getattr(self, f"peer_tls_{name}") and not self.peer_tls_ca:
+                raise FileError(f"--peer-tls-ca is needed beside --peer-tls-{name}: it makes peers be reached by TLS")
+        if self.peer_token_file and not self.peer_tls_ca and not self.insecure:
+            refuse_plaintext_token([*self.verifier_addresses, *self.draft_addresses])
+        return Reaching(
+            watched_channel_credentials(files) if self.peer_tls_ca else None,
+            watched_bearer("--peer-token-file", self.peer_token_file) if self.peer_token_file else None,
+            self.peer_tls_name,
+            self.insecure,
+        )
+
     @property
     def learnt_path(self) -> Path | None:
         """Where to keep what is learnt."""
@@ -89,9 +167,24 @@ class OrchestratorSettings(BaseSettings):
         return Path(self.learnt_directory) if self.learnt_directory else None
 
     @property
+    def store_place(self) -> str:
+        """Where sessions are kept."""
+        return self.store or str(user_state_path("slipstream", appauthor=False) / "sessions.db")
+
+    @property
+    def admission(self) -> AdmissionSettings:
+        """How many turns run, and how long others wait."""
+        return AdmissionSettings(self.max_running_turns, self.queue_seconds, self.process_count)
+
+    @property
     def verifier_addresses(self) -> list[str]:
         """The verifiers' addresses, each once."""
-        return list(dict.fromkeys(address.strip() for address in self.verifier.split(",") if address.strip()))
+        return _listed(self.verifier)
+
+    @property
+    def draft_addresses(self) -> list[str]:
+        """The drafts', likewise."""
+        return _listed(self.draft)
 
     @field_validator("verifier")
     @classmethod
@@ -99,3 +192,7 @@ class OrchestratorSettings(BaseSettings):
         if not value.replace(",", "").strip():
             raise ValueError("must name at least one verifier as host:port")
         return value
+
+
+def _listed(addresses: str) -> list[str]:
+    return list(dict.fromkeys(address.strip() for address in addresses.split(",") if address.strip()))

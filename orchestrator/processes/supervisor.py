@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import multiprocessing
 import os
 import signal
@@ -21,6 +20,8 @@ from typing import Any
 from orchestrator.processes.place import Place
 from orchestrator.processes.process import run_process
 from orchestrator.processes.settings import OrchestratorSettings
+from orchestrator.store.opening import MEMORY
+from slipstream.errors import SlipstreamError
 from slipstream.parent import end_with
 from slipstream.rpc.server import AddressInUseError
 from slipstream.telemetry.logs import configure_logging
@@ -35,15 +36,18 @@ _EARLY_SECONDS, _MOST_EARLY_DEATHS = 30.0, 5
 def supervise(settings: OrchestratorSettings) -> int | str:
     """Serve in several processes until signalled; returns what to exit with.
 
-    A process that is killed is started again, without its sessions. One that ends by itself has said why, and ends them all.
+    A process that is killed is started again; its turns go on in whichever is first. One that ends by itself has said why, and
+    ends them all.
     """
     configure_logging("orchestrator", settings.log_level, settings.log_format)
     try:
+        settings.listening(), settings.reaching()  # what is wrong with them is said once, not by each process
         with _reserved(settings.address) as address, tempfile.TemporaryDirectory(prefix="slipstream-") as directory:
-            share = math.ceil(settings.max_session_count / settings.process_count)
-            own = settings.model_copy(update={"address": address, "max_session_count": share})
+            # What is in memory has to be in one that they share.
+            store = f"{directory}/sessions.db" if settings.store == MEMORY else settings.store
+            own = settings.model_copy(update={"address": address, "store": store})
             return _Processes(own, Path(directory)).run()
-    except AddressInUseError as error:
+    except SlipstreamError as error:
         return f"orchestrator: {error}"
 
 
@@ -93,7 +97,7 @@ class _Processes:
             self._exit_code = max(1, code)
             self._stop()
         else:
-            log.error("process %d ended (exit code %d) and is started again; its sessions are gone", number, code)
+            log.error("process %d ended (exit code %d) and is started again", number, code)
             self._start(number)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:

@@ -91,6 +91,13 @@ class SessionDrafting:
         if self.request is not None:
             self.request.leave()
 
+    def move(self) -> None:
+        """Another draft will be asked from here on, which knows nothing yet."""
+        self.leave_request()
+        self.request = None
+        self.sequence = PeerSequence()
+        self.breaker = Breaker()
+
     def take_finished(self) -> list[PeerTiming]:
         """Timings of the requests answered since the last call."""
         finished, self.finished = self.finished, []
@@ -126,6 +133,7 @@ class DraftRequest:
         self.timing: PeerTiming | None = None
         self._side = side
         self.drafting = drafting
+        self._sequence = drafting.sequence  # this draft's, though the session may have moved when the answer comes
         self._tokens = tokens
         self._continuations = drafting.speculation.continuations  # this turn's, which a late answer must not leave
         self._exchange = exchange
@@ -137,12 +145,11 @@ class DraftRequest:
 
     def start(self) -> None:
         """Send the item."""
-        sequence = self.drafting.sequence
         if self.drafting.released:
             self.leave()
             return
-        position = sequence.position(self._tokens, self.length)
-        self.withdraw = self._side.send(self, sequence, position, self._exchange.traceparent)
+        position = self._sequence.position(self._tokens, self.length)
+        self.withdraw = self._side.send(self, self._sequence, position, self._exchange.traceparent)
 
     def take(self, branches: list[Branch]) -> None:
         """Branches for the session's continuations."""
@@ -156,7 +163,7 @@ class DraftRequest:
         self.timing = timing
         self._exchange.finish(timing)
         if self._continuations is self.drafting.speculation.continuations:  # another turn's tokens may be others
-            self.drafting.sequence.learn(self.length)
+            self._sequence.learn(self.length)
         self.drafting.finished.append(timing)
         self._side.answered(self, timing)
         self._end()
@@ -164,10 +171,13 @@ class DraftRequest:
     def fail(self, error: PeerError) -> None:
         """Mend what stating the position again mends; else the draft has failed this request."""
         waited_for = not self.done.is_set()
-        if waited_for and error.reason in REASONS_TO_RESTATE and self._restatements < _MAX_RESTATEMENTS:
+        # Of a session that has moved nobody would close what was opened anew.
+        is_ours = self._sequence is self.drafting.sequence
+        is_mended = error.reason in REASONS_TO_RESTATE and self._restatements < _MAX_RESTATEMENTS
+        if waited_for and is_ours and is_mended:
             self._restatements += 1
             self._exchange.set_back(error.reason)
-            self.drafting.sequence.correct(error.reason, error.metadata)
+            self._sequence.correct(error.reason, error.metadata)
             self.start()
             return
         if error.reason == _STALE:  # a newer request of our own took its place
@@ -214,6 +224,6 @@ def _nothing_to_withdraw() -> None:
 
 def _is_the_drafts_fault(error: PeerError) -> bool:
     """Whether other sessions should leave the draft alone too, or this is one session's trouble."""
-    if error.reason == "QUEUE_FULL":
+    if error.reason in ("QUEUE_FULL", "TOKENIZER_MISMATCH"):  # the latter came back as a stranger
         return True
     return error.code in (Code.UNAVAILABLE, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.DEADLINE_EXCEEDED)

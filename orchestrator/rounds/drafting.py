@@ -1,4 +1,4 @@
-"""Asking the draft service, for all sessions: whether it may be asked, what for, and what it takes."""
+"""Asking one draft service, for all sessions that live on it: whether it may be asked, what for, and what it takes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting
-from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.rounds.prompt_time import without_prompts
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Regime, RoundPlan
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
+from orchestrator.speculation.session import SessionSpeculation
 from slipstream.sampling.rule import MIN_TEMPERATURE, SamplingRule
 from slipstream.telemetry import names
 
@@ -31,11 +32,11 @@ _MOST_PROBES = 16
 
 
 class DraftSide:
-    """The draft service for all sessions, if there is one."""
+    """One draft service, for all sessions that live on it."""
 
     def __init__(
         self,
-        draft: DraftPeer | None,
+        draft: DraftPeer,
         target: ModelInfo,
         pair: PairKnowledge,
         *,
@@ -45,8 +46,10 @@ class DraftSide:
     ) -> None:
         """``sharpening`` is a fixed factor; None learns it."""
         self._draft = draft
+        self._target = target
         self._terms = Terms(target.tokenizer_fingerprint, "", lease_seconds)  # its weights may be any
-        self._pair = pair
+        self.pair = pair
+        """What is known of it, and of its sessions' rounds."""
         self._deadline = deadline_seconds
         self._sharpening = sharpening
         self._breaker = Breaker()
@@ -55,24 +58,46 @@ class DraftSide:
         self._waited_for: set[DraftRequest] = set()
         self._probes: deque[DraftRequest] = deque()
         """Those that are not answered: a draft that is wedged answers none."""
+        self._visitors: set[SessionDrafting] = set()
+        """Of probes that are no session's."""
         self.fallbacks: Counter[str] = Counter()
         """Requests that the draft failed, by the reason."""
         self.recoveries = 0
         """Times that it answered again after that."""
-
-    def is_available(self, drafting: SessionDrafting) -> bool:
-        """Whether there is a draft that a session may ask now."""
-        return self._has_been_reached and self._breaker.is_closed and drafting.breaker.is_closed
+        self.session_count = 0
+        """Sessions that live on it, whether or not their turns run."""
+        self.verified_count = self.accepted_count = 0
+        """Of its tokens."""
 
     @property
-    def _has_been_reached(self) -> bool:
-        return self._draft is not None and self._draft.info is not None
+    def address(self) -> str:
+        """Where it is."""
+        return self._draft.address
+
+    @property
+    def info(self) -> ModelInfo | None:
+        """What it hosts, once it has been reached."""
+        return self._draft.info
+
+    @property
+    def fits(self) -> bool:
+        """Whether it has been reached, and its tokens are the target's."""
+        return self.info is not None and self.info.tokenizer_fingerprint == self._target.tokenizer_fingerprint
+
+    @property
+    def is_well(self) -> bool:
+        """Whether sessions may live on it."""
+        return self.fits and self._breaker.is_closed
+
+    def is_available(self, drafting: SessionDrafting) -> bool:
+        """Whether a session that lives on it may ask it now."""
+        return self.is_well and drafting.breaker.is_closed
 
     @property
     def max_draft_length(self) -> int:
         """Most tokens that a request may ask for, and have in flight."""
-        assert self._draft is not None and self._draft.info is not None
-        return self._draft.info.max_draft_length
+        assert self.info is not None
+        return self.info.max_draft_length
 
     def ask(
         self,
@@ -101,12 +126,34 @@ class DraftSide:
     ) -> None:
         """If the draft is left alone and it is time to see whether it is back: one session asks, and waits for nothing."""
         breaker = drafting.breaker if self._breaker.is_closed else self._breaker
-        if self._has_been_reached and breaker.is_half_open:
+        if self.fits and breaker.is_half_open:
             breaker.probed()
-            request = self._request(drafting, tokens, rule, RoundPlan(1), NOTHING_PROPOSED, regime, note, is_probe=True)
-            self._probes.append(request)
-            if len(self._probes) > _MOST_PROBES:
-                self._probes.popleft().withdraw()
+            self._keep_probe(
+                self._request(drafting, tokens, rule, RoundPlan(1), NOTHING_PROPOSED, regime, note, is_probe=True)
+            )
+
+    def visit(self) -> None:
+        """The same where all sessions have moved away: one token is asked for that is nobody's."""
+        if self.fits and self._breaker.is_half_open:
+            self._breaker.probed()
+            nobody = SessionDrafting(SessionSpeculation(self.pair))
+            ask = Ask(SamplingRule(), (), 1, 0, 1.0, self.pair.regime(None))
+            exchange = ExchangeNote(names.PROPOSE, self.address, time.monotonic())
+            self._visitors.add(nobody)
+            self._keep_probe(DraftRequest(self, nobody, (0,), ask, exchange, is_probe=True))
+
+    def _keep_probe(self, probe: DraftRequest) -> None:
+        self._probes.append(probe)
+        if len(self._probes) > _MOST_PROBES:
+            oldest = self._probes.popleft()
+            oldest.withdraw()
+            self._see_off(oldest)
+
+    def _see_off(self, request: DraftRequest) -> None:
+        """If it was a visitor's, its handle is nobody's any more."""
+        if request.drafting in self._visitors:
+            self._visitors.discard(request.drafting)
+            self.release(request.drafting)
 
     def _request(
         self,
@@ -120,8 +167,7 @@ class DraftSide:
         *,
         is_probe: bool = False,
     ) -> DraftRequest:
-        assert self._draft is not None
-        exchange = note.begin_propose(names.PROPOSE, self._draft.address)
+        exchange = note.begin_propose(names.PROPOSE, self.address)
         exchange.draft_length, exchange.in_flight_length = plan.draft_length, len(in_flight)
         sharpening = self._factor(rule)
         sharp = rule
@@ -148,15 +194,18 @@ class DraftSide:
         """Give a session's pages back."""
         drafting.released = True
         drafting.leave_request()
-        if self._draft is not None:
-            self._draft.close_sequence(drafting.sequence)
-            drafting.sequence.forget()
+        self._draft.close_sequence(drafting.sequence)
+        drafting.sequence.forget()
+
+    def leave(self, drafting: SessionDrafting) -> None:
+        """Give a session's pages back: another draft will be asked. This one may be well, and only its stream was lost."""
+        self._draft.close_sequence(drafting.sequence)
+        drafting.move()
 
     def send(
         self, request: DraftRequest, sequence: PeerSequence, position: Position, traceparent: str
     ) -> Callable[[], None]:
         """Put a request's item on the stream; returns what withdraws the request from it."""
-        assert self._draft is not None
         ask = request.ask
         return self._draft.propose(
             sequence,
@@ -183,7 +232,8 @@ class DraftSide:
         if not self._well:
             self._well = True
             self.recoveries += 1
-            log.info("the draft service answers again")
+            log.info("the draft service at %s answers again", self.address)
+        self._see_off(request)
         if timing is None or not in_time:
             return  # what it took was its absence
         ask = request.ask
@@ -191,25 +241,26 @@ class DraftSide:
         steps, whole = min(timing.forward_count, ask.step_count), forward + around
         if not timing.prefill:  # steps for what was committed since are there for every length alike
             forward *= steps / max(1, timing.forward_count)
-        self._pair.drafting.observe(
+        self.pair.drafting.observe(
             timing.step_token_count,
             steps,
             forward,
             whole,
             ask.regime,
             beside=ask.branch_count > 0,
-            share=1 / self._pair.session_count,
+            share=1 / self.pair.session_count,
         )
 
     def failed(self, request: DraftRequest, reason: str) -> None:
         """The draft is not: all leave it alone, and nobody waits for it any longer. Where it is late and has answered others
         meanwhile it is late for one session, which leaves it alone by itself."""
+        self._see_off(request)
         if reason == DraftLateError.reason and self._answered_at > request.sent:
             request.drafting.breaker.failed()
             return
         if not self._breaker.is_closed:
             return
-        log.warning("the draft service failed a round (%s): going on without it", reason)
+        log.warning("the draft service at %s failed a round (%s): going on without it", self.address, reason)
         self._breaker.failed()
         self._well = False
         if reason == DraftLateError.reason:  # of all else whoever waits hears by itself
@@ -220,7 +271,12 @@ class DraftSide:
         """A request that somebody waited for has failed: its turn goes on without."""
         self.fallbacks[reason] += 1
 
+    def verified(self, count: int, accepted_count: int) -> None:
+        """So many tokens of its proposals have been verified in a round, and the first of them accepted."""
+        self.verified_count += count
+        self.accepted_count += accepted_count
+
     def _factor(self, rule: SamplingRule) -> float:
         if rule.temperature == 0 or rule.draws_ratios:
             return 1.0
-        return self._pair.sharpening.factor(rule.temperature) if self._sharpening is None else self._sharpening
+        return self.pair.sharpening.factor(rule.temperature) if self._sharpening is None else self._sharpening

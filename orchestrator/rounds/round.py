@@ -61,7 +61,6 @@ class Round:
     ) -> None:
         """After the committed ``tokens``, of which there may be ``room`` more."""
         self._parties = parties
-        self._pair = parties.pair
         self._session = session
         self._drafting = session.drafting
         self._speculation = session.drafting.speculation
@@ -69,8 +68,9 @@ class Round:
         self._terms = terms
         self._room = room
         self._note = note
-        self._start = start_round(parties, session, terms, room)
+        self._start = start_round(parties, session, tokens, terms, room)
         self._plan = note.plan = self._start.plan
+        self._pair, self._draft = self._start.pair, self._start.draft
         note.session_count = self._pair.session_count
         self._choice = _Choice()
 
@@ -99,8 +99,8 @@ class Round:
             self._speculation.continuations = Continuations()
         if plan.draft_length:
             choice.candidate = self._speculation.from_draft(self._tokens)
-        elif plan.why is Why.NO_DRAFT:
-            self._parties.drafting.probe(self._drafting, self._tokens, self._terms.rule, self._start.regime, self._note)
+        elif plan.why is Why.NO_DRAFT and self._draft is not None:
+            self._draft.probe(self._drafting, self._tokens, self._terms.rule, self._start.regime, self._note)
         previous = self._drafting.request
         if plan.overlap is not Overlap.NONE and previous is not None and previous.ask.branch_count:
             choice.prepared = previous
@@ -157,13 +157,15 @@ class Round:
                 await self._wait_for(request)
 
     async def _wait_for(self, request: DraftRequest) -> None:
-        self._choice.waited += await self._parties.drafting.wait(request)
+        assert self._draft is not None, "it has been asked"
+        self._choice.waited += await self._draft.wait(request)
         self._choice.awaited = request.timing
         self._choice.candidate = self._speculation.from_draft(self._tokens)
 
     def _ask_ahead(self, proposal: Proposal) -> None:
         """Have the draft prepare for what verification will answer."""
-        plan, most = self._plan, self._parties.drafting.max_draft_length
+        assert self._draft is not None, "a plan that overlaps has one"
+        plan, most = self._plan, self._draft.max_draft_length
         # With nothing in flight the draft's first token stands for the target's.
         length = min(plan.draft_length + (not proposal.tokens), self._room - len(proposal), most)
         if length < 1 or len(proposal) > most:
@@ -177,7 +179,8 @@ class Round:
         self._ask(RoundPlan(length, plan.overlap, plan.branch_count), proposal)
 
     def _ask(self, plan: RoundPlan, in_flight: Proposal) -> DraftRequest | None:
-        return self._parties.drafting.ask(
+        assert self._draft is not None, "a plan with draft tokens has one"
+        return self._draft.ask(
             self._drafting, self._tokens, self._terms.rule, plan, in_flight, self._start.regime, self._note
         )
 
@@ -204,8 +207,10 @@ class Round:
                 self._note.predicted = choice.candidate.expected_of(len(proposal))
                 brought += self._note.predicted
             self._speculation.observe(choice.candidate, len(proposal), answer.accepted_count)
-            if proposal.source is Source.DRAFT and not rule.draws_ratios:
-                pair.sharpening.observe(rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count)
+            if proposal.source is Source.DRAFT and self._draft is not None:
+                self._draft.verified(len(proposal), answer.accepted_count)
+                if not rule.draws_ratios:
+                    pair.sharpening.observe(rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count)
         if proposal.source is Source.DRAFT:  # the plan's, or nothing
             on_prompts = min(choice.waited, choice.awaited.prefill if choice.awaited else 0.0)
             seconds = time.monotonic() - self._start.time - answer.timing.prefill - on_prompts

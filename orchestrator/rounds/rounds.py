@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.rounds.capacity import Capacity
 from orchestrator.rounds.draft_request import SessionDrafting
-from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.round import Round
@@ -24,11 +25,13 @@ from orchestrator.speculation.session import SessionSpeculation
 
 
 class Rounds:
-    """Runs rounds for all sessions over the verifiers of one target and at most one draft."""
+    """Runs rounds for all sessions over the verifiers of one target and its drafts, if there are any."""
 
-    def __init__(self, verifying: VerifierSide, drafting: DraftSide, target: ModelInfo, pair: PairKnowledge) -> None:
+    def __init__(self, verifying: VerifierSide, drafts: Drafts, target: ModelInfo, pair: PairKnowledge) -> None:
+        """``pair`` is what is known of sessions that no draft proposes for; of others each draft has its own."""
         self.pair = pair
-        self._parties = Parties(verifying, drafting, target, pair)
+        self.capacity = Capacity(verifying.verifiers, pair)
+        self._parties = Parties(verifying, drafts, target, pair)
 
     def open(self, session_id: str) -> SessionRounds:
         """A new session's side. It takes up nothing on the peers before its first round."""
@@ -61,4 +64,4 @@ class Rounds:
         """Give a session's pages back on both peers."""
         session.leave_home()
         self._parties.verifying.release(session.verifier)
-        self._parties.drafting.release(session.drafting)
+        self._parties.drafts.release(session.drafting)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.rounds.draft_request import SessionDrafting
-from orchestrator.speculation.knowledge import VerifierKnowledge
+from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 
 
 @dataclass(eq=False, slots=True)
@@ -18,6 +18,8 @@ class SessionRounds:
     verifier: PeerSequence = field(default_factory=PeerSequence)
     home: VerifierKnowledge | None = None
     """What is known of the verifier that the running turn's rounds go to."""
+    pair: PairKnowledge | None = None
+    """What is known of it with the draft that proposes for them."""
     shared_length: int = 0
     """How many of the running turn's tokens were the session's before it: what is left of them if the turn is undone."""
 
@@ -27,19 +29,29 @@ class SessionRounds:
         self.verifier.limit(0 if recompute else shared_length)
         self.drafting.begin_turn(shared_length)
 
-    def live_on(self, home: VerifierKnowledge) -> None:
-        """The next round goes to this verifier, whose others count the session from here on."""
-        if home is not self.home:
+    @property
+    def is_running(self) -> bool:
+        """Whether a turn's first round has begun."""
+        return self.home is not None
+
+    def live_on(self, home: VerifierKnowledge, pair: PairKnowledge) -> None:
+        """The next round goes to this verifier and this pair's draft, whose others count the session from here on."""
+        if home is not self.home or pair is not self.pair:
             self.leave_home()
-            self.home = home
+            self.home, self.pair = home, pair
+            self.drafting.speculation.draft_with(pair)
             self.drafting.speculation.live_on(home)
         home.budget.join(self)
+        pair.join(self)
 
     def leave_home(self) -> None:
-        """The session has no claim on a verifier's time any more."""
+        """The session has no claim on a verifier's time any more, nor on a draft's."""
         if self.home is not None:
             self.home.budget.leave(self)
             self.home = None
+        if self.pair is not None:
+            self.pair.leave(self)
+            self.pair = None
 
     def undo_turn(self) -> None:
         """The turn's tokens are the session's no more, and so is what the peers learnt from them."""

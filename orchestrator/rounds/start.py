@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.rounds.verification import VerifierSide
@@ -26,9 +28,10 @@ class Parties:
     """Who takes part in all sessions' rounds, and what they know and share."""
 
     verifying: VerifierSide
-    drafting: DraftSide
+    drafts: Drafts
     target: ModelInfo
     pair: PairKnowledge
+    """Of sessions that no draft proposes for."""
 
 
 class RoundStart(NamedTuple):
@@ -40,6 +43,9 @@ class RoundStart(NamedTuple):
     longest: int
     """Tokens that a proposal may have."""
     home: VerifierKnowledge
+    draft: DraftSide | None
+    """That the session lives on."""
+    pair: PairKnowledge
     plan: RoundPlan
     regime: Regime
     """Of the pair's rounds."""
@@ -47,16 +53,20 @@ class RoundStart(NamedTuple):
     """Of the verifier's."""
 
 
-def start_round(parties: Parties, session: SessionRounds, terms: RoundTerms, room: int) -> RoundStart:
+def start_round(
+    parties: Parties, session: SessionRounds, tokens: Sequence[int], terms: RoundTerms, room: int
+) -> RoundStart:
     """Count a session where it lives, and plan its next round, in which at most ``room`` tokens are committed."""
-    now, pair = time.monotonic(), parties.pair
-    home = pair.verifiers[parties.verifying.home(session.verifier)]
-    session.live_on(home)
+    now = time.monotonic()
+    longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
+    draft = _draft(parties, session, terms, longest)
+    pair = parties.pair if draft is None else draft.pair
+    home = pair.verifiers[parties.verifying.home(session.verifier, tokens)]
+    session.live_on(home, pair)
     home.begin_round(home.budget.session_count)
     pair.begin_round(pair.running_count)
-    longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
     session.drafting.speculation.draw_at(terms.rule.temperature)
-    plan = _plan(parties, session, terms, longest)
+    plan = _plan(draft, session, terms, longest)
     session.drafting.speculation.planner.begin(plan)
     if plan.switches_off:
         told = {"session_id": session.id}
@@ -65,16 +75,23 @@ def start_round(parties: Parties, session: SessionRounds, terms: RoundTerms, roo
         )
     elif plan.switches_on:
         log.info("speculation pays again for session %s", session.id, extra={"session_id": session.id})
-    return RoundStart(now, longest, home, plan, pair.regime(plan.way), home.regime(plan.way))
+    return RoundStart(now, longest, home, draft, pair, plan, pair.regime(plan.way), home.regime(plan.way))
 
 
-def _plan(parties: Parties, session: SessionRounds, terms: RoundTerms, longest: int) -> RoundPlan:
+def _draft(parties: Parties, session: SessionRounds, terms: RoundTerms, longest: int) -> DraftSide | None:
+    drafting = session.drafting
+    if longest <= 0 or not terms.speculation.uses_draft:
+        return parties.drafts.of(drafting)
+    return parties.drafts.home(drafting, begins_turn=not session.is_running, stays=terms.rule.draws_ratios)
+
+
+def _plan(draft: DraftSide | None, session: SessionRounds, terms: RoundTerms, longest: int) -> RoundPlan:
     asked, planner = terms.speculation, session.drafting.speculation.planner
     if longest <= 0 or not asked.uses_draft:
         return PLAIN
-    if not parties.drafting.is_available(session.drafting):
+    if draft is None or not draft.is_available(session.drafting):
         return _NO_DRAFT
-    longest = min(longest, parties.drafting.max_draft_length)
+    longest = min(longest, draft.max_draft_length)
     if asked.draft_length is not None:
         return planner.fixed(min(asked.draft_length, longest), asked.overlap or Overlap.NONE)
     # Under the ratio test a proposal that comes or does not come by what it says would bias the text.

@@ -7,6 +7,7 @@ the same way: state the position again.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -57,7 +58,7 @@ class VerifierSide:
     ) -> Verification:
         """The answer of the session's verifier, or of another one. VerifierLostError, or a PeerError no retry mends."""
         started = time.monotonic()
-        give_up = started + self._patience
+        give_up = math.inf
         pause = _FIRST_PAUSE
         restatements = 0
         exchange = note.begin_verify(names.VERIFY)
@@ -78,6 +79,7 @@ class VerifierSide:
                     if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
                         raise
                     now = time.monotonic()
+                    give_up = min(give_up, now + self._patience)  # it may have worked for long before it went away
                     if absent and self.verifiers.is_starting:  # one that comes back is not away
                         give_up = min(now + self._patience, started + _LONGEST_LOADING)
                     if now >= give_up:
@@ -95,9 +97,9 @@ class VerifierSide:
             exchange.fail(error)
             raise
 
-    def home(self, sequence: PeerSequence) -> str:
-        """The address of the verifier that a session lives on; one that has none yet is given one."""
-        return self.verifiers.home(sequence).address
+    def home(self, sequence: PeerSequence, tokens: Sequence[int]) -> str:
+        """The address of the verifier that a session with these ``tokens`` lives on; one that has none yet is given one."""
+        return self.verifiers.home(sequence, tokens).address
 
     def release(self, sequence: PeerSequence) -> None:
         """Give a session's pages back."""
@@ -112,7 +114,7 @@ class VerifierSide:
         logprobs: LogprobRequest | None,
         exchange: ExchangeNote,
     ) -> Verification:
-        home = self.verifiers.home(sequence)
+        home = self.verifiers.home(sequence, tokens)
         exchange.address = home.address
         answer = await home.verify(
             sequence,

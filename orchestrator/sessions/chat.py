@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from opentelemetry.context import Context
@@ -19,11 +20,15 @@ from orchestrator.errors import (
     ChatQueueFullError,
     MessageCancelledError,
     SessionBusyError,
+    SessionMovedError,
+    SessionNotFoundError,
     ShuttingDownError,
 )
+from orchestrator.sessions.admission import Asking
+from orchestrator.sessions.loaded import SessionRecord
+from orchestrator.sessions.principal import ANYBODY, Principal
 from orchestrator.sessions.sessions import NewSession, Sessions, UserMessage
 from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.store import SessionRecord
 from orchestrator.sessions.turn_record import TurnEvent, TurnReader
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.telemetry.tracing import context_of
@@ -66,6 +71,7 @@ class CancelTurn:
 
     which: int | str
     request_id: str = ""
+    caller: Principal = ANYBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +126,15 @@ class ChatStream:
         self._waiting: deque[SendMessage] = deque()
         self._answers: asyncio.Queue[ChatEvent] = asyncio.Queue(MAX_WAITING)  # to commands; full, no more are read
         self._starting = asyncio.Lock()  # a message that is being started is no more, and not yet, to be cancelled
+        self._asking = Asking()  # for the place of the message that is being started
+        self._begins: asyncio.Task[CommandFailed | ChatClosing | None] | None = None
         self._reader: TurnReader | None = None
         self._wake = asyncio.Event()
 
     @property
     def waiting_count(self) -> int:
-        """Messages that wait for their turns."""
-        return len(self._waiting)
+        """Messages that wait for the turns before them."""
+        return len(self._waiting) - (bool(self._waiting) and self._starting.locked())
 
     async def run(self, commands: AsyncIterator[Command]) -> AsyncGenerator[ChatEvent]:
         """Events until the client has stopped sending and its last turn has ended, or the server shuts down."""
@@ -139,11 +147,20 @@ class ChatStream:
                     self._wake.clear()
                     while not self._answers.empty():
                         yield self._answers.get_nowait()
-                    if self._reader is None and self._waiting and (failed := await self._start_next()) is not None:
-                        yield failed
-                        continue
+                    if self._reader is None and self._waiting and self._begins is None:
+                        self._begins = asyncio.create_task(self._start_next())  # it may wait for long
+                        self._begins.add_done_callback(lambda _: self._wake.set())
+                    if self._begins is not None and self._begins.done():
+                        failed, self._begins = self._begins.result(), None
+                        if failed is not None:
+                            yield failed
+                            if isinstance(failed, ChatClosing):
+                                return
+                            continue
                     while (event := self._next()) is not None:
                         yield event
+                        if isinstance(event, ChatClosing):  # the turn goes on elsewhere
+                            return
                     if self._reader is None:
                         if self._sessions.tasks.draining and not self._waiting:
                             yield ChatClosing(ShuttingDownError("the server is shutting down"))
@@ -154,8 +171,10 @@ class ChatStream:
                     await self._sleep()
         finally:
             self._sessions.chats.discard(self)
-            reading.cancel()
-            await asyncio.wait([reading])
+            ending = [reading] if self._begins is None else [reading, self._begins]
+            for task in ending:
+                task.cancel()
+            await asyncio.wait(ending)
 
     async def _read(self, commands: AsyncIterator[Command]) -> None:
         async for command in commands:
@@ -175,10 +194,14 @@ class ChatStream:
         if self._record is None:
             raise ChatProtocolError("send start first")
         if isinstance(command, CancelTurn):
+            if command.caller.name != self._record.principal:  # as `Sessions.send` has it
+                name = self._record.session.id
+                raise SessionNotFoundError(f"there is no session {name!r}", session_id=name)
             return await self._cancel(self._record, command.which)
-        if len(self._waiting) >= MAX_WAITING:
+        if self.waiting_count >= MAX_WAITING:
             raise ChatQueueFullError(f"{MAX_WAITING} messages of this chat wait for their turns")
-        length = sum(len(waiting.message.content) for waiting in self._waiting)
+        behind = islice(self._waiting, self._starting.locked(), None)
+        length = sum(len(waiting.message.content) for waiting in behind)
         if length and length + len(command.message.content) > MAX_WAITING_LENGTH:
             raise ChatQueueFullError(f"messages of {length} characters of this chat wait for their turns")
         self._waiting.append(command)
@@ -195,7 +218,7 @@ class ChatStream:
             if value is not None:
                 what = "must not be set when a session is resumed: it has its own"
                 raise InvalidFieldsError([FieldViolation(f"start.{name}", what)])
-        self._record = await self._sessions.resume(command.session_id, asked.settings)
+        self._record = await self._sessions.resume(command.session_id, asked.settings, asked.caller)
         self._settings = asked.settings
         return SessionOpened(self._record)
 
@@ -203,6 +226,9 @@ class ChatStream:
         if isinstance(which, int):
             await self._sessions.cancel(record, which)
             return None
+        waits_for_place = self._starting.locked() and self._waiting and self._waiting[0].request_id == which
+        if waits_for_place:
+            self._asking.give_up()
         async with self._starting:
             for waiting in self._waiting:
                 if waiting.request_id == which:
@@ -210,21 +236,26 @@ class ChatStream:
                     return CommandFailed(
                         which, MessageCancelledError("the message was cancelled before its turn began")
                     )
+        if waits_for_place and record.requests.answer_to(which) is None:
+            return None  # the message itself is told
         await self._sessions.cancel(record, self._sessions.turn_of_request(record, which))
         return None
 
-    async def _start_next(self) -> CommandFailed | None:
+    async def _start_next(self) -> CommandFailed | ChatClosing | None:
         """Start the next message's turn, unless another stream's is running."""
         async with self._starting:
             if not self._waiting or self._record is None:
                 return None
             command = self._waiting[0]
             parent = context_of(command.traceparent) if command.traceparent else self._parent
+            asking = self._asking = Asking()
             try:
-                turn = await self._sessions.send(self._record, command.message, self._settings, parent)
+                turn = await self._sessions.send(self._record, command.message, self._settings, parent, asking)
                 self._reader = TurnReader(turn, command.after_token_count)
             except SessionBusyError:
                 return None
+            except SessionMovedError as error:  # sent again by its request_id, it is found wherever it lives
+                return ChatClosing(error)
             except Exception as error:
                 self._waiting.popleft()
                 self._sessions.note_refusal(error, parent, self._record.session.id)
@@ -232,10 +263,13 @@ class ChatStream:
             self._waiting.popleft()
             return None
 
-    def _next(self) -> TurnHappened | None:
+    def _next(self) -> TurnHappened | ChatClosing | None:
         """What the watched turn has to tell, if anything."""
         reader = self._reader
-        event = None if reader is None else reader.next()
+        try:
+            event = None if reader is None else reader.next()
+        except SlipstreamError as error:
+            return ChatClosing(error)
         if reader is None or event is None:
             return None
         if reader.done:
@@ -245,7 +279,7 @@ class ChatStream:
     async def _sleep(self) -> None:
         """Until something may have happened: nothing has since it was last looked for, for nothing was awaited."""
         watched = self._reader.record if self._reader is not None else None
-        if watched is None and self._waiting:
+        if watched is None and self._waiting and self._begins is None:
             if self._record is None or self._record.running is None:
                 return  # the next message's turn may start
             watched = self._record.running.record  # another stream's

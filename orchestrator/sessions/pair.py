@@ -9,8 +9,8 @@ from datetime import datetime
 from functools import partial
 
 from orchestrator.errors import PromptTooLongError
-from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, check_prompt_length, resolve
 from orchestrator.sessions.session import NextPrompt
@@ -40,10 +40,10 @@ Prompt = str | tuple[int, ...] | Conversation
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target that has been reached, and a draft that may yet be."""
+    """A target that has been reached, and drafts that may yet be."""
 
     target: ModelInfo
-    draft: DraftPeer | None
+    drafts: Drafts
     codec: Codec
     rounds: Rounds
     compiler: StructureCompiler
@@ -56,8 +56,8 @@ class Pair:
     def limits(self) -> ModelLimits:
         """What the pair allows just now."""
         target, longest = self.target, self.target.max_draft_length
-        if self.draft is not None and self.draft.info is not None:
-            longest = min(longest, self.draft.info.max_draft_length)
+        if self.drafts.max_draft_length is not None:
+            longest = min(longest, self.drafts.max_draft_length)
         default = self.default_draft_length
         return ModelLimits(
             vocabulary_size=target.vocabulary_size,
@@ -71,14 +71,13 @@ class Pair:
 
     @property
     def mismatch(self) -> TokenizerMismatchError | None:
-        """Why the draft cannot be used, if it cannot."""
-        if self.draft is None or self.draft.info is None:
+        """Why no draft can be used, if it is that none fits."""
+        draft = self.drafts.mismatched
+        if draft is None:
             return None
-        own, other = self.target.tokenizer_fingerprint, self.draft.info.tokenizer_fingerprint
-        if own == other:
-            return None
+        own, other = self.target.tokenizer_fingerprint, draft.tokenizer_fingerprint
         return TokenizerMismatchError(
-            f"the draft {self.draft.info.name} has tokenizer {other}, but the target {self.target.name} has {own}; "
+            f"the draft {draft.name} has tokenizer {other}, but the target {self.target.name} has {own}; "
             "start a draft with the target's tokenizer, or ask for speculation off",
             draft=other,
             target=own,

@@ -26,7 +26,9 @@ NAMELESS = RequestName()
 
 
 def check_request_id(request_id: str) -> None:
-    """InvalidFieldsError if it is too long."""
+    """InvalidFieldsError if it is too long, or nothing that a database could keep."""
+    if "\0" in request_id:
+        raise InvalidFieldsError([FieldViolation("request_id", "must not hold a NUL character")])
     if len(request_id) > MAX_REQUEST_ID_LENGTH:
         what = f"must have at most {MAX_REQUEST_ID_LENGTH} characters, but has {len(request_id)}"
         raise InvalidFieldsError([FieldViolation("request_id", what)])

@@ -16,6 +16,7 @@ from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT
 from slipstream.sampling.rule import (
     DEFAULT_PROPOSAL_TOP_K,
+    MAX_LISTED_TOKENS,
     MAX_SEED,
     Acceptance,
     SamplingDefaults,
@@ -26,9 +27,6 @@ from slipstream.sampling.rule import (
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 64
-MAX_LISTED_TOKENS = 8192
-"""In a field of a rule that lists tokens: every item of every round carries them."""
-
 MAX_PROMPT_LOGPROBS = 200_000
 """Prompt tokens times log-probabilities of each: they come in one message, and clients take 4 MiB."""
 
@@ -67,6 +65,15 @@ class ResolvedTurn:
 
     tells_origins: bool = False
     """Whether each token shall say how it came about."""
+
+    def room(self, prompt_length: int) -> int:
+        """Tokens that an answer may have after such a prompt."""
+        return max(0, min(self.limits.max_token_count, self.limits.context_length - prompt_length))
+
+    @property
+    def tells_tokens_only(self) -> bool:
+        """Whether readers get nothing for a token but it and its text."""
+        return self.terms.logprobs is None and not self.tells_origins
 
     @property
     def wants_prompt_logprobs(self) -> bool:

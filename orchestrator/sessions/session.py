@@ -29,6 +29,10 @@ class FinishReason(Enum):
     CANCELLED = "cancelled"
 
 
+ENDED_WITH_END_TOKEN = (FinishReason.END_TOKEN, FinishReason.STOP_TOKEN)
+"""The last of the turn's tokens may be one that the chat template would put there."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
     """Where a turn ends, besides one of the model's end tokens. The stop tokens are among the rule's end tokens too."""
@@ -113,6 +117,24 @@ class Answer:
             self.finish_reason = FinishReason.MAX_TOKENS if is_long else FinishReason.CONTEXT_LENGTH
             text += self._detokenizer.flush()
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """A turn that has ended: what it did to its session. Without ``tokens`` it was undone."""
+
+    shared_count: int
+    """How many of its prompt's tokens were the session's before."""
+    prompt: Sequence[int]
+    """The others."""
+    content: str | None
+    """The user's message."""
+    tokens: Sequence[int]
+    """Generated."""
+    text: str
+    """All that was said."""
+    acceptance: Acceptance
+    ended_with_end_token: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +225,25 @@ class Session:
         if answer.generated_count == 0:
             self.tokens, self.messages, self.acceptance = self._before_turn
         else:
-            self._ended_with_end_token = answer.finish_reason in (FinishReason.END_TOKEN, FinishReason.STOP_TOKEN)
+            self._ended_with_end_token = answer.finish_reason in ENDED_WITH_END_TOKEN
             self.messages.append(Message("assistant", answer.text))
         self._before_turn = None
+
+    def replay_turn(self, past: PastTurn) -> None:
+        """Take over a turn that has ended before: it becomes what it made of the session then."""
+        self.turn_count += 1
+        if not past.tokens:  # it was undone
+            return
+        self.tokens = [*self.prompt_of(past.shared_count, past.prompt), *past.tokens]
+        if past.content is not None:
+            self.messages.append(Message("user", past.content))
+        self.messages.append(Message("assistant", past.text))
+        self.acceptance = past.acceptance
+        self._ended_with_end_token = past.ended_with_end_token
+
+    def prompt_of(self, shared_count: int, rest: Sequence[int]) -> list[int]:
+        """A prompt that begins with that many of the session's tokens."""
+        return [*self.tokens[:shared_count], *rest]
 
     def forget(self) -> None:
         """Nothing follows: tokens and messages are needed no more."""

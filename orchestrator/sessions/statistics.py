@@ -36,7 +36,10 @@ class TurnStatistics:
     draft: float = 0.0
     draft_hidden: float = 0.0
     verify: float = 0.0
+    admission: float = 0.0
+    """Before the turn began, for its place."""
     queue: float = 0.0
+    """At the peers, and for the place."""
     network: float = 0.0
 
     @property

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
+from typing import Protocol
 
-from orchestrator.errors import ShuttingDownError
+from orchestrator.errors import SessionMovedError, ShuttingDownError, TurnCutError
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
@@ -31,6 +32,39 @@ class Ending(Enum):
     CANCELLED = "cancelled"
     """By its client, or with its session."""
     SHUTTING_DOWN = "shutting_down"
+    """By the server, which ends."""
+    CUT = "cut"
+    """It cannot be gone on with."""
+    MOVED = "moved"
+    """Another process runs it."""
+
+
+class TurnKeeper(Protocol):
+    """Who writes down what becomes of a turn."""
+
+    hands_over: bool
+    """Whether a turn that this process cannot finish is gone on with by another."""
+    writes_ahead: bool
+    """Whether tokens are written down before they are told: where the same turn run again could say something else."""
+
+    async def committing(self, tokens: Sequence[int]) -> None:
+        """Write down tokens that are about to be told. SessionMovedError, StoreUnavailableError."""
+
+    async def ended(self, ended: TurnEnded) -> None:
+        """The turn has ended, which nobody has been told yet. Raises nothing."""
+
+    async def left(self, *, moved: bool) -> None:
+        """The turn goes on elsewhere, with ``moved`` by now. Raises nothing."""
+
+
+class TurnPlace(Protocol):
+    """What lets a turn run."""
+
+    waited: float
+    """Seconds that the turn waited for it."""
+
+    def answered(self) -> None:
+        """The turn has its first token."""
 
 
 class Turn:
@@ -45,13 +79,17 @@ class Turn:
         rounds: Rounds,
         own: SessionRounds,
         *,
+        principal: str,
         watch: TurnWatch,
         after: TurnRecord | None,
-        on_ended: Callable[[TurnEnded], None],
+        keeper: TurnKeeper,
+        place: TurnPlace,
     ) -> None:
-        """``own`` is the session's side of the ``rounds``. With ``after`` the turn begins once that one has a token, so that it
-        finds the prompt they share in the prefix cache. ``on_ended`` is called before readers learn of the end."""
+        """``principal`` is whose it is, ``own`` the session's side of the ``rounds``. With ``after`` the turn begins once
+        that one has a token, so that it finds the prompt they share in the prefix cache. The ``keeper`` hears of the end before
+        readers do."""
         self.record = record
+        self.principal = principal
         self.task: asyncio.Task[None] | None = None
         """Set by whoever starts the turn."""
         self._session = session
@@ -60,9 +98,11 @@ class Turn:
         self._rounds = rounds
         self._own = own
         self._after = after
-        self._on_ended = on_ended
-        self.begun = time.monotonic()
-        self.statistics = TurnStatistics()
+        self._keeper = keeper
+        self._place = place
+        self.begun = time.monotonic() - place.waited
+        """When it was asked for."""
+        self.statistics = TurnStatistics(admission=place.waited, queue=place.waited)
         self._prefilled_count = 0
         self._ending: Ending | None = None
         self._inside = False
@@ -72,6 +112,11 @@ class Turn:
     def rests(self) -> bool:
         """Whether its draft is left alone because it would not pay."""
         return self._own.drafting.speculation.planner.rests
+
+    @property
+    def can_be_noted(self) -> bool:
+        """Whether its tokens are all that a reader gets of it, and nobody has written them before they were told."""
+        return self._resolved.tells_tokens_only and not self._keeper.writes_ahead
 
     def end(self, why: Ending) -> None:
         """Have the turn end where it stands. Await its task to see it ended."""
@@ -91,13 +136,25 @@ class Turn:
                 await self._round()
         except asyncio.CancelledError:
             self._ending = self._ending or Ending.SHUTTING_DOWN
+        except SessionMovedError:
+            self._ending = Ending.MOVED
         except Exception as failure:
             error = failure
-        if self._ending is Ending.SHUTTING_DOWN and self._answer.finish_reason is None:
-            error = ShuttingDownError(
-                f"the server is shutting down: the turn was cut after {self._answer.generated_count} tokens"
-            )
-        self._end(error)
+        self._inside = False
+        if self._answer.finish_reason is None:
+            if self._ending is Ending.MOVED or (self._ending is Ending.SHUTTING_DOWN and self._keeper.hands_over):
+                await self._leave()
+                return
+            if self._ending is Ending.CUT:
+                error = TurnCutError(
+                    f"the process that ran the turn ended after {self._answer.generated_count} tokens or a few more: under the "
+                    "ratio test log-probabilities and origins cannot be had again"
+                )
+            if self._ending is Ending.SHUTTING_DOWN:
+                error = ShuttingDownError(
+                    f"the server is shutting down: the turn was cut after {self._answer.generated_count} tokens"
+                )
+        await self._end(error)
 
     async def _round(self) -> None:
         number = self.statistics.round_count
@@ -111,6 +168,8 @@ class Turn:
             note.fail(error)
             self._watch.round_ended(note, None)
             raise
+        if self._keeper.writes_ahead:
+            await self._keeper.committing(result.tokens)
         note.end(result, self._take(result))
         self._watch.round_ended(note, result)
 
@@ -119,15 +178,31 @@ class Turn:
         if not self.statistics.round_count:
             self.statistics.time_to_first_token = time.monotonic() - self.begun
             self._prefilled_count = outcome.prefilled_count
+            self._place.answered()
         self.statistics.add(outcome)
         commit = self._answer.commit(outcome.tokens)
         origins = outcome.origins if self.record.tells_origins else ()
         self.record.add(commit, origins, outcome.logprobs, outcome.prompt_logprobs)
         return len(commit.tokens)
 
-    def _end(self, error: Exception | None) -> None:
+    async def _end(self, error: Exception | None) -> None:
+        ended = self._close(self._answer.cut_short(), error)
+        await self._keeper.ended(ended)
+        self.record.end(ended)
+
+    async def _leave(self) -> None:
+        """What has been said stays said: whoever goes on with the turn says it again."""
+        why: Exception = SessionMovedError("the turn goes on in another process", session_id=self._session.id)
+        if self._ending is Ending.SHUTTING_DOWN:
+            why = ShuttingDownError("the server is shutting down: the turn goes on where it is looked for next")
+        await self._keeper.left(moved=self._ending is Ending.MOVED)
+        self._answer.cut_short()
+        self._close("", why)
+        self.record.break_off(why)
+
+    def _close(self, text: str, error: Exception | None) -> TurnEnded:
+        """Have no part in the rounds and the session any more."""
         answer, session = self._answer, self._session
-        text = answer.cut_short()
         assert answer.finish_reason is not None
         self.statistics.total = time.monotonic() - self.begun
         ended = TurnEnded(
@@ -142,8 +217,7 @@ class Turn:
         self._watch.ended(ended, answer.text)
         self._rounds.end_turn(self._own, session.tokens, answer.generated_count)
         session.end_turn()
-        self._on_ended(ended)
-        self.record.end(ended)
+        return ended
 
     @property
     def _cached_count(self) -> int:

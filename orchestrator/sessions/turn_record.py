@@ -64,6 +64,15 @@ class TurnEnded:
 TurnEvent = TurnStarted | TurnDelta | TurnEnded
 
 
+class WrittenRecord(NamedTuple):
+    """What a record holds for each token beside the token."""
+
+    texts: Sequence[str]
+    origins: Sequence[Origin]
+    logprobs: Sequence[TokenLogprobs]
+    prompt_logprobs: Sequence[TokenLogprobs]
+
+
 class TurnRecord:
     """What has happened in one turn so far."""
 
@@ -79,6 +88,8 @@ class TurnRecord:
         self._logprobs: list[TokenLogprobs] = []
         self._prompt_logprobs: Sequence[TokenLogprobs] = ()
         self._readers: set[asyncio.Event] = set()
+        self.broken_off: Exception | None = None
+        """Set where the turn goes on, and nothing more comes here: why."""
 
     @property
     def token_count(self) -> int:
@@ -111,6 +122,11 @@ class TurnRecord:
         self.ended = ended
         self._wake()
 
+    def break_off(self, why: Exception) -> None:
+        """The turn goes on elsewhere: readers get what is there, and then ``why``."""
+        self.broken_off = why
+        self._wake()
+
     def after(self, position: int) -> TurnDelta | None:
         """What follows the first ``position`` tokens, as far as it is there; None if nothing is."""
         end = min(len(self._tokens), position + _MOST_TOKENS)
@@ -140,9 +156,38 @@ class TurnRecord:
         """Wait for the first token, or for an end without one."""
         event = asyncio.Event()
         with self.waking(event):
-            while not self._tokens and self.ended is None:
+            while not self._tokens and self.ended is None and self.broken_off is None:
                 await event.wait()
                 event.clear()
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Those committed so far."""
+        return self._tokens
+
+    @property
+    def written(self) -> WrittenRecord:
+        """What a reader might ask for, as plain values."""
+        return WrittenRecord(self._texts, self._origins, self._logprobs, self._prompt_logprobs)
+
+    @classmethod
+    def of_written(
+        cls,
+        turn: int,
+        started: TurnStarted,
+        tokens: list[int],
+        written: WrittenRecord,
+        ended: TurnEnded,
+        *,
+        tells_origins: bool,
+    ) -> TurnRecord:
+        """The record of a turn that has ended, from what was written of it."""
+        record = cls(turn, started, tells_origins=tells_origins)
+        record._tokens = tokens
+        record._texts, record._origins = list(written.texts), list(written.origins)
+        record._logprobs, record._prompt_logprobs = list(written.logprobs), written.prompt_logprobs
+        record.ended = ended
+        return record
 
     def _wake(self) -> None:
         for event in self._readers:
@@ -164,7 +209,8 @@ class TurnReader:
         self._started = False
 
     def next(self) -> TurnEvent | None:
-        """The next event that is there; None if none is just now, or if the last one was read."""
+        """The next event that is there; None if none is just now, or if the last one was read. Why the record was broken off,
+        if it was and nothing is left to read."""
         if not self._started:
             self._started = True
             return self.record.started
@@ -172,6 +218,8 @@ class TurnReader:
         if delta is not None:
             self._position += len(delta.token_ids)
             return delta
+        if self.record.broken_off is not None:
+            raise self.record.broken_off
         if self.record.ended is None or self.done:
             return None
         self.done = True

@@ -21,6 +21,8 @@ class TurnBegun:
 
     model_name: str
     session_id: str
+    principal: str
+    """Whose session it is."""
     turn: int
     resolved: ResolvedTurn
     window: AcceptanceWindow

@@ -215,6 +215,14 @@ class StepTimeCurve(Kept):
         """Expected seconds of a step; 0 if nothing is known. More tokens never take less."""
         return float(self.table(np.array([token_count]))[0])
 
+    def work(self, token_count: int) -> float:
+        """Expected seconds of so many tokens in as many steps as they take, none longer than has been measured; 0 if nothing is
+        known."""
+        if not self._counts:
+            return 0.0
+        longest = self._counts[-1]
+        return self.at(min(token_count, longest)) * max(1.0, token_count / longest)
+
     def table(self, token_counts: NDArray[np.integer[Any]] | Floats) -> Floats:
         """`at` for many token counts."""
         if not self._counts:
@@ -299,6 +307,11 @@ class VerifyCosts(Kept):
         """By how many seconds a prompt of so many tokens makes a verification longer."""
         curve = self.alone if self.alone.known else self.beside
         return curve.at(1 + prompt_length) - curve.at(1)
+
+    def work(self, token_count: int) -> float:
+        """Expected seconds of so many tokens, rounds' and prompts' together, at the slower of what has been measured; 0 if
+        nothing is known."""
+        return max(self.alone.work(token_count), self.beside.work(token_count))
 
     def at(self, own: int, regime: Regime) -> float:
         """Expected seconds from asking to the answer."""

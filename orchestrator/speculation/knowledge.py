@@ -1,4 +1,4 @@
-"""What all sessions of a draft and a target have learnt together. Pure."""
+"""What sessions learn together: of each verifier, of each draft, and of the target whoever drafts for it. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ class VerifierKnowledge(Loaded):
 
 
 class PairKnowledge(Loaded, Kept):
-    """What all sessions of a pair learn together. A draft takes the rows of all of them into one step."""
+    """What all sessions of a pair learn together: those that one draft proposes for, whose rows it takes into one step."""
 
-    KEPT = ("drafting", "acceptance", "acceptances", "ngram_acceptance", "calibrations", "hits", "sharpening")
+    _OF_THE_WEIGHTS = ("acceptance", "acceptances", "calibrations", "hits", "sharpening")
+    _OF_THE_DRAFT = ("drafting", *_OF_THE_WEIGHTS)
+    KEPT = (*_OF_THE_DRAFT, "ngram_acceptance")
 
     def __init__(self, history: SharedHistory | None = None) -> None:
         """``history`` if sessions may propose what others said."""
@@ -53,6 +55,20 @@ class PairKnowledge(Loaded, Kept):
         self.hits = HitRates()
         self.sharpening = Sharpening()
         self.corrections = Corrections()
+        self._running: set[object] = set()
+
+    def with_another_draft(self, twin: PairKnowledge | None = None) -> PairKnowledge:
+        """Of the same target and a draft at another address, or another model at the same one. What is known of the verifiers,
+        of n-grams and turns is the same for all. A ``twin``, whose draft has the same weights, shares what is known of these
+        too; how fast it is the draft's own, and the twin's to begin with."""
+        other = PairKnowledge(self.history)
+        other.verifiers, other.turn_length = self.verifiers, self.turn_length
+        other.ngram_acceptance = self.ngram_acceptance
+        if twin is not None:
+            for name in self._OF_THE_WEIGHTS:
+                setattr(other, name, getattr(twin, name))
+            other.drafting.take(twin.drafting.state())
+        return other
 
     @property
     def observation_count(self) -> float:
@@ -82,7 +98,22 @@ class PairKnowledge(Loaded, Kept):
             known.costs.take(self._verifier_state)
         return known
 
+    def take_of_the_draft(self, state: Plain) -> None:
+        """The same of a draft that comes later: what is known of the target by then stays. NotKeptError."""
+        kept = PairKnowledge()
+        kept.take(state)
+        for name in self._OF_THE_DRAFT:
+            setattr(self, name, getattr(kept, name))
+
     @property
     def running_count(self) -> int:
-        """Sessions whose turns run, on all verifiers."""
-        return sum(verifier.budget.session_count for verifier in self.verifiers.values())
+        """Sessions whose turns run."""
+        return len(self._running)
+
+    def join(self, session: object) -> None:
+        """A session's turn has begun."""
+        self._running.add(session)
+
+    def leave(self, session: object) -> None:
+        """A session's turn has ended, or another draft proposes for it."""
+        self._running.discard(session)

@@ -36,10 +36,9 @@ class Planner:
     """Plans the rounds of one session."""
 
     def __init__(self, pair: PairKnowledge) -> None:
-        self._acceptances = [AcceptanceEstimate(of_all) for of_all in pair.acceptances]
-        self.acceptance = self._acceptances[0]
-        """At the temperature of the next round."""
         self._pair = pair
+        self._acceptances = _leaning_on(pair)
+        self._warmth = 0
         self._home = VerifierKnowledge()
         self._switch = Switch()
         self._rests = False
@@ -66,11 +65,23 @@ class Planner:
             self._home = home
             self._kept_for = 0
 
+    @property
+    def acceptance(self) -> AcceptanceEstimate:
+        """At the temperature of the next round."""
+        return self._acceptances[self._warmth]
+
+    def draft_with(self, pair: PairKnowledge) -> None:
+        """The next rounds' proposals are this pair's draft's. One of other weights is right about other tokens."""
+        if pair.acceptances is not self._pair.acceptances:
+            self._acceptances = _leaning_on(pair)
+        self._pair = pair
+        self._kept_for = 0
+        self._previous = None
+
     def draw_at(self, warmth: int) -> None:
         """The next rounds' tokens are chosen at a temperature of this `warmth_of`."""
-        acceptance = self._acceptances[warmth]
-        if acceptance is not self.acceptance:
-            self.acceptance = acceptance
+        if warmth != self._warmth:
+            self._warmth = warmth
             self._kept_for = 0
 
     def begin_turn(self) -> None:
@@ -175,6 +186,11 @@ class Planner:
         if lessons >= (self._kept_for if self._kept.way else 1):
             return False
         return overlap is not None or self._pair.common.way is self._common
+
+
+def _leaning_on(pair: PairKnowledge) -> list[AcceptanceEstimate]:
+    """One session's own, by `warmth_of`."""
+    return [AcceptanceEstimate(of_all) for of_all in pair.acceptances]
 
 
 @cache

@@ -88,6 +88,13 @@ class SessionSpeculation:
         self._home = home
         self.planner.live_on(home)
 
+    def draft_with(self, pair: PairKnowledge) -> None:
+        """The next rounds' proposals are this pair's draft's; what another one has said is forgotten."""
+        if pair is not self._pair:
+            self._pair = pair
+            self.planner.draft_with(pair)
+            self.continuations = Continuations()
+
     def begin_turn(self, shared_length: int) -> None:
         """A new prompt, of which the first ``shared_length`` tokens are the session's as they were."""
         self.continuations = Continuations()

@@ -22,6 +22,8 @@ class TurnNote:
 
     session_id: str
     turn: int
+    principal: str = ""
+    """Whose it is."""
     started: float = field(default_factory=time.time)
     """Seconds since the epoch."""
     began: float = field(default_factory=time.monotonic)
@@ -60,9 +62,13 @@ class TurnRing:
             _, oldest = self._ended.popitem(last=False)
             self._count -= _size(oldest)
 
-    def of(self, session_id: str, most: int) -> list[TurnNote]:
-        """A session's last turns, at most so many, in order."""
-        known = [note for note in (*self._ended.values(), *self._running.values()) if note.session_id == session_id]
+    def of(self, session_id: str, most: int, principal: str | None = "") -> list[TurnNote]:
+        """A session's last turns, at most so many, in order, if they are a principal's; None: whoever's they are."""
+        known = [
+            note
+            for note in (*self._ended.values(), *self._running.values())
+            if note.session_id == session_id and principal in (None, note.principal)
+        ]
         return sorted(known, key=lambda note: note.turn)[-most:]
 
 

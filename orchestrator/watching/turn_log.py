@@ -9,7 +9,7 @@ from orchestrator.sessions.turn_record import TurnEnded
 log = logging.getLogger(__name__)
 
 
-def log_turn(session_id: str, turn: int, trace_id: str, ended: TurnEnded, reason: str) -> None:
+def log_turn(session_id: str, turn: int, principal: str, trace_id: str, ended: TurnEnded, reason: str) -> None:
     """A turn has ended; ``reason`` is why it could not go on, empty if that is not so."""
     level = logging.WARNING if reason else logging.INFO
     if not log.isEnabledFor(level):
@@ -30,6 +30,7 @@ def log_turn(session_id: str, turn: int, trace_id: str, ended: TurnEnded, reason
         extra={
             "session_id": session_id,
             "turn": turn,
+            "principal": principal,
             "trace_id": trace_id,
             "finish_reason": how,
             "prompt_token_count": ended.prompt_token_count,

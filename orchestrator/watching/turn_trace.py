@@ -132,6 +132,7 @@ class TurnTrace:
                 names.ACCEPTED_TOKEN_COUNT: statistics.accepted_token_count,
                 names.DRAFT_FAILURE_COUNT: statistics.draft_failure_count,
                 names.TIME_TO_FIRST_TOKEN_MS: statistics.time_to_first_token * 1e3,
+                names.ADMISSION_MS: statistics.admission * 1e3,
                 names.DRAFT_MS: statistics.draft * 1e3,
                 names.DRAFT_HIDDEN_MS: statistics.draft_hidden * 1e3,
                 names.VERIFY_MS: statistics.verify * 1e3,

@@ -66,7 +66,7 @@ class WatchedTurn:
         self._trace = TurnTrace(begun, watching.detail, watching.budget, shows_text=watching.shows_text)
         context = self._trace.context
         trace_id = f"{context.trace_id:032x}" if context.is_valid and context.trace_flags.sampled else ""
-        self._note = TurnNote(begun.session_id, begun.turn, trace_id=trace_id)
+        self._note = TurnNote(begun.session_id, begun.turn, begun.principal, trace_id=trace_id)
         self._answered = self._note.began
         self._window = begun.window
         watching.ring.begin(self._note)
@@ -94,7 +94,7 @@ class WatchedTurn:
         try:
             self._totals.add_turn(ended, reason)
             watching.ring.end(note)
-            log_turn(note.session_id, note.turn, note.trace_id, ended, reason)
+            log_turn(note.session_id, note.turn, note.principal, note.trace_id, ended, reason)
             self._totals.folded += self._trace.end(ended, text, note.rounds)
         except Exception:
             log.exception("turn %d of session %s has ended and cannot be shown", note.turn, note.session_id)

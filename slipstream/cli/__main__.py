@@ -1,4 +1,4 @@
-"""The command line: ``slipstream chat``, ``up``, ``info``, ``top``, ``trace``, ``load``, ``bench``."""
+"""The command line: ``slipstream chat``, ``up``, ``info``, ``export``, ``top``, ``trace``, ``token``, ``load``..."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from rich.table import Table
 from slipstream.cli.chat import converse
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.cli.reaching import Server, with_server
+from slipstream.cli.token import token_and_entry
 from slipstream.cli.top import as_dict, look_twice, print_once, watch
 from slipstream.cli.trace import as_json as traces_as_json
 from slipstream.cli.trace import print_turns, write_html
-from slipstream.client import Client, PeerError, Settings
+from slipstream.client import PeerError, Settings
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
+from slipstream.transport.addresses import stays_here
 from slipstream.version import VERSION
 
 app = typer.Typer(
@@ -41,7 +44,6 @@ _ADVICE = {
 }
 """What to do about an error, by its reason."""
 
-Address = Annotated[str, typer.Option(help="host:port of the orchestrator")]
 Target = Annotated[str, typer.Option(help="target model: a directory, a hub id, 'embedded' or 'arithmetic:...'")]
 Draft = Annotated[str, typer.Option(help="draft model, likewise; empty for none")]
 Device = Annotated[str, typer.Option(help="torch device of both models")]
@@ -67,10 +69,32 @@ def up(
     orchestrator_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50051",
     verifier_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50052",
     draft_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50053",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="allow addresses that are not on loopback: all is plaintext here")
+    ] = False,
 ) -> None:
     """Run the three services here until Ctrl-C."""
-    settings = PairSettings(target=target, draft=draft, device=device, dtype=dtype, keeps_learnt=True)
-    with _serving(settings, orchestrator=orchestrator_address, verifier=verifier_address, draft=draft_address) as local:
+    chosen = {"orchestrator": orchestrator_address, "verifier": verifier_address, "draft": draft_address}
+    for name, address in chosen.items():
+        if not insecure and not stays_here(address):
+            _fail(
+                f"--{name}-address {address} is not on loopback, and in plaintext whoever is on the network can read and "
+                "change what is said there: choose a loopback address, or start the services one by one with --tls-certificate "
+                "and --tls-key, or give --insecure if that is wanted"
+            )
+    flags = ["--insecure"] if insecure else []
+    settings = PairSettings(
+        target=target,
+        draft=draft,
+        device=device,
+        dtype=dtype,
+        target_flags=flags,
+        draft_flags=flags,
+        orchestrator_flags=flags,
+        keeps_learnt=True,
+        store="",
+    )
+    with _serving(settings, **chosen) as local:
         for name, service in local.services.items():
             progress.print(f"{name:>12}  {service.address}  log {service.log}")
         progress.print("ready; Ctrl-C stops all three")
@@ -81,9 +105,10 @@ def up(
 
 
 @app.command()
+@with_server
 def chat(
+    server: Server,
     local: Annotated[bool, typer.Option("--local", help="start the three services here first, on free ports")] = False,
-    address: Address = "127.0.0.1:50051",
     target: Target = "embedded",
     draft: Draft = "embedded",
     device: Device = "cpu",
@@ -112,22 +137,35 @@ def chat(
     )
     options: dict[str, Any] = {"session_id": session, "system": system, "settings": settings}
     if not local:
-        _converse(address, options, show_rounds)
+        _converse(server, options, show_rounds)
         return
     with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype, keeps_learnt=True)) as services:
-        _converse(services.orchestrator_address, options, show_rounds)
+        _converse(Server(services.orchestrator_address), options, show_rounds)
 
 
 @app.command()
-def info(address: Address = "127.0.0.1:50051") -> None:
+@with_server
+def info(server: Server) -> None:
     """Show what an orchestrator serves."""
-    with _refusals(address), Client(address) as client:
+    with _refusals(server.address), server.client() as client:
         typer.echo(str(client.server_info()).rstrip())
 
 
 @app.command()
+@with_server
+def export(server: Server, session: Annotated[str, typer.Argument(help="its id")]) -> None:
+    """Print all that is kept of a session, as JSON: messages, tokens, seeds.
+
+    slipstream export 218bec703ea10c96 > session.json
+    """
+    with _refusals(server.address), server.client() as client:
+        typer.echo(json.dumps(client.export_session(session), ensure_ascii=False, indent=2))
+
+
+@app.command()
+@with_server
 def top(
-    address: Address = "127.0.0.1:50051",
+    server: Server,
     interval: Annotated[float, typer.Option(min=0.1, help="seconds from one look to the next")] = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="one look over an interval, printed, as where no terminal is")
@@ -141,21 +179,22 @@ def top(
     For a script: slipstream top --once --interval 10 --json
     """
     console = Console(highlight=False)
-    with _refusals(address), Client(address, reconnect=0.0) as client:
+    with _refusals(server.address), server.client(reconnect=0.0) as client:
         if as_json:
             typer.echo(json.dumps(as_dict(look_twice(client, interval))))
         elif once or not console.is_terminal or console.is_dumb_terminal:
-            print_once(client, address, interval, console)
+            print_once(client, server.address, interval, console)
         else:
             with suppress(KeyboardInterrupt):
-                watch(client, address, interval, console)
+                watch(client, server.address, interval, console)
 
 
 @app.command()
+@with_server
 def trace(
+    server: Server,
     session: Annotated[str, typer.Argument(help="id of a session, as slipstream chat and slipstream top show it")],
     turns: Annotated[int, typer.Option(min=1, max=64, help="so many of its last turns")] = 1,
-    address: Address = "127.0.0.1:50051",
     html: Annotated[Path | None, typer.Option(help="write one HTML file instead, to be sent to somebody")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead")] = False,
 ) -> None:
@@ -165,7 +204,7 @@ def trace(
 
     As a file: slipstream trace 6a1f0c2e9b7d4835 --html turn.html
     """
-    with _refusals(address), Client(address) as client:
+    with _refusals(server.address), server.client() as client:
         answer = client.turn_traces(session, turns)
     if not answer.turns:
         _fail(f"session {session} has no turn whose rounds are kept: it had none yet, or newer turns took their room")
@@ -182,8 +221,9 @@ def trace(
 
 
 @app.command()
+@with_server
 def load(
-    address: Address = "127.0.0.1:50051",
+    server: Server,
     sessions: Annotated[int, typer.Option(min=1, help="chats to hold")] = 16,
     turns: Annotated[int, typer.Option(min=1, help="messages in each")] = 2,
     concurrency: Annotated[int, typer.Option(min=1, help="chats at a time; with --rate as many as there are")] = 8,
@@ -197,9 +237,15 @@ def load(
     """Hold many chats at once and report how fast the answers came."""
     generation = Settings(temperature=temperature, max_token_count=max_tokens, seed=0, draft_length=draft_length)
     settings = LoadSettings(sessions, turns, concurrency, rate, prompt_words, generation=generation)
-    with Progress(console=progress, transient=True) as bar:
+    with _refusals(server.address), Progress(console=progress, transient=True) as bar:
         task = bar.add_task("turns", total=sessions * turns)
-        report = run_load(address, settings, lambda: bar.advance(task))
+        report = run_load(
+            server.address,
+            settings,
+            lambda: bar.advance(task),
+            credentials=server.credentials(),
+            metadata=server.metadata(),
+        )
     if as_json:
         typer.echo(json.dumps(report.as_dict()))
     else:
@@ -207,7 +253,7 @@ def load(
     for reason, count in report.failures.items():
         progress.print(f"{count} chats failed: {reason}", style="red")
     if not report.turn_count:
-        _fail(f"{address}: no turn was answered")
+        _fail(f"{server.address}: no turn was answered")
 
 
 def _load_table(report: LoadReport) -> Table:
@@ -223,6 +269,20 @@ def _load_table(report: LoadReport) -> Table:
         table.add_row(name, *(f"{time * 1e3:.1f}" for time in (times.p50, times.p95, times.p99)))
     table.caption = f"{report.tokens_per_second:.0f} tokens/s, {report.goodput:.0f} of them as fast as wished for"
     return table
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="whoever is to have it: a team, a service, a person")],
+    days: Annotated[int, typer.Option(min=1, help="for how long it counts")] = 90,
+) -> None:
+    """Make a token for an orchestrator that wants to know who asks (--access FILE).
+
+    slipstream token shop >> access.toml     the lines go to the file; the token is shown on the terminal, once
+    """
+    made, entry = token_and_entry(name, days)
+    typer.echo(f"the token, to be kept by {name} alone: {made}", err=True)
+    typer.echo(entry)
 
 
 @app.command()
@@ -257,22 +317,24 @@ def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices
         services.stop()
 
 
-def _converse(address: str, options: dict[str, Any], shows_rounds: bool) -> None:
+def _converse(server: Server, options: dict[str, Any], shows_rounds: bool) -> None:
     def lost(error: PeerError) -> None:
         progress.print("[the connection is lost; trying again]", style="dim", markup=False)
 
-    with _refusals(address), Client(address, on_lost=lost) as client:
+    with _refusals(server.address), server.client(on_lost=lost) as client:
         converse(client, options, shows_rounds=shows_rounds)
 
 
 @contextmanager
 def _refusals(address: str) -> Iterator[None]:
-    """A readable end for what the orchestrator refuses, or if there is none."""
+    """A readable end for what the orchestrator refuses, or if there is none, or if the options cannot reach any."""
     try:
         yield
     except PeerError as error:
         advice = _ADVICE.get(error.reason)
         _fail(f"{address}: {error}{f'; {advice}' if advice else ''}")
+    except SlipstreamError as error:
+        _fail(str(error))
 
 
 def _fail(message: str) -> NoReturn:

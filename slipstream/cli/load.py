@@ -85,8 +85,17 @@ class LoadReport:
 
 
 class _Load:
-    def __init__(self, address: str, settings: LoadSettings, on_turn: Callable[[], None]) -> None:
-        self._channels = [open_channel(address) for _ in range(min(settings.sessions, _MAX_CONNECTIONS))]
+    def __init__(
+        self,
+        address: str,
+        settings: LoadSettings,
+        on_turn: Callable[[], None],
+        credentials: grpc.ChannelCredentials | None,
+        metadata: Sequence[tuple[str, str]],
+    ) -> None:
+        count = min(settings.sessions, _MAX_CONNECTIONS)
+        self._channels = [open_channel(address, credentials) for _ in range(count)]
+        self._metadata = tuple(metadata)
         self._settings = settings
         self._on_turn = on_turn
         self._rng = random.Random(settings.seed)
@@ -115,7 +124,7 @@ class _Load:
         stub = orchestrator_pb2_grpc.OrchestratorServiceStub(self._channels[index % len(self._channels)])
         done = 0
         try:
-            call = stub.Chat()
+            call = stub.Chat(metadata=self._metadata)
             start = orchestrator_pb2.StartChat(settings=self._settings.generation.message())
             await call.write(orchestrator_pb2.ChatRequest(start=start))
             events = _turn_events(call.__aiter__())
@@ -181,11 +190,19 @@ async def _turn_events(events: AsyncIterator[orchestrator_pb2.ChatResponse]) -> 
             raise _TurnFailedError(error_of(event.closing.error).reason)
 
 
-def run_load(address: str, settings: LoadSettings, on_turn: Callable[[], None] = lambda: None) -> LoadReport:
-    """Run the load; ``on_turn`` is told of each turn that has ended. What fails is counted by its reason."""
+def run_load(
+    address: str,
+    settings: LoadSettings,
+    on_turn: Callable[[], None] = lambda: None,
+    *,
+    credentials: grpc.ChannelCredentials | None = None,
+    metadata: Sequence[tuple[str, str]] = (),
+) -> LoadReport:
+    """Run the load, by TLS with ``credentials`` and with ``metadata`` for every call; ``on_turn`` is told of each turn that has
+    ended. What fails is counted by its reason."""
 
     async def run() -> LoadReport:
-        load = _Load(address, settings, on_turn)
+        load = _Load(address, settings, on_turn, credentials, metadata)
         started = time.monotonic()
         await load.run()
         return _report(load, settings, time.monotonic() - started)

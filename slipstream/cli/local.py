@@ -23,6 +23,8 @@ from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 
 _POLL_SECONDS = 0.05
+_START_SECONDS = 300.0
+"""A large model takes minutes to load, and a small one on a busy machine as long."""
 _PORTS = range(18000, 30000)
 """Below what the kernel gives to outgoing connections: a service that is started again must find its port free."""
 
@@ -55,6 +57,8 @@ class PairSettings:
     environment: dict[str, str] = field(default_factory=dict)
     keeps_learnt: bool = False
     """Whether the orchestrator goes on from what it has learnt of the pair before, in the user's cache, and keeps it there."""
+    store: str = "memory"
+    """Where the orchestrator keeps sessions; empty: where it does if nothing is said."""
 
 
 _SMALL_BYTES = 32 * 2**20
@@ -87,9 +91,21 @@ class Service:
     """One child process. It gets SIGTERM if we die without stopping it, and, in Linux's view of a parent, already when the
     thread that started it ends."""
 
-    def __init__(self, name: str, module: str, address: str, flags: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        address: str,
+        flags: Sequence[str],
+        environment: dict[str, str],
+        connect: Callable[[str], grpc.Channel] = lambda address: grpc.insecure_channel(
+            address, options=CHANNEL_OPTIONS
+        ),
+    ) -> None:
+        """``connect`` opens a channel to its address, to ask how it is."""
         self.name = name
         self.address = address
+        self.connect = connect
         self.log = Path(tempfile.mkstemp(prefix=f"slipstream-{name}-", suffix=".log")[1])
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
@@ -101,7 +117,7 @@ class Service:
                 env={**_ENVIRONMENT, **os.environ, **environment},
             )
 
-    def wait_until_healthy(self, timeout: float) -> None:
+    def wait_until_healthy(self, timeout: float = _START_SECONDS) -> None:
         """Poll the health service. ServiceFailedError with the service's last words if it ends or time runs out."""
         wait_until_healthy([self], timeout)
 
@@ -150,8 +166,7 @@ def wait_until_healthy(services: Sequence[Service], timeout: float) -> None:
 
 
 def _health_of(service: Service, stack: ExitStack) -> health_pb2_grpc.HealthStub:
-    channel = stack.enter_context(grpc.insecure_channel(service.address, options=CHANNEL_OPTIONS))
-    return health_pb2_grpc.HealthStub(channel)
+    return health_pb2_grpc.HealthStub(stack.enter_context(service.connect(service.address)))
 
 
 def _is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
@@ -172,7 +187,7 @@ class LocalServices:
         orchestrator: str | None = None,
         verifier: str | None = None,
         draft: str | None = None,
-        timeout: float = 300.0,
+        timeout: float = _START_SECONDS,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Addresses left out are free ones. ``report`` is told what is being waited for."""
@@ -222,6 +237,7 @@ class LocalServices:
         """Start the orchestrator."""
         flags = ["--verifier", self.verifier_address, "--draft", self.draft_address]
         flags += [] if self.settings.keeps_learnt else ["--learnt-directory", ""]
+        flags += ["--store", self.settings.store] if self.settings.store else []
         return self._start(
             "orchestrator", "orchestrator", self.orchestrator_address, [*flags, *self.settings.orchestrator_flags]
         )

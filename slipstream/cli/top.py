@@ -71,6 +71,9 @@ def as_dict(figures: Figures) -> dict[str, Any]:
                 "session_count": process.status.session_count,
                 "running_turn_count": process.status.running_turn_count,
                 "waiting_message_count": process.status.waiting_message_count,
+                "turn_place_count": process.status.turn_place_count,
+                "waiting_turn_count": process.status.waiting_turn_count,
+                "refused_count": process.status.refused_count,
                 "not_drafting_count": process.status.not_drafting_count,
                 "tokens_per_second": process.rates["generated_token_count"],
             }

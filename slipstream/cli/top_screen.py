@@ -82,7 +82,9 @@ def _header(address: str, figures: Figures, width: int) -> Text:
     numbers = {
         "sessions": "session_count",
         "running": "running_turn_count",
-        "waiting": "waiting_message_count",
+        "places": "turn_place_count",
+        "waiting": "waiting_turn_count",
+        "refused": "refused_count",
         "not drafting": "not_drafting_count",
     }
     second = "  ".join(f"{name} {figures.sum_of(field)}" for name, field in numbers.items())

@@ -21,6 +21,7 @@ from slipstream.client.results import Delta, Result, TokenLogprobs
 from slipstream.client.sessions import Message, SessionInfo
 from slipstream.client.settings import Settings, Structure
 from slipstream.rpc.status import PeerError
+from slipstream.transport.addresses import PlaintextError
 
 __all__ = [
     "AsyncClient",
@@ -30,6 +31,7 @@ __all__ = [
     "Delta",
     "Message",
     "PeerError",
+    "PlaintextError",
     "Reply",
     "Result",
     "Session",

@@ -83,6 +83,15 @@ def create_session(
     )
 
 
+def fork_session(
+    session_id: str, after_turn: int | None, request_id: str | None
+) -> orchestrator_pb2.ForkSessionRequest:
+    """A session like another."""
+    return orchestrator_pb2.ForkSessionRequest(
+        session_id=session_id, after_turn=after_turn, request_id=request_id or new_request_id()
+    )
+
+
 def send_message(
     session_id: str,
     content: str,

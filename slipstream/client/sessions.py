@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from slipstream.v1 import session_pb2
+from google.protobuf.json_format import MessageToDict
+
+from slipstream.v1 import orchestrator_pb2, session_pb2
+
+
+def exported(parts: Iterable[orchestrator_pb2.ExportSessionResponse]) -> dict[str, Any]:
+    """All that is kept of a session as one object of protobuf's JSON."""
+    whole: dict[str, Any] = {}
+    turns = []
+    for part in parts:
+        if part.HasField("session"):
+            whole = MessageToDict(part.session)
+        else:
+            turns.append(MessageToDict(part.turn))
+    return {**whole, "turns": turns}
 
 
 @dataclass(frozen=True, slots=True)

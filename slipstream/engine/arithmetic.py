@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -25,6 +25,7 @@ SCHEME = "arithmetic:"
 FIRST_ORDINARY_TOKEN = 3
 """Token 0 pads, 1 starts and 2 ends a turn; see the tokenizer that goes with this model."""
 
+_NOT_IN_LOGITS = ("context", "forward_ms", "row_us")
 _PEAK_LOGIT = 30.0
 _RANKS = 8
 
@@ -61,6 +62,12 @@ class ArithmeticSettings:
                 raise UnsupportedModelError(f"{SCHEME} {key} must be a number, but is {text!r}") from None
         return cls(**values)  # type: ignore[arg-type]
 
+    @property
+    def fingerprint(self) -> str:
+        """All that changes a logit: not how long it takes, and not how long a context may be."""
+        counted = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_LOGITS}
+        return SCHEME + " ".join(f"{name}={value}" for name, value in sorted(counted.items()))
+
 
 def next_token(context_sum: int, position: int, settings: ArithmeticSettings) -> int:
     """The token at ``position`` after a context whose ids sum to ``context_sum``, by the plain rule."""
@@ -84,7 +91,7 @@ class ArithmeticModel:
         self.vocabulary_size = settings.vocabulary
         self.context_length = settings.context
         self.end_token_ids: tuple[int, ...] = (2,)
-        self.weights_fingerprint = f"{SCHEME}{settings.vocabulary} {settings.agreement} {settings.ends}"
+        self.weights_fingerprint = settings.fingerprint
         self._slots = np.zeros((0, 0), dtype=np.int64)
 
     def reserve(self, page_count: int, page_size: int) -> int:

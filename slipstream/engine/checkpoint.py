@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,28 @@ CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
+_CODE_FILES = ("*.py",)
 _WEIGHT_FILES = ("model*.safetensors",)
+_PICKLE_FILES = ("pytorch_model*.bin",)
 _NO_DIRECTORY = "no model directory at {}: --model takes a directory, a hub id such as org/name, or 'embedded'"
 _NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What of a checkpoint is used although whoever made it could have it do other things than compute."""
+
+    pickle: bool = False
+    """Weights in PICKLE where there are no safetensors: read by torch's unpickler for tensors, which calls nothing else."""
+    code: bool = False
+    """Python files that its configurations name (auto_map): run with all that this process may do."""
+
+
+NO_TRUST = Trust()
 
 
 def some(names: Iterable[str]) -> str:
@@ -36,7 +54,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def directory_of(name: str, *, weights: bool) -> Path:
+def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
     """Where a model lies: ``name`` itself, or what the hub's cache has of it once the hub has been asked.
 
     UnsupportedModelError if there is no such directory and no such model. Without ``weights`` only the small files are there.
@@ -50,7 +68,9 @@ def directory_of(name: str, *, weights: bool) -> Path:
         )
     if name.startswith(("~", "/", ".")) or name.count("/") > 1:
         raise UnsupportedModelError(_NO_DIRECTORY.format(name))
-    patterns = [*_SMALL_FILES, *(_WEIGHT_FILES if weights else ())]
+    patterns = [*_SMALL_FILES, *(_CODE_FILES if trust.code else ())]
+    if weights:
+        patterns += [*_WEIGHT_FILES, *(_PICKLE_FILES if trust.pickle else ())]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns="*/*"))
     except HFValidationError:
@@ -72,43 +92,60 @@ def check_config(directory: Path, name: str) -> None:
     config = _json(path, name)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UnsupportedModelError(f"{CONFIG} of {name} is not a model's: it names no model_type")
+    if "transformers_weights" in config:  # it would be loaded in place of what is checked here, a pickle among others
+        raise UnsupportedModelError(
+            f"{CONFIG} of {name} names its weights' file (transformers_weights), which is not supported: call it {WEIGHTS}"
+        )
     if (directory / GENERATION_CONFIG).exists():
         _json(directory / GENERATION_CONFIG, name)  # transformers would take its own defaults in its place
 
 
-def check_weights(directory: Path, name: str) -> None:
-    """UnsupportedModelError unless a directory's weights are whole safetensors files. Reads only their headers."""
+def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST) -> bool:
+    """UnsupportedModelError unless a directory's weights are whole safetensors files, of which it reads only the headers, or a
+    pickle that is trusted. Returns whether they are safetensors."""
     if (directory / WEIGHTS).exists():
         _check_file(directory / WEIGHTS, name)
     elif (directory / INDEX).exists():
-        _check_shards(directory, name)
+        for file in _shards(directory, INDEX, name):
+            _check_file(directory / file, name)
+    elif trust.pickle and (directory / PICKLE).exists():
+        return False
+    elif trust.pickle and (directory / PICKLE_INDEX).exists():
+        _shards(directory, PICKLE_INDEX, name)
+        return False
     else:
         pickled = [path.name for pattern in _PICKLED for path in directory.glob(pattern)]
         if pickled:
             raise UnsupportedModelError(
                 f"{name} has its weights in {some(pickled)}, but only safetensors are loaded, since a pickle can run any "
-                "code: load it once in transformers and save it with save_pretrained"
+                "code: load it once in transformers and save it with save_pretrained, or trust it with --allow-pickle, which "
+                f"takes {PICKLE}"
             )
         raise UnsupportedModelError(f"{name} has no weights: it needs {WEIGHTS}, or several such files and {INDEX}")
+    return True
 
 
-def _check_shards(directory: Path, name: str) -> None:
-    index = _json(directory / INDEX, name)
+def _shards(directory: Path, index_file: str, name: str) -> set[str]:
+    """The files that an index names, all of which are there."""
+    index = _json(directory / index_file, name)
     where = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(where, dict) or not where:
-        raise UnsupportedModelError(f"{INDEX} of {name} has no weight_map: copy or download it again")
+        raise UnsupportedModelError(f"{index_file} of {name} has no weight_map: copy or download it again")
     files = set(map(str, where.values()))
     absent = [file for file in files if not (directory / file).exists()]
     if absent:
         raise UnsupportedModelError(
-            f"{name} lacks {len(absent)} of the files that its {INDEX} names: {some(absent)}; copy or download it again"
+            f"{name} lacks {len(absent)} of the files that its {index_file} names: {some(absent)}; copy or download it again"
         )
-    for file in files:
-        _check_file(directory / file, name)
+    return files
 
 
 def _check_file(path: Path, name: str) -> None:
-    """Opening reads the header and compares the file's size with it."""
+    """Opening reads the header and compares the file's size with it. Whatever is called otherwise would be unpickled."""
+    if path.suffix != ".safetensors":
+        raise UnsupportedModelError(
+            f"{INDEX} of {name} names {path.name}, but only safetensors are loaded: copy or download it again"
+        )
     try:
         with safe_open(path, framework="pt"):
             pass

@@ -200,6 +200,11 @@ class Engine:
         return answers
 
     @property
+    def padding_mark(self) -> str:
+        """Of the rule that steps are padded by, which has a part in their bits."""
+        return self._padding.mark
+
+    @property
     def row_multiple(self) -> int:
         """What a step's rows are padded to a multiple of."""
         return self._padding.rows(2)

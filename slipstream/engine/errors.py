@@ -5,7 +5,7 @@ SlipstreamError
 ├── QueueFullError         too many jobs wait; a retry can help
 ├── SequenceLimitError     too many sequences are open; a retry can help
 ├── ContextExceededError   the sequence can never fit
-├── UnknownHandleError     the handle was never given, was closed, or its lease ended
+├── UnknownHandleError     the handle was never given, was closed, or has ended
 ├── SequenceTooShortError  base_length is past what the handle's cache holds
 ├── StaleRoundError        a round older than the last, or overtaken by a newer one
 ├── RoundConflictError     a round's number again, but other content

@@ -15,6 +15,7 @@ from slipstream.engine.job import Job
 from slipstream.engine.leases import Leases
 from slipstream.engine.load import Load
 from slipstream.engine.model_thread import ModelThread
+from slipstream.engine.owners import Owners
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_note import OnStep
@@ -24,9 +25,6 @@ log = logging.getLogger(__name__)
 
 _CLOSED_COUNT = 10_000
 """Handles remembered as closed: one may be closed before the item comes that would have opened it."""
-
-_LONGEST_HANDLE = 64
-"""No longer one can be opened, and so none needs to be remembered."""
 
 JobT = TypeVar("JobT", bound=Job)
 JobT_contra = TypeVar("JobT_contra", bound=Job, contravariant=True)
@@ -53,6 +51,8 @@ class HostLimits:
     max_sequence_count: int = 1024
     default_lease_seconds: float = 600.0
     max_lease_seconds: float = 3600.0
+    grace_seconds: float = 30.0
+    """How long an owner's idle handles outlive its last connection."""
     sweep_seconds: float = 1.0
 
 
@@ -105,16 +105,18 @@ class EngineHost(Generic[JobT]):
         on_step: OnStep = lambda _: None,
     ) -> None:
         self._limits = limits
+        self._loop = asyncio.get_running_loop()
         self._leases = Leases()
+        self.owners = Owners(limits.grace_seconds, self._loop.time)
+        """Whoever opens handles is to be told there when it comes and goes."""
         self._sequences: dict[str, Sequence] = {}
         self._rounds: dict[str, _Round[JobT]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._asked: dict[Job, _Round[JobT]] = {}
-        self._loop = asyncio.get_running_loop()
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished, on_step)
         self._sweeper: asyncio.Task[None] | None = None
         self.on_closed: Callable[[str], None] = lambda handle: None
-        """Told of each handle that comes back: its owner closed it, or its lease ended."""
+        """Told of each handle that comes back, whatever ended it."""
 
     async def start(self) -> Engine:
         """Load the engine on its thread and take jobs from then on; raises what loading raises."""
@@ -132,10 +134,11 @@ class EngineHost(Generic[JobT]):
         """As it is now."""
         return self._thread.load
 
-    def open(self, handle: str, lease_seconds: float | None) -> None:
+    def open(self, handle: str, lease_seconds: float | None, owner: str = "") -> None:
         """A handle under a name that the caller has chosen, unless it is open already; None for the default lease.
 
-        SequenceLimitError, or UnknownHandleError if it was closed: nobody would ever close it again.
+        If there are as many as may be, an idle one ends for it (`Owners.giver`): its owner states it again when it comes back.
+        SequenceLimitError if none is idle, or UnknownHandleError if it was closed: nobody would ever close it again.
         """
         if self._leases.holds(handle):
             return
@@ -143,11 +146,19 @@ class EngineHost(Generic[JobT]):
             raise UnknownHandleError(f"handle {handle!r} was closed")
         self._end(handle)  # its lease ended just now
         if len(self._sequences) >= self._limits.max_sequence_count:
-            raise SequenceLimitError(f"{len(self._sequences)} sequences are open, which is the limit")
+            giver = self.owners.giver(owner)
+            if giver is None:
+                count = len(self._sequences)
+                raise SequenceLimitError(
+                    f"{count} sequences are open, which is the limit, and none is idle that may end"
+                )
+            log.debug("%s ends: another sequence is opened, and no more may be", giver)
+            self._end(giver)
         granted = min(lease_seconds or self._limits.default_lease_seconds, self._limits.max_lease_seconds)
         sequence = Sequence(handle)
         self._sequences[handle] = sequence
         self._leases.grant(handle, granted)
+        self.owners.opened(handle, owner)
         self._thread.add(sequence)
 
     def renew(self, handle: str) -> None:
@@ -156,8 +167,7 @@ class EngineHost(Generic[JobT]):
 
     def close(self, handle: str) -> None:
         """Give a handle's pages back, and never open it again, even if it was not open yet."""
-        if len(handle) <= _LONGEST_HANDLE:
-            self._closed[handle] = None
+        self._closed[handle] = None
         if len(self._closed) > _CLOSED_COUNT:
             self._closed.popitem(last=False)
         self._end(handle)
@@ -165,6 +175,7 @@ class EngineHost(Generic[JobT]):
     def _end(self, handle: str) -> None:
         self.on_closed(handle)
         self._leases.end(handle)
+        self.owners.ended(handle)
         self._rounds.pop(handle, None)
         sequence = self._sequences.pop(handle, None)
         if sequence is not None:
@@ -221,6 +232,7 @@ class EngineHost(Generic[JobT]):
         if last is not None:
             last.job.overtake()  # before the new job can begin on the sequence they share
         self._thread.submit(job)
+        self.owners.works(handle)
         self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener])
 
     async def close_all(self) -> None:
@@ -245,8 +257,10 @@ class EngineHost(Generic[JobT]):
             parts.pop(job, None)
             handle, asked = job.sequence.handle, self._asked.pop(job)
             self._leases.extend(handle)  # idle time starts with the answer
-            if error is not None and self._rounds.get(handle) is asked:
-                del self._rounds[handle]  # a failed round may be asked again under its number
+            if self._rounds.get(handle) is asked:
+                self.owners.rests(handle, answered=error is None)
+                if error is not None:
+                    del self._rounds[handle]  # a failed round may be asked again under its number
             asked.end(error)
         for parent, done in parts.items():
             self._asked[parent].tell_parts(done)
@@ -261,3 +275,9 @@ class EngineHost(Generic[JobT]):
                     continue
                 log.info("lease of %s ended; its pages come back", handle)
                 self._end(handle)
+            for owner, orphans in self.owners.orphans().items():
+                log.info(
+                    "%s has been gone for %g s: %d of its handles end", owner, self._limits.grace_seconds, len(orphans)
+                )
+                for handle in orphans:
+                    self._end(handle)

@@ -27,7 +27,7 @@ class Leases:
     def renew(self, handle: str) -> None:
         """Start the lease's idle time again. UnknownHandleError if it is not, or no longer, there."""
         if not self.holds(handle):
-            raise UnknownHandleError(f"handle {handle!r} is not open: never given, closed, or its lease ended")
+            raise UnknownHandleError(f"handle {handle!r} is not open: never given, closed, or ended")
         self._ends[handle] = self._clock() + self._lease[handle]
 
     def holds(self, handle: str) -> bool:

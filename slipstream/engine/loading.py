@@ -7,6 +7,7 @@ another model of a checkpoint than it says, is an UnsupportedModelError in one l
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,16 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from slipstream.engine import attention
-from slipstream.engine.checkpoint import check_config, check_weights, directory_of, one_line, some
+from slipstream.engine.checkpoint import (
+    NO_TRUST,
+    PICKLE,
+    Trust,
+    check_config,
+    check_weights,
+    directory_of,
+    one_line,
+    some,
+)
 from slipstream.engine.errors import UnsupportedModelError
 
 log = logging.getLogger(__name__)
@@ -31,11 +41,11 @@ _CONVERSION = re.compile(r"^(\S+)\s*\| CONVERSION", re.MULTILINE)
 _AGAIN = "copy, download or export it again"
 
 
-def load_pretrained(name: str, *, device: str, dtype: str) -> Any:
+def load_pretrained(name: str, *, device: str, dtype: str, trust: Trust = NO_TRUST) -> Any:
     """A ``PreTrainedModel`` on its device, ready to serve. UnsupportedModelError says what is missing or wrong."""
-    directory = directory_of(name, weights=True)
-    config = read_config(directory, name)
-    check_weights(directory, name)
+    directory = directory_of(name, weights=True, trust=trust)
+    config = read_config(directory, name, trust)
+    use_safetensors = check_weights(directory, name, trust)
     with heard(name) as said:
         try:
             place = torch.empty(0, device=device).device  # before gigabytes are read
@@ -44,8 +54,8 @@ def load_pretrained(name: str, *, device: str, dtype: str) -> Any:
                 config=config,
                 dtype=DTYPES[dtype],
                 attn_implementation=attention.NAME,
-                use_safetensors=True,
-                trust_remote_code=False,
+                use_safetensors=use_safetensors,
+                trust_remote_code=trust.code,
                 ignore_mismatched_sizes=True,  # they are in the report, by name
                 output_loading_info=True,
             )
@@ -59,17 +69,17 @@ def load_pretrained(name: str, *, device: str, dtype: str) -> Any:
     return model
 
 
-def read_config(directory: Path, name: str) -> Any:
+def read_config(directory: Path, name: str, trust: Trust = NO_TRUST) -> Any:
     """The ``PreTrainedConfig`` of a model that can be served, as far as that tells. UnsupportedModelError with the reason."""
     check_config(directory, name)
     with heard(name):
         values: dict[str, Any] = {}
         try:
             values, _ = PreTrainedConfig.get_config_dict(directory)
-            config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=trust.code)
         except Exception as error:  # any of transformers' hundreds of configurations
             raise UnsupportedModelError(_why_no_config(error, values, name)) from error
-    _refuse_foreign(config, name)
+    _refuse_foreign(config, name, trust)
     return config
 
 
@@ -77,7 +87,9 @@ def _why_no_config(error: Exception, values: dict[str, Any], name: str) -> str:
     kind = values.get("model_type")
     if kind in CONFIG_MAPPING:
         return f"config.json of {name} does not fit its model type {kind!r}: {one_line(error)}"
-    own = " and which brings code of its own (auto_map), which is not run" if "auto_map" in values else ""
+    own = ""
+    if "auto_map" in values:
+        own = " and which brings code of its own (auto_map), which is not run without --trust-remote-code"
     return (
         f"{name} is of model type {kind!r}, which transformers {transformers.__version__} does not know{own}; only its own "
         "decoder-only language models can be served"
@@ -117,11 +129,12 @@ def architecture_of(config: Any) -> str:
     return str((getattr(config, "architectures", None) or [type(config).__name__])[0])
 
 
-def _refuse_foreign(config: Any, name: str) -> None:
+def _refuse_foreign(config: Any, name: str, trust: Trust) -> None:
     architecture = architecture_of(config)
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(f"{architecture} is an encoder-decoder; only decoder-only models can be served")
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or not _generates(config):
+    own_code = trust.code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or ())
+    if not own_code and (type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or not _generates(config)):
         raise UnsupportedModelError(
             f"{name} is a {architecture}, which does not generate text; only decoder-only language models can be served"
         )
@@ -188,6 +201,10 @@ def _refuse_no_numbers(model: Any, name: str) -> None:
 
 def _why(error: Exception, said: list[str], config: Any, name: str, where: str) -> str:
     architecture = architecture_of(config)
+    if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to load it by all means
+        return (
+            f"{PICKLE} of {name} is damaged or holds more than tensors, which is never loaded: {_AGAIN}, as safetensors"
+        )
     if error.args == (attention.NAME,):  # Falcon, GPT-J and GPT-Neo look their class up by this name
         return (
             f"{architecture} has attention classes of its own; only attention through transformers' attention "

@@ -18,6 +18,7 @@ padded there too, for few shapes to record (`slipstream.engine.capture`).
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence as TokenSequence
@@ -62,6 +63,11 @@ class Padding:
     def keys(self, count: int) -> int:
         """The padded count of ``count`` keys."""
         return self.first_keys + _round_up(max(0, count - self.first_keys), self.key_multiple)
+
+    @property
+    def mark(self) -> str:
+        """Four hexadecimal digits that another rule has others of: sums are taken in another order under it."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:4]
 
 
 KEY_BLOCK = 512

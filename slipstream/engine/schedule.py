@@ -36,7 +36,8 @@ class Want:
 def schedule(wants: Sequence[Want], limits: BatchLimits) -> list[tuple[int, int]]:
     """(index, token count) of the wants that go into the next step; ``wants`` are in order of arrival.
 
-    Rounds first, but for the prompts' share; whatever one kind leaves, the other takes. Within a kind the oldest come first.
+    Rounds first, but for the prompts' share; whatever one kind leaves, the other takes. Of rounds the oldest come first, of
+    prompts those that have least to go, so that none waits for a longer one; the oldest has half, so that it gets on.
     """
     most = [min(want.token_count, limits.prefill_chunk) for want in wants]
     rounds = [index for index, want in enumerate(wants) if not want.is_prompt]
@@ -44,7 +45,20 @@ def schedule(wants: Sequence[Want], limits: BatchLimits) -> list[tuple[int, int]
     kept = min(limits.max_step_tokens // _PROMPT_SHARE, sum(most[index] for index in prompts))
     taken = _fill(rounds, most, limits.max_step_tokens - kept)
     left = limits.max_step_tokens - sum(count for _, count in taken)
-    return taken + _fill(prompts, most, left)
+    return taken + _fill_prompts(prompts, wants, most, left)
+
+
+def _fill_prompts(
+    prompts: Sequence[int], wants: Sequence[Want], most: Sequence[int], budget: int
+) -> list[tuple[int, int]]:
+    if not prompts:
+        return []
+    oldest = prompts[0]
+    kept = min(most[oldest], -(-budget // 2))
+    by_length = sorted(prompts, key=lambda index: wants[index].token_count)
+    place = by_length.index(oldest)
+    taken = _fill(by_length[:place], most, budget - kept)
+    return taken + _fill(by_length[place:], most, budget - sum(count for _, count in taken))
 
 
 def _fill(indices: Iterable[int], most: Sequence[int], budget: int) -> list[tuple[int, int]]:

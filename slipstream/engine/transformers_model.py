@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,9 @@ import torch
 from transformers import GenerationConfig
 
 from slipstream.engine import activations, attention, capture, packing, rotary
+from slipstream.engine.checkpoint import NO_TRUST, Trust
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.fingerprint import weights_fingerprint
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.loading import DTYPES, load_pretrained
 from slipstream.engine.model import Choose, run_by_forwards
@@ -21,7 +22,6 @@ from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 
 _PROBE_ROWS = 8
-_FINGERPRINT_VALUES = 64
 
 
 class TransformersModel:
@@ -42,7 +42,7 @@ class TransformersModel:
         self.sampling_defaults = _sampling_defaults(generation)
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.device = model.device
-        self.weights_fingerprint = _weights_fingerprint(model, self.end_token_ids)
+        self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
         small = sum(weight.numel() for weight in model.parameters()) <= capture.MAX_PARAMETERS
         self._steps = build_onnx_steps(model) if small and single_rows and _is_plain(model) else None
         if self.device.type == "cpu":
@@ -59,9 +59,11 @@ class TransformersModel:
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
 
     @classmethod
-    def load(cls, name: str, *, device: str, dtype: str, single_rows: bool = False) -> TransformersModel:
+    def load(
+        cls, name: str, *, device: str, dtype: str, single_rows: bool = False, trust: Trust = NO_TRUST
+    ) -> TransformersModel:
         """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be served."""
-        model = load_pretrained(name, device=device, dtype=dtype)
+        model = load_pretrained(name, device=device, dtype=dtype, trust=trust)
         return cls(model, model.generation_config or GenerationConfig(), single_rows=single_rows)
 
     def reserve(self, page_count: int, page_size: int) -> int:
@@ -165,15 +167,3 @@ def _sampling_defaults(generation: GenerationConfig) -> SamplingDefaults:
         typical_p=given("typical_p", 1.0),
         repetition_penalty=penalty,
     )
-
-
-def _weights_fingerprint(model: Any, end_token_ids: tuple[int, ...]) -> str:
-    """sha256 over dtype, kind of device, end tokens, and the names, shapes and 64 evenly spaced values of the weights: another
-    checkpoint has another one, and it takes milliseconds where a hash of all bytes would take minutes."""
-    digest = hashlib.sha256(f"{model.dtype} {model.device.type} {end_token_ids}".encode())
-    for name, weight in sorted(model.state_dict().items()):
-        values = weight.detach().reshape(-1)
-        sample = values[:: max(1, values.numel() // _FINGERPRINT_VALUES)].to("cpu", torch.float32)
-        digest.update(f"{name}{tuple(weight.shape)}".encode())
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
+
+from slipstream.engine.errors import ContextExceededError
 from slipstream.engine.host import EngineHost
 from slipstream.errors import FieldViolation, InvalidFieldsError, TokenizerMismatchError, WeightsMismatchError
 from slipstream.hosting.rules import RuleBook
+from slipstream.rpc.item_answers import peer_of
 from slipstream.rpc.sampling_wire import rule_of
 from slipstream.rpc.wire import seconds
 from slipstream.sampling.rule import SamplingRule
@@ -16,7 +20,7 @@ _SHORTEST_NAME, _LONGEST_NAME = 16, 64
 
 
 class Handles:
-    """The handles of one host: on what terms they are opened, and which rules they have been told."""
+    """The handles of one host, and which rules they have been told."""
 
     def __init__(self, host: EngineHost[Any], model: model_pb2.ModelInfo) -> None:
         """``model`` is what the host's clients are told of it."""
@@ -25,36 +29,68 @@ class Handles:
         self._rules = RuleBook()
         host.on_closed = self._rules.forget
 
-    def begin(self, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem) -> SamplingRule:
-        """Open an item's handle if it asks for that, and find the rule that it states or names.
+    def of(self, context: grpc.aio.ServicerContext[Any, Any]) -> PeerHandles:
+        """Those of the peer that has opened a stream, which is there until its last stream has ended."""
+        peer = peer_of(context)
+        self._host.owners.came(peer)
+        # Told of every end, also of one that leaves the stream's generator to the garbage collector.
+        context.add_done_callback(lambda _: self._host.owners.went(peer))  # type: ignore[arg-type]  # any callable will do
+        return PeerHandles(peer, self._host, self._model, self._rules)
 
-        TokenizerMismatchError, WeightsMismatchError, InvalidFieldsError, SequenceLimitError, UnknownHandleError or
-        UnknownRuleError.
+
+class PeerHandles:
+    """The handles that one peer has opened: a handle is a name within its peer, and nobody else's says anything here."""
+
+    def __init__(self, peer: str, host: EngineHost[Any], model: model_pb2.ModelInfo, rules: RuleBook) -> None:
+        self._peer = peer
+        self._host = host
+        self._model = model
+        self._rules = rules
+
+    def begin(self, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem) -> tuple[str, SamplingRule]:
+        """Open an item's handle if it asks for that, and find the rule that it states or names. Returns the handle's name on
+        the host, and the rule.
+
+        ContextExceededError, TokenizerMismatchError, WeightsMismatchError, InvalidFieldsError, SequenceLimitError,
+        UnknownHandleError or UnknownRuleError.
         """
+        self._check_length(len(item.tail))
+        name = self._name(item.handle)
         if item.HasField("open"):
-            self._open(item.open, item.handle)
-        self._host.renew(item.handle)
+            self._open(name, item.open, len(item.handle))
+        self._host.renew(name)
         if not item.rule_hash:
             raise InvalidFieldsError([FieldViolation("rule_hash", "must be set: it names the rule to choose by")])
         if not item.HasField("rule"):
-            return self._rules.find(item.handle, item.rule_hash)
+            return name, self._rules.find(name, item.rule_hash)
         rule = rule_of(item.rule)
-        self._rules.keep(item.handle, item.rule_hash, rule, item.rule.ByteSize())
-        return rule
+        self._rules.keep(name, item.rule_hash, rule, item.rule.ByteSize())
+        return name, rule
 
     def close(self, handle: str) -> None:
-        """Give a handle's pages back; nothing happens if it is not open."""
-        self._host.close(handle)
+        """Give a handle's pages back, and never open it again; nothing happens if it is not open and cannot be."""
+        if len(handle) <= _LONGEST_NAME:
+            self._host.close(self._name(handle))
 
-    def _open(self, terms: model_pb2.OpenSequence, handle: str) -> None:
-        if not _SHORTEST_NAME <= len(handle) <= _LONGEST_NAME:
-            length = f"must have {_SHORTEST_NAME} to {_LONGEST_NAME} characters to be opened, but has {len(handle)}"
-            raise InvalidFieldsError([FieldViolation("handle", length)])
+    def _name(self, handle: str) -> str:
+        """What follows the ``@`` is of one length, so that no two peers' handles have one name."""
+        return f"{handle}@{self._peer}"
+
+    def _open(self, name: str, terms: model_pb2.OpenSequence, length: int) -> None:
+        if not _SHORTEST_NAME <= length <= _LONGEST_NAME:
+            limit = f"must have {_SHORTEST_NAME} to {_LONGEST_NAME} characters to be opened, but has {length}"
+            raise InvalidFieldsError([FieldViolation("handle", limit)])
         self._compare(terms)
         lease = seconds(terms.lease) if terms.HasField("lease") else None
         if lease is not None and lease <= 0:
             raise InvalidFieldsError([FieldViolation("open.lease", f"must be above 0 s, but is {lease:g} s")])
-        self._host.open(handle, lease)
+        self._host.open(name, lease, self._peer)
+
+    def _check_length(self, count: int) -> None:
+        """Before any of it is looked at: a tail of 64 MiB would be gigabytes, and hold up everybody for seconds."""
+        most = self._host.engine.context_length
+        if count > most:
+            raise ContextExceededError(f"{count} tokens do not fit into the context of {most}", context_length=most)
 
     def _compare(self, terms: model_pb2.OpenSequence) -> None:
         name = self._model.name

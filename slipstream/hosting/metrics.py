@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,11 @@ from slipstream.telemetry.metrics import Reading, reading
 from slipstream.version import VERSION
 
 
-def readings(service_name: str, host: EngineHost[Any], service: ModelService) -> Iterator[Reading]:
+def readings(
+    service_name: str, host: EngineHost[Any], service: ModelService, loop: asyncio.AbstractEventLoop
+) -> Iterator[Reading]:
     """From any thread: nothing is computed for them before they are asked for."""
+    yield reading(instruments.ASYNCIO_TASKS, len(asyncio.all_tasks(loop)))
     load, watch, info = host.load, service.watch, service.info
     usable = max(1, load.page_count)
     yield reading(

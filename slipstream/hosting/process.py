@@ -81,9 +81,10 @@ async def _serve(
     add_service: AddService,
 ) -> None:
     served: list[tuple[EngineHost[Any], ModelService]] = []  # empty while the model is being loaded
+    loop = asyncio.get_running_loop()
 
     def source() -> Iterable[Reading]:
-        return readings(service_name, *served[0]) if served else ()
+        return readings(service_name, *served[0], loop) if served else ()
 
     with Exposition(service_name, settings.metrics_address, source):
         await _host(settings, rpc_service, role, padding, profile_seconds, add_service, served.append)
@@ -99,11 +100,15 @@ async def _host(
     on_serving: Callable[[tuple[EngineHost[Any], ModelService]], None],
 ) -> None:
     server = Server(
-        settings.address, (rpc_service, "slipstream.wire.v1.ModelService"), drain_seconds=settings.drain_seconds
+        settings.address,
+        (rpc_service, "slipstream.wire.v1.ModelService"),
+        drain_seconds=settings.drain_seconds,
+        listening=settings.listening(),
     )
     name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
     step_times: list[tuple[int, float]] = []
-    tokenizer = await asyncio.to_thread(load_tokenizer_files, name)  # first, for it may be refused in no time
+    trust = settings.trust()
+    tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust)  # first, for it may be refused in no time
     gate = RefusesWhileLoading()
     server.grpc.add_generic_rpc_handlers((gate,))
     port = await server.start()
@@ -156,7 +161,11 @@ def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine
 
         log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
         model = TransformersModel.load(
-            name, device=settings.device, dtype=settings.dtype, single_rows=padding.single_row
+            name,
+            device=settings.device,
+            dtype=settings.dtype,
+            single_rows=padding.single_row,
+            trust=settings.trust(),
         )
     engine = Engine(
         model,

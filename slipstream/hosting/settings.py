@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Literal, TypeVar
 
@@ -9,12 +10,16 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from slipstream.engine.checkpoint import Trust
 from slipstream.engine.host import HostLimits
 from slipstream.engine.schedule import BatchLimits
 from slipstream.telemetry.logs import LogFormat
+from slipstream.transport.listening import Listening
+from slipstream.transport.settings import ListenSettings
+from slipstream.transport.tokens import watched_bearer
 
 
-class ModelServiceSettings(BaseSettings):
+class ModelServiceSettings(ListenSettings):
     """Settings of a draft or verifier service. Read once, in ``__main__``."""
 
     model_config = SettingsConfigDict(
@@ -24,6 +29,7 @@ class ModelServiceSettings(BaseSettings):
         cli_hide_none_type=True,
         extra="forbid",
         cli_exit_on_error=True,
+        cli_implicit_flags=True,
         protected_namespaces=(),
     )
 
@@ -31,7 +37,21 @@ class ModelServiceSettings(BaseSettings):
         description="transformers model directory or hub id; 'embedded' for the pair in the package; "
         "'arithmetic:KEY=VALUE&...' for the paper model (see slipstream/engine/arithmetic.py)"
     )
-    address: str = Field(description="host:port to listen on; port 0 takes a free one")
+    peer_token_file: str = Field(
+        "",
+        description="file with a token that callers of every method but health must show; empty: none is asked for. Read "
+        "again when it changes",
+    )
+    allow_pickle: bool = Field(
+        False,
+        description="load pytorch_model.bin where there are no safetensors, by torch's unpickler for tensors alone "
+        "(weights_only): any other pickle is refused all the same",
+    )
+    trust_remote_code: bool = Field(
+        False,
+        description="run Python files that come with the model and that its configuration names (auto_map): they may "
+        "do whatever this service may",
+    )
     device: str = Field("cpu", description="torch device: cpu, cuda, cuda:1")
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the weights and of the KV cache")
     threads: int = Field(0, ge=0, description="torch threads; 0 takes torch's own choice")
@@ -41,13 +61,29 @@ class ModelServiceSettings(BaseSettings):
     max_step_tokens: int = Field(512, ge=8, description="tokens in one forward, over all sequences")
     prefill_chunk: int = Field(256, ge=8, description="tokens of one prompt in one forward")
     queue_limit: int = Field(1024, ge=1, description="unfinished items; one more is refused")
-    max_sequence_count: int = Field(8192, ge=1, description="open sequences; one more is refused")
+    max_sequence_count: int = Field(
+        8192, ge=1, description="open sequences; for one more an idle one of whoever holds most is ended"
+    )
     default_lease_seconds: float = Field(600, gt=0, description="idle time after which a sequence's pages come back")
     max_lease_seconds: float = Field(3600, gt=0, description="longest lease a caller can get")
+    peer_grace_seconds: float = Field(
+        30, ge=0, description="time for which an orchestrator's idle sequences outlive its last stream"
+    )
     drain_seconds: float = Field(10, ge=0, description="time that running calls get to end after SIGTERM")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe log line shown")
     log_format: LogFormat = Field("text", description="text for people, json for machines: one object a line")
     metrics_address: str = Field("", description="host:port where Prometheus finds /metrics; empty: nowhere")
+
+    def listening(self) -> Listening:
+        """What the server is to be told. FileError, PlaintextError."""
+        listening = super().listening()
+        if not self.peer_token_file:
+            return listening
+        return dataclasses.replace(listening, token=watched_bearer("--peer-token-file", self.peer_token_file))
+
+    def trust(self) -> Trust:
+        """What of the checkpoint is used that could do other things than compute."""
+        return Trust(pickle=self.allow_pickle, code=self.trust_remote_code)
 
     def batch_limits(self) -> BatchLimits:
         """The model thread's part."""
@@ -55,7 +91,12 @@ class ModelServiceSettings(BaseSettings):
 
     def host_limits(self) -> HostLimits:
         """The host's part."""
-        return HostLimits(self.max_sequence_count, self.default_lease_seconds, self.max_lease_seconds)
+        return HostLimits(
+            self.max_sequence_count,
+            self.default_lease_seconds,
+            self.max_lease_seconds,
+            grace_seconds=self.peer_grace_seconds,
+        )
 
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)

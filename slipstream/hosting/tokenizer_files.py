@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
-from slipstream.engine.checkpoint import directory_of, one_line
+from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of, one_line
 from slipstream.engine.errors import UnsupportedModelError
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -39,7 +39,7 @@ class TokenizerFiles:
     """One more than the largest id that a text can have; placeholders for images and the like do not count."""
 
 
-def load_tokenizer_files(model: str) -> TokenizerFiles:
+def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
     """The tokenizer of a model directory, hub id or paper model. UnsupportedModelError if there is none."""
     if model.startswith(SCHEME):
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
@@ -47,12 +47,12 @@ def load_tokenizer_files(model: str) -> TokenizerFiles:
 
     from slipstream.engine.loading import heard, read_config
 
-    directory = directory_of(model, weights=False)
-    read_config(directory, model)
+    directory = directory_of(model, weights=False, trust=trust)
+    read_config(directory, model, trust)
     _refuse_absent(directory, model)
     try:
         with heard(model):
-            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code)
         backend = tokenizer.backend_tokenizer
     except Exception as error:  # any of transformers' and of tokenizers'
         raise UnsupportedModelError(

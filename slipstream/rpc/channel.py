@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import grpc
 
 MAX_MESSAGE_BYTES = 64 * 2**20
@@ -41,7 +43,17 @@ SHARED_PORT_OPTIONS = (
 )
 """For servers that share their port on purpose."""
 
+PEER_KEY = "slipstream-peer-key"
+"""Metadata of a stream of items: whoever has opened handles under a key is who may use and close them."""
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A plaintext channel to ``host:port``; it connects when first used and again when the peer comes back."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+PEER_METADATA = ((PEER_KEY, secrets.token_hex(16)),)
+"""This process's own: random, so that nobody guesses it, and never another, so that a stream lost and found loses nothing."""
+
+
+def open_channel(address: str, credentials: grpc.ChannelCredentials | None = None, name: str = "") -> grpc.aio.Channel:
+    """A channel to ``host:port``, in plaintext without credentials; it connects when first used and again when the peer comes
+    back. ``name`` is what its certificate is for, if not for its address."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    named = (("grpc.ssl_target_name_override", name),) if name else ()
+    return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, *named))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import grpc
+
 from slipstream.errors import Code, SlipstreamError
+from slipstream.rpc.channel import PEER_KEY
 from slipstream.rpc.item_stream import Keyed
 from slipstream.rpc.outbox import Outbox, fits
 
@@ -97,6 +101,13 @@ class _Conversation(Generic[ResultT]):
         while self._open_count:
             self._all_answered.clear()
             await self._all_answered.wait()
+
+
+def peer_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Names the peer that has opened a stream, by a hash of its key: the key itself is neither kept nor logged. All peers
+    without one are one."""
+    keys = (value for name, value in context.invocation_metadata() or () if name == PEER_KEY)
+    return hashlib.blake2b(str(next(keys, "")).encode(), digest_size=16).hexdigest()
 
 
 async def answer_items(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
 from slipstream.errors import Code
+from slipstream.rpc.channel import PEER_METADATA
 from slipstream.rpc.outbox import Measured, Outbox, fits
 from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
 
@@ -89,16 +91,17 @@ class ItemStream(Generic[ItemT, ResultT]):
 
     def __init__(
         self,
-        open_call: Callable[[], Any],
+        open_call: Callable[..., Any],
         pack: Callable[[list[ItemT]], Any],
         unpack: Callable[[Any], Iterable[ResultT]],
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """``open_call`` starts the bidirectional call; ``pack`` makes a message of items, ``unpack`` results of one.
+        """``open_call`` starts the bidirectional call, with this process's key as ``metadata``; ``pack`` makes a message of
+        items, ``unpack`` results of one.
 
         ``on_lost`` is told of each stream that has ended by itself.
         """
-        self._open_call = open_call
+        self._open_call = partial(open_call, metadata=PEER_METADATA)
         self._pack = pack
         self._unpack = unpack
         self._on_lost = on_lost
@@ -137,6 +140,13 @@ class ItemStream(Generic[ItemT, ResultT]):
         finally:
             self.withdraw(item, sink)
 
+    def abandon(self, error: PeerError) -> None:
+        """Give the present stream up: what waits fails with ``error``, what is still answered is dropped, the next item opens
+        another."""
+        if self._run is not None:
+            self._run.cancel()
+            self._end(error)
+
     async def close(self) -> None:
         """End the stream, and fail what waits and whatever is still sent."""
         self._closed = True
@@ -156,7 +166,8 @@ class ItemStream(Generic[ItemT, ResultT]):
             log.exception("a stream failed on our side")
             error = StreamLostError(f"the stream failed on our side: {failure!r}")
         finally:
-            self._end(error)
+            if self._run is asyncio.current_task():  # else it was abandoned, and what waits now waits for another
+                self._end(error)
         self._on_lost()
 
     async def _carry(self) -> PeerError:
@@ -164,7 +175,7 @@ class ItemStream(Generic[ItemT, ResultT]):
         call = self._open_call()
         try:
             async with asyncio.TaskGroup() as group:
-                writing = group.create_task(self._write(call))
+                writing = group.create_task(self._write(call, self._outbox))
                 error = await self._read(call)
                 writing.cancel()
         except ExceptionGroup as failures:
@@ -201,10 +212,10 @@ class ItemStream(Generic[ItemT, ResultT]):
         if last:
             self._waiting.pop(key, None)
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, call: Any, outbox: Outbox[ItemT]) -> None:
         try:
             while True:
-                await call.write(self._pack(await self._outbox.batch()))
+                await call.write(self._pack(await outbox.batch()))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the call is over, and the reader learns why
 

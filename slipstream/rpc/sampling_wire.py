@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import asdict, fields
 
 from google.protobuf.message import Message
@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import TokenDistribution, TokenLogprobs
 from slipstream.sampling.rule import (
+    MAX_LISTED_TOKENS,
     Acceptance,
     SamplingDefaults,
     SamplingRule,
@@ -50,6 +51,7 @@ def rule_of(message: rule_pb2.SamplingRule) -> SamplingRule:
     if open_:
         what = "must be set: a rule leaves nothing open"
         raise InvalidFieldsError([FieldViolation(f"rule.sampling.{name}", what) for name in open_])
+    _check_counts(message)
     acceptance = acceptance_of(message.acceptance, "rule.acceptance")
     if acceptance is None:
         raise InvalidFieldsError([FieldViolation("rule.acceptance", "must be set: a rule leaves nothing open")])
@@ -69,6 +71,22 @@ def rule_of(message: rule_pb2.SamplingRule) -> SamplingRule:
     if violations:
         raise InvalidFieldsError([FieldViolation(f"rule.{_path(v.field)}", v.description) for v in violations])
     return rule
+
+
+def _check_counts(message: rule_pb2.SamplingRule) -> None:
+    """Nothing is looked at that is far too much: of a message of 64 MiB a rule would take gigabytes."""
+    lists: list[tuple[str, Sized]] = [("rule.end_token_ids", message.end_token_ids)]
+    lists += [
+        (f"rule.sampling.{name}", getattr(message.sampling, name))
+        for name in ("logit_bias", "allowed_token_ids", "banned_token_ids")
+    ]
+    violations = [
+        FieldViolation(name, f"may be at most {MAX_LISTED_TOKENS}, but are {len(entries)}")
+        for name, entries in lists
+        if len(entries) > MAX_LISTED_TOKENS
+    ]
+    if violations:
+        raise InvalidFieldsError(violations)
 
 
 def _is_set(message: Message, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""A gRPC server as every service runs it: health, reflection, channelz, an honest port, a drain on SIGTERM."""
+"""A gRPC server as every service runs it: health, reflection, channelz, an honest port, TLS, a drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from slipstream.errors import Code, SlipstreamError
+from slipstream.rpc.asking_for_token import AsksForToken
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, SHARED_PORT_OPTIONS
+from slipstream.rpc.parsing import RefusesMalformed
 from slipstream.rpc.releasing import ReleasesRequests
+from slipstream.transport.addresses import stays_here
+from slipstream.transport.listening import Listening
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +30,17 @@ class AddressInUseError(SlipstreamError):
     reason = "ADDRESS_IN_USE"
 
     @classmethod
-    def at(cls, address: str) -> AddressInUseError:
+    def at(cls, address: str, flag: str = "--address") -> AddressInUseError:
         """With what to do about it."""
         return cls(
             f"cannot listen on {address}: it is in use or not an address of this machine; "
-            "stop what listens there or choose another --address"
+            f"stop what listens there or choose another {flag}"
         )
 
 
 class Server:
-    """Three phases: `start` listens, `set_serving` tells health checks, `run_until_signalled` serves and drains."""
+    """Four phases: `bind` takes the port, `start` answers there, `set_serving` tells health checks, `run_until_signalled`
+    serves and drains."""
 
     def __init__(
         self,
@@ -45,36 +50,70 @@ class Server:
         drain_seconds: float = 10.0,
         private: str | None = None,
         max_request_bytes: int = MAX_MESSAGE_BYTES,
+        listening: Listening | None = None,
     ) -> None:
-        """With a ``private`` address too the port is shared with other processes, each of which has one of its own. A larger
-        message is refused, with RESOURCE_EXHAUSTED, before anything of it is read."""
+        """With a ``private`` address too the port is shared with other processes, each of which has one of its own, where
+        plaintext is spoken. A larger message is refused, with RESOURCE_EXHAUSTED, before anything of it is read. Without
+        ``listening`` the port is plaintext."""
         self.address = address
+        self._listening = listening = listening or Listening()
         self._private = private
         self.shares_port = private is not None
         options = dict(SHARED_PORT_OPTIONS if self.shares_port else SERVER_OPTIONS)
         options["grpc.max_receive_message_length"] = max_request_bytes
-        self.grpc = grpc.aio.server(interceptors=(ReleasesRequests(),), options=tuple(options.items()))
+        asking = () if listening.token is None else (AsksForToken(listening.token),)
+        interceptors = (*asking, ReleasesRequests(), RefusesMalformed())
+        self.grpc = grpc.aio.server(interceptors=interceptors, options=tuple(options.items()))
         self._service_names = tuple(service_names)
+        self._port: int | None = None
         self._drain_seconds = drain_seconds
         self._health = health.aio.HealthServicer()
         self.draining = asyncio.Event()
         """Set once the server wants to stop: streams that wait for nothing should end."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
-        channelz.add_channelz_servicer(self.grpc)
-        described = (*service_names, health.SERVICE_NAME, "grpc.channelz.v1.Channelz", reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(described, self.grpc)
+        self._admin: grpc.aio.Server | None = None
+        if listening.admin_address:
+            self._admin = grpc.aio.server(options=SERVER_OPTIONS)
+            # Here too, for probes beside us that have no certificate.
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._admin)
+            self._tell_about_itself(self._admin)
+        elif stays_here(address):
+            self._tell_about_itself(self.grpc)
+
+    def _tell_about_itself(self, server: grpc.aio.Server) -> None:
+        """Who is connected from where, and what can be asked: not for everybody."""
+        channelz.add_channelz_servicer(server)
+        described = (*self._service_names, health.SERVICE_NAME, "grpc.channelz.v1.Channelz", reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(described, server)
+
+    def bind(self) -> int:
+        """Take the port, and return it: of interest if the address asked for port 0. AddressInUseError if it is taken."""
+        if self._port is None:
+            self._port = self._listen_on(self.address, self._listening.credentials)
+            if self._private is not None:
+                self._listen_on(self._private)
+        return self._port
 
     async def start(self) -> int:
-        """Listen; returns the port, of interest if the address asked for port 0. AddressInUseError if it is taken."""
-        port = self._listen_on(self.address)
-        if self._private is not None:
-            self._listen_on(self._private)
+        """Answer at the port that `bind` takes; returns it."""
+        port = self.bind()
         await self.set_serving(False)
         await self.grpc.start()
+        if self._admin is not None:
+            await self._start_admin(self._admin, self._listening.admin_address)
         return port
 
-    def _listen_on(self, address: str) -> int:
+    async def _start_admin(self, admin: grpc.aio.Server, address: str) -> None:
         try:
+            log.info("channelz, reflection and health are on port %d", admin.add_insecure_port(address))
+        except RuntimeError as error:
+            raise AddressInUseError.at(address, "--admin-address") from error
+        await admin.start()
+
+    def _listen_on(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
+        try:
+            if credentials is not None:
+                return self.grpc.add_secure_port(address, credentials)
             return self.grpc.add_insecure_port(address)
         except RuntimeError as error:
             raise AddressInUseError.at(address) from error
@@ -96,3 +135,5 @@ class Server:
         if on_drain is not None:
             await on_drain()
         await self.grpc.stop(self._drain_seconds)
+        if self._admin is not None:
+            await self._admin.stop(None)

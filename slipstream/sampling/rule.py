@@ -24,6 +24,8 @@ MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0
 MAX_LOGIT_BIAS = 100.0
 DEFAULT_PROPOSAL_TOP_K = 64
 MAX_PROPOSAL_TOP_K = 1024
+MAX_LISTED_TOKENS = 8192
+"""In a field of a rule that lists tokens: a service keeps rules for every handle, as they were parsed."""
 
 
 class Acceptance(Enum):

@@ -114,9 +114,20 @@ REQUESTS_REJECTED = _counter(
     "requests_rejected", "requests", "Messages and generations refused, by the reason.", "reason"
 )
 DRAFT_FALLBACKS = _counter(
-    "draft_fallbacks", "requests", "Requests that the draft failed, by why: the turn went on without.", "reason"
+    "draft_fallbacks",
+    "requests",
+    "Requests that a draft failed, by why: the turn went on without.",
+    "address",
+    "reason",
 )
-DRAFT_RECOVERIES = _counter("draft_recoveries", "events", "Times that the draft answered again after it had failed.")
+DRAFT_RECOVERIES = _counter(
+    "draft_recoveries", "events", "Times that a draft answered again after it had failed.", "address"
+)
+DRAFT_FAILOVERS = _counter("draft_failovers", "sessions", "Sessions that moved to another draft, theirs being away.")
+DRAFT_VERIFIED_TOKENS = _counter(
+    "draft_verified_tokens", "tokens", "Tokens of a draft's that were verified.", "address"
+)
+DRAFT_ACCEPTED_TOKENS = _counter("draft_accepted_tokens", "tokens", "Of these, those that were accepted.", "address")
 VERIFY_RETRIES = _counter("verify_retries", "requests", "Verifications asked for again, by why.", "reason")
 VERIFIER_FAILOVERS = _counter("verifier_failovers", "sessions", "Sessions that moved to another verifier.")
 SPECULATION_SWITCHED_OFF = _counter(
@@ -132,12 +143,14 @@ REQUESTS_RUNNING = _gauge("num_requests_running", "requests", "Turns (a model se
 REQUESTS_WAITING = _gauge(
     "num_requests_waiting",
     "requests",
-    "Messages that wait for their chat's turn (a model service: items for their first forward).",
+    "Turns that wait for a place, messages that wait for their chat's turn (a model service: items for their first forward).",
 )
+TURN_PLACES = _gauge("num_turn_places", "turns", "Turns that may run at once, as verifications are measured.")
 SESSIONS = _gauge("num_sessions", "sessions", "Sessions kept.")
 SESSIONS_NOT_DRAFTING = _gauge(
     "num_sessions_speculation_off", "sessions", "Sessions with a turn running that left the draft alone."
 )
+PEER_SESSIONS = _gauge("peer_sessions", "sessions", "Sessions that live on a peer.", "peer", "address")
 PEER_REACHABLE = _gauge("peer_reachable", "1", "Whether a peer says that it serves.", "peer", "address")
 INFO = _gauge(
     "info",
@@ -154,15 +167,16 @@ INFO = _gauge(
 )
 
 TIME_TO_FIRST_TOKEN = _histogram(
-    "time_to_first_token_seconds", "s", "From a turn's beginning to its first token.", _WAITS
+    "time_to_first_token_seconds", "s", "From asking for a turn to its first token.", _WAITS
 )
+PLACE_WAIT = _histogram("turn_place_wait_seconds", "s", "From asking for a turn to its place.", _WAITS)
 INTER_TOKEN_LATENCY = _histogram(
     "inter_token_latency_seconds",
     "s",
     "Of each token after a turn's first round: its round's time over its tokens.",
     _STEPS,
 )
-E2E_LATENCY = _histogram("e2e_request_latency_seconds", "s", "From a turn's beginning to its end.", _WAITS)
+E2E_LATENCY = _histogram("e2e_request_latency_seconds", "s", "From asking for a turn to its end.", _WAITS)
 ROUND_TIME = _histogram("round_seconds", "s", "A round, from its plan to its answer.", _STEPS)
 VERIFY_TIME = _histogram("verify_seconds", "s", "A verification's forwards, on the verifier's clock.", _STEPS)
 DRAFT_TIME = _histogram("draft_seconds", "s", "A draft request's forwards, on the draft's clock.", _STEPS)
@@ -196,7 +210,11 @@ PREEMPTIONS = _counter(
     "num_preemptions", "sequences", "Idle sequences whose pages were taken for others: they are computed again."
 )
 
-SHARED_BY_ALL = (INFO, REQUESTS_RUNNING, REQUESTS_WAITING, PREFIX_CACHE_QUERIES, PREFIX_CACHE_HITS)
+ASYNCIO_TASKS = _gauge(
+    "asyncio_tasks", "tasks", "Tasks of the event loop: as many as there is to do, and back when it is done."
+)
+
+SHARED_BY_ALL = (INFO, ASYNCIO_TASKS, REQUESTS_RUNNING, REQUESTS_WAITING, PREFIX_CACHE_QUERIES, PREFIX_CACHE_HITS)
 
 OF_THE_ORCHESTRATOR = (
     *SHARED_BY_ALL,
@@ -215,6 +233,9 @@ OF_THE_ORCHESTRATOR = (
     REQUESTS_REJECTED,
     DRAFT_FALLBACKS,
     DRAFT_RECOVERIES,
+    DRAFT_FAILOVERS,
+    DRAFT_VERIFIED_TOKENS,
+    DRAFT_ACCEPTED_TOKENS,
     VERIFY_RETRIES,
     VERIFIER_FAILOVERS,
     SPECULATION_SWITCHED_OFF,
@@ -223,7 +244,10 @@ OF_THE_ORCHESTRATOR = (
     SPANS_FOLDED,
     SESSIONS,
     SESSIONS_NOT_DRAFTING,
+    PEER_SESSIONS,
+    TURN_PLACES,
     PEER_REACHABLE,
+    PLACE_WAIT,
     TIME_TO_FIRST_TOKEN,
     INTER_TOKEN_LATENCY,
     E2E_LATENCY,

@@ -180,6 +180,13 @@ def context_of(traceparent: str) -> Context:
     return _propagator.extract({"traceparent": traceparent})
 
 
+def traceparent_of(context: Context) -> str:
+    """A context's current span, as `context_of` takes it; empty if there is none."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier, context)
+    return carrier.get("traceparent", "")
+
+
 def span_of(traceparent: str) -> SpanContext:
     """The remote span that ``traceparent`` names; an invalid one if it names none."""
     return trace.get_current_span(context_of(traceparent)).get_span_context()

@@ -94,6 +94,26 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 34
     """RESOURCE_EXHAUSTED: there is more to do than can be done in time. Try again as RetryInfo says."""
+    ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 35
+    """UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again."""
+    ERROR_REASON_SESSION_MOVED: _ErrorReason.ValueType  # 36
+    """UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost: make the same call again."""
+    ERROR_REASON_SESSION_UNREADABLE: _ErrorReason.ValueType  # 37
+    """DATA_LOSS: what is written of the session cannot be read: another version of the server wrote it, or it was damaged. Ask a server of that
+    version, or create another session.
+    """
+    ERROR_REASON_TURN_CUT: _ErrorReason.ValueType  # 38
+    """ABORTED: the process that ran the turn has ended, and under acceptance RATIO its log-probabilities or origins cannot be had again. What
+    was said stays; go on with another message.
+    """
+    ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 39
+    """UNAUTHENTICATED: the server wants to know who asks (metadata: why, which is missing, wrong or expired). Send `authorization: Bearer` and a
+    token that counts.
+    """
+    ERROR_REASON_PRINCIPAL_LIMIT: _ErrorReason.ValueType  # 40
+    """RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its limits that is). Others are served. Try again
+    as RetryInfo says; without one, ask for less at once.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """What google.rpc.ErrorInfo.reason says, in domain "slipstream": the names below without their prefix. A client that does not know a reason
@@ -172,4 +192,24 @@ ERROR_REASON_BAD_RESULT: ErrorReason.ValueType  # 33
 """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 34
 """RESOURCE_EXHAUSTED: there is more to do than can be done in time. Try again as RetryInfo says."""
+ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 35
+"""UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again."""
+ERROR_REASON_SESSION_MOVED: ErrorReason.ValueType  # 36
+"""UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost: make the same call again."""
+ERROR_REASON_SESSION_UNREADABLE: ErrorReason.ValueType  # 37
+"""DATA_LOSS: what is written of the session cannot be read: another version of the server wrote it, or it was damaged. Ask a server of that
+version, or create another session.
+"""
+ERROR_REASON_TURN_CUT: ErrorReason.ValueType  # 38
+"""ABORTED: the process that ran the turn has ended, and under acceptance RATIO its log-probabilities or origins cannot be had again. What
+was said stays; go on with another message.
+"""
+ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 39
+"""UNAUTHENTICATED: the server wants to know who asks (metadata: why, which is missing, wrong or expired). Send `authorization: Bearer` and a
+token that counts.
+"""
+ERROR_REASON_PRINCIPAL_LIMIT: ErrorReason.ValueType  # 40
+"""RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its limits that is). Others are served. Try again
+as RetryInfo says; without one, ask for less at once.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -785,6 +785,218 @@ class ListSessionsResponse(_message.Message):
 Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
 
 @_typing.final
+class ForkSessionRequest(_message.Message):
+    """Asks for a session like another."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    AFTER_TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session to begin like."""
+    after_turn: _builtins.int
+    """The last of its turns that the new one has, which must have ended. Unset: the last that has ended. 0: none."""
+    request_id: _builtins.str
+    """The caller's own name for this request, at most 128 characters, among those of CreateSession. Sent again it gets the session that is
+    there. Empty: none.
+    """
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        after_turn: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "after_turn", b"after_turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "after_turn", b"after_turn", "request_id", b"request_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after_turn: _TypeAlias = _typing.Literal["after_turn"]  # noqa: Y015
+    _WhichOneofArgType__after_turn: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_turn) -> _WhichOneofReturnType__after_turn | None: ...
+
+Global___ForkSessionRequest: _TypeAlias = ForkSessionRequest  # noqa: Y015
+
+@_typing.final
+class ForkSessionResponse(_message.Message):
+    """The new session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def session(self) -> _session_pb2.Session:
+        """With the other's system message, settings and template_time."""
+
+    def __init__(
+        self,
+        *,
+        session: _session_pb2.Session | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkSessionResponse: _TypeAlias = ForkSessionResponse  # noqa: Y015
+
+@_typing.final
+class ExportSessionRequest(_message.Message):
+    """Asks for all that is kept of a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportSessionRequest: _TypeAlias = ExportSessionRequest  # noqa: Y015
+
+@_typing.final
+class ExportSessionResponse(_message.Message):
+    """A part of what is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def session(self) -> Global___ExportedSession:
+        """First, and once."""
+
+    @_builtins.property
+    def turn(self) -> Global___ExportedTurn:
+        """Each turn that has ended, in order; those that were undone are left out."""
+
+    def __init__(
+        self,
+        *,
+        session: Global___ExportedSession | None = ...,
+        turn: Global___ExportedTurn | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "session", b"session", "turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "session", b"session", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["session", "turn"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___ExportSessionResponse: _TypeAlias = ExportSessionResponse  # noqa: Y015
+
+@_typing.final
+class ExportedSession(_message.Message):
+    """A session without its turns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    system: _builtins.str
+    """Its system message. Unset: none."""
+    @_builtins.property
+    def session(self) -> _session_pb2.Session:
+        """As it is now."""
+
+    @_builtins.property
+    def settings(self) -> _generation_pb2.GenerationSettings:
+        """What all its turns are run with unless a stream or a message says otherwise."""
+
+    def __init__(
+        self,
+        *,
+        session: _session_pb2.Session | None = ...,
+        system: _builtins.str | None = ...,
+        settings: _generation_pb2.GenerationSettings | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "session", b"session", "settings", b"settings", "system", b"system"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "session", b"session", "settings", b"settings", "system", b"system"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
+    _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__system) -> _WhichOneofReturnType__system | None: ...
+
+Global___ExportedSession: _TypeAlias = ExportedSession  # noqa: Y015
+
+@_typing.final
+class ExportedTurn(_message.Message):
+    """One turn of a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SHARED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """Its number."""
+    request_id: _builtins.str
+    """Of its message."""
+    content: _builtins.str
+    """The user's message."""
+    text: _builtins.str
+    """What was answered."""
+    seed: _builtins.int
+    """The seed that it was sampled with."""
+    shared_token_count: _builtins.int
+    """Its prompt is the session's first shared_token_count tokens as the turn before left them, and then prompt_token_ids."""
+    finish_reason: _turn_pb2.FinishReason.ValueType
+    """Why it ended."""
+    @_builtins.property
+    def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The others."""
+
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """What was generated."""
+
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if it could not go on."""
+
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        content: _builtins.str = ...,
+        text: _builtins.str = ...,
+        seed: _builtins.int = ...,
+        shared_token_count: _builtins.int = ...,
+        prompt_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        finish_reason: _turn_pb2.FinishReason.ValueType = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "error", b"error", "finish_reason", b"finish_reason", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "seed", b"seed", "shared_token_count", b"shared_token_count", "text", b"text", "token_ids", b"token_ids", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportedTurn: _TypeAlias = ExportedTurn  # noqa: Y015
+
+@_typing.final
 class DeleteSessionRequest(_message.Message):
     """Asks for a session's end."""
 
@@ -931,7 +1143,9 @@ class Model(_message.Message):
     max_draft_length: _builtins.int
     """Most proposal tokens that a round may carry or ask for."""
     weights_fingerprint: _builtins.str
-    """A fingerprint of weights, dtype, kind of device, end tokens and sampling_version, in hex. Verifiers that share sessions agree in it."""
+    """A fingerprint of weights, config, dtype, kind of device, end tokens, padding and sampling_version. Verifiers that share
+    sessions agree in it.
+    """
     sampling_version: _builtins.int
     """Of how tokens are chosen from logits: under another version the same seed gives another text."""
     @_builtins.property

@@ -81,6 +81,16 @@ class OrchestratorServiceStub:
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ListSessionsRequest.SerializeToString,
                 response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ListSessionsResponse.FromString,
                 _registered_method=True)
+        self.ForkSession = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/ForkSession',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionResponse.FromString,
+                _registered_method=True)
+        self.ExportSession = channel.unary_stream(
+                '/slipstream.v1.OrchestratorService/ExportSession',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ExportSessionRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ExportSessionResponse.FromString,
+                _registered_method=True)
         self.DeleteSession = channel.unary_unary(
                 '/slipstream.v1.OrchestratorService/DeleteSession',
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.DeleteSessionRequest.SerializeToString,
@@ -172,8 +182,22 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForkSession(self, request, context):
+        """A new session that begins as another is after one of its turns. What they share is not computed again while it is cached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportSession(self, request, context):
+        """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what `slipstream export` prints.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteSession(self, request, context):
-        """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none.
+        """Ends a session, cancels its turn, gives its memory back and deletes what is written of it. NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,6 +267,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListSessions,
                     request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ListSessionsRequest.FromString,
                     response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ListSessionsResponse.SerializeToString,
+            ),
+            'ForkSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkSession,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionResponse.SerializeToString,
+            ),
+            'ExportSession': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportSession,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ExportSessionRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ExportSessionResponse.SerializeToString,
             ),
             'DeleteSession': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteSession,
@@ -488,6 +522,60 @@ class OrchestratorService:
             '/slipstream.v1.OrchestratorService/ListSessions',
             slipstream_dot_v1_dot_orchestrator__pb2.ListSessionsRequest.SerializeToString,
             slipstream_dot_v1_dot_orchestrator__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/ForkSession',
+            slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/ExportSession',
+            slipstream_dot_v1_dot_orchestrator__pb2.ExportSessionRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.ExportSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

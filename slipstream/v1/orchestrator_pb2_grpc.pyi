@@ -61,8 +61,12 @@ class OrchestratorServiceStub:
     """One session with its messages. NOT_FOUND says whether it expired or never was."""
     ListSessions: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]
     """Sessions without their messages, last created first."""
+    ForkSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ForkSessionRequest, _orchestrator_pb2.ForkSessionResponse]
+    """A new session that begins as another is after one of its turns. What they share is not computed again while it is cached."""
+    ExportSession: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]
+    """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what `slipstream export` prints."""
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]
-    """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none."""
+    """Ends a session, cancels its turn, gives its memory back and deletes what is written of it. NOT_FOUND if there is none."""
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]
     """The pair being served, its limits and whether its services can be reached."""
     GetTurnTraces: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]
@@ -105,8 +109,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """One session with its messages. NOT_FOUND says whether it expired or never was."""
     ListSessions: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]  # type: ignore[assignment]
     """Sessions without their messages, last created first."""
+    ForkSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ForkSessionRequest, _orchestrator_pb2.ForkSessionResponse]  # type: ignore[assignment]
+    """A new session that begins as another is after one of its turns. What they share is not computed again while it is cached."""
+    ExportSession: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]  # type: ignore[assignment]
+    """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what `slipstream export` prints."""
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none."""
+    """Ends a session, cancels its turn, gives its memory back and deletes what is written of it. NOT_FOUND if there is none."""
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """The pair being served, its limits and whether its services can be reached."""
     GetTurnTraces: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]  # type: ignore[assignment]
@@ -196,12 +204,28 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sessions without their messages, last created first."""
 
     @_abc_1.abstractmethod
+    def ForkSession(
+        self,
+        request: _orchestrator_pb2.ForkSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.ForkSessionResponse, _abc.Awaitable[_orchestrator_pb2.ForkSessionResponse]]:
+        """A new session that begins as another is after one of its turns. What they share is not computed again while it is cached."""
+
+    @_abc_1.abstractmethod
+    def ExportSession(
+        self,
+        request: _orchestrator_pb2.ExportSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.ExportSessionResponse], _abc.AsyncIterator[_orchestrator_pb2.ExportSessionResponse]]:
+        """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what `slipstream export` prints."""
+
+    @_abc_1.abstractmethod
     def DeleteSession(
         self,
         request: _orchestrator_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.DeleteSessionResponse, _abc.Awaitable[_orchestrator_pb2.DeleteSessionResponse]]:
-        """Ends a session, cancels its turn and gives its memory back. NOT_FOUND if there is none."""
+        """Ends a session, cancels its turn, gives its memory back and deletes what is written of it. NOT_FOUND if there is none."""
 
     @_abc_1.abstractmethod
     def GetServerInfo(

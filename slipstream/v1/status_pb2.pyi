@@ -49,6 +49,9 @@ class ProcessStatus(_message.Message):
     ROUNDS_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     RUNNING_TURNS_FIELD_NUMBER: _builtins.int
+    TURN_PLACE_COUNT_FIELD_NUMBER: _builtins.int
+    WAITING_TURN_COUNT_FIELD_NUMBER: _builtins.int
+    REFUSED_COUNT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Of several processes behind one port, which. 0 if it is alone."""
     session_count: _builtins.int
@@ -69,6 +72,12 @@ class ProcessStatus(_message.Message):
     """Draft tokens verified."""
     accepted_token_count: _builtins.int
     """Of them, accepted."""
+    turn_place_count: _builtins.int
+    """Turns that may run at once, by what verifications are measured to take."""
+    waiting_turn_count: _builtins.int
+    """Turns that wait for a place; they have not begun."""
+    refused_count: _builtins.int
+    """Messages and generations refused for there was more to do than can be done in time, or for a principal's limits."""
     @_builtins.property
     def uptime(self) -> _duration_pb2.Duration:
         """Since it began."""
@@ -142,10 +151,13 @@ class ProcessStatus(_message.Message):
         rounds: _duration_pb2.Duration | None = ...,
         peers: _abc.Iterable[Global___PeerStatus] | None = ...,
         running_turns: _abc.Iterable[Global___RunningTurn] | None = ...,
+        turn_place_count: _builtins.int = ...,
+        waiting_turn_count: _builtins.int = ...,
+        refused_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft_wait", b"draft_wait", "rounds", b"rounds", "uptime", b"uptime", "verifier_idle", b"verifier_idle", "verify", b"verify", "verify_network", b"verify_network", "verify_queue", b"verify_queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "cached_token_count", b"cached_token_count", "draft_token_count", b"draft_token_count", "draft_wait", b"draft_wait", "drafted_per_position_counts", b"drafted_per_position_counts", "generated_token_count", b"generated_token_count", "not_drafting_count", b"not_drafting_count", "number", b"number", "peers", b"peers", "prompt_token_count", b"prompt_token_count", "round_counts", b"round_counts", "rounds", b"rounds", "running_turn_count", b"running_turn_count", "running_turns", b"running_turns", "session_count", b"session_count", "uptime", b"uptime", "verifier_idle", b"verifier_idle", "verify", b"verify", "verify_network", b"verify_network", "verify_queue", b"verify_queue", "waiting_message_count", b"waiting_message_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "cached_token_count", b"cached_token_count", "draft_token_count", b"draft_token_count", "draft_wait", b"draft_wait", "drafted_per_position_counts", b"drafted_per_position_counts", "generated_token_count", b"generated_token_count", "not_drafting_count", b"not_drafting_count", "number", b"number", "peers", b"peers", "prompt_token_count", b"prompt_token_count", "refused_count", b"refused_count", "round_counts", b"round_counts", "rounds", b"rounds", "running_turn_count", b"running_turn_count", "running_turns", b"running_turns", "session_count", b"session_count", "turn_place_count", b"turn_place_count", "uptime", b"uptime", "verifier_idle", b"verifier_idle", "verify", b"verify", "verify_network", b"verify_network", "verify_queue", b"verify_queue", "waiting_message_count", b"waiting_message_count", "waiting_turn_count", b"waiting_turn_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,7 +35,7 @@ class Peers:
         return self.verifiers.peers[0]
 
     async def until(self, reachable: bool) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.verifiers.reachable != reachable:
                 self._changed.clear()
                 await self._changed.wait()
@@ -67,7 +67,7 @@ async def test_a_peer_is_reachable_while_it_serves(peers: Peers) -> None:
 
 async def test_a_peer_that_is_not_in_use_makes_nothing_reachable(peers: Peers) -> None:
     await peers.server.set_serving(True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await peers.peer._health.wait_until_serving()
     assert peers.peer.reachable and not peers.verifiers.reachable
     peers.verifiers.admit(peers.peer)

@@ -21,7 +21,7 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc, verifier_pb2_grpc
 from tests.contract.test_peers import INFO, RULE, Service
 from tests.scripted_peers import new_note
 
-PATIENCE = 0.5
+PATIENCE = 2.0
 
 
 class Loading:
@@ -64,7 +64,7 @@ async def loading() -> AsyncIterator[Loading]:
 async def test_a_verifier_that_loads_for_longer_than_the_patience_costs_no_turn(loading: Loading) -> None:
     async with asyncio.TaskGroup() as tasks:
         answer = tasks.create_task(loading.verify())
-        tasks.create_task(loading.load(5 * PATIENCE))
+        tasks.create_task(loading.load(2 * PATIENCE))
     assert answer.result() == RULE.seed
 
 

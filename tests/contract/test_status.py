@@ -58,13 +58,25 @@ def test_only_errors_that_a_retry_can_mend_say_so() -> None:
 
 
 WITHIN = {
-    *("UNKNOWN_HANDLE", "UNKNOWN_RULE", "SEQUENCE_TOO_SHORT", "STALE_ROUND", "ROUND_CONFLICT"),
+    *(
+        "UNKNOWN_HANDLE",
+        "UNKNOWN_RULE",
+        "SEQUENCE_TOO_SHORT",
+        "STALE_ROUND",
+        "ROUND_CONFLICT",
+        "STORE_FORMAT",
+        "ACCESS_FILE",
+        "BAD_FILE",
+        "PLAINTEXT",
+        "PEER_UNAUTHENTICATED",
+    ),
     *(
         "CORRUPT_TOKENIZER",
         "UNSUPPORTED_MODEL",
         "ADDRESS_IN_USE",
         "SERVICE_FAILED",
         "STREAM_LOST",
+        "VERIFIER_STALLED",
         "MODEL_THREAD_FAILED",
         "LOADING",
         "DRAFT_LATE",

@@ -71,14 +71,14 @@ def propose_one(channel: grpc.Channel, item: draft_pb2.ProposeItem) -> draft_pb2
     return next(iter(stub.Propose(iter([draft_pb2.ProposeRequest(items=[item])])))).results[0]
 
 
-def wait_for_health(channel: grpc.Channel, serving: bool = True, timeout: float = 60) -> None:
+def wait_for_health(channel: grpc.Channel, serving: bool = True, timeout: float = 120) -> None:
     """Ask a process how it is until it says so: that its port answers says nothing of its model yet."""
     health = health_pb2_grpc.HealthStub(channel)
     kind = health_pb2.HealthCheckResponse
     wanted = kind.SERVING if serving else kind.NOT_SERVING
     request = health_pb2.HealthCheckRequest()
     deadline = time.monotonic() + timeout
-    while health.Check(request, timeout=10, wait_for_ready=True).status != wanted:  # type: ignore[attr-defined]
+    while health.Check(request, timeout=timeout, wait_for_ready=True).status != wanted:  # type: ignore[attr-defined]
         assert time.monotonic() < deadline, f"not {kind.ServingStatus.Name(wanted)} after {timeout:g} s"
         time.sleep(0.05)
 
@@ -90,14 +90,14 @@ def load_of(address: str) -> model_pb2.Load:
 
 
 def settled_load_of(address: str) -> model_pb2.Load:
-    """The load once handles given back a moment ago have arrived: unchanged for a quarter of a second."""
-    before = load_of(address)
+    """The load once handles given back a moment ago have arrived: nothing is in work, and four looks see the same."""
+    looks: list[model_pb2.Load] = []
     while True:
+        looks.append(load_of(address))
+        now, is_idle = looks[-1], not looks[-1].running_count + looks[-1].waiting_count
+        if is_idle and looks[-4:] == [now] * 4:
+            return now
         time.sleep(0.25)
-        after = load_of(address)
-        if after == before:
-            return after
-        before = after
 
 
 @pytest.fixture(scope="session")

@@ -219,11 +219,13 @@ def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) 
 
 
 def test_long_messages_of_one_chat_do_not_pile_up(client: Client) -> None:
+    content = "x" * (2**19 - 1)  # twice, and with what may not have begun yet, it is just not too much
+
     def commands() -> Iterator[pb.ChatRequest]:
         yield pb.ChatRequest(start={})
         yield pb.ChatRequest(request_id="runs", message={"content": "x", "settings": {"max_token_count": 4000}})
         for number in range(4):
-            yield pb.ChatRequest(request_id=str(number), message={"content": "x" * 2**19})
+            yield pb.ChatRequest(request_id=str(number), message={"content": content})
         yield pb.ChatRequest(cancel={"request_id": "runs"})
 
     assert refusals(client.stub.Chat(commands())) == {
@@ -235,10 +237,12 @@ def test_long_messages_of_one_chat_do_not_pile_up(client: Client) -> None:
 
 
 def test_one_of_two_messages_at_once_gets_the_turn(client: Client) -> None:
-    """Both are tokenized beside the event loop before either begins."""
+    """Both are tokenized beside the event loop before either begins; the turn lasts until its session is deleted."""
+    content = "two at once " * 200
+    settings = generation_pb2.GenerationSettings(max_token_count=5000)
 
     def send(session_id: str, name: str) -> int | str:
-        request = pb.SendMessageRequest(session_id=session_id, request_id=name, content="two at once " * 500)
+        request = pb.SendMessageRequest(session_id=session_id, request_id=name, content=content, settings=settings)
         try:
             return next(iter(client.stub.SendMessage(request))).event.turn
         except grpc.RpcError as error:
@@ -431,10 +435,19 @@ def test_a_proposal_in_flight_is_continued_for_its_likeliest_outcome(paper: Loca
         propose_one(channel, draft_pb2.ProposeItem(handle=handle, round=3, close=model_pb2.CloseSequence()))
 
 
+def info_once_the_draft_is_reached(client: Client) -> pb.GetServerInfoResponse:
+    """Both models' description: the orchestrator serves without its draft where that one takes long to start."""
+    deadline = time.monotonic() + 60
+    while not (info := client.server_info()).HasField("draft"):
+        assert time.monotonic() < deadline, "the draft was not reached within 60 s"
+        time.sleep(0.1)
+    return info
+
+
 def test_a_pair_whose_tokenizers_differ_is_refused_naming_both() -> None:
     pair = PairSettings(target="arithmetic:ends=0", draft="embedded", dtype="float32")
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
-        info = client.server_info()
+        info = info_once_the_draft_is_reached(client)
         with pytest.raises(PeerError) as caught:
             client.generate(PROMPT).wait()
         assert caught.value.reason == "TOKENIZER_MISMATCH"
@@ -501,7 +514,7 @@ def test_the_orchestrator_waits_for_the_verifier_and_says_so() -> None:
             assert (code, reason) == ("UNAVAILABLE", "NOT_READY")
             services.start_verifier()
             services.start_draft()
-            orchestrator.wait_until_healthy(60)
+            orchestrator.wait_until_healthy()
             assert client.generate(PROMPT, Settings(max_token_count=5)).wait().token_ids == paper_tokens(PROMPT, 5)
     finally:
         services.stop()

@@ -78,13 +78,13 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(paper: LocalServices) -> None:
 
 def test_a_lost_server_is_told_and_the_answer_goes_on(paper: LocalServices) -> None:
     with DroppingProxy(paper.orchestrator_address) as proxy, Client(paper.orchestrator_address) as client:
-        with on_terminal(DUMB, "chat", "--max-tokens", "3000", "--address", proxy.address) as terminal:
+        with on_terminal(DUMB, "chat", "--max-tokens", "6000", "--address", proxy.address) as terminal:
             terminal.read_until("> ")
             terminal.type("hello\n")
             terminal.read_until("[")
             proxy.drop()
             terminal.read_until("the connection is lost; trying again")
-            terminal.read_until("[3000 tokens")
+            terminal.read_until("[6000 tokens")
             terminal.type("\n")
             assert terminal.process.wait(20) == 0
         assert next(client.list_sessions()).turn_count == 1

@@ -173,8 +173,10 @@ def test_choices_go_on_through_lost_connections(kind: str, proxy: DroppingProxy)
         over = threading.Event()
 
         def keep_dropping() -> None:
-            while not over.wait(0.15):
+            pause = 0.15
+            while not over.wait(pause):
                 proxy.drop()
+                pause *= 1.5  # at last it is long enough on any machine
 
         dropping = threading.Thread(target=keep_dropping)
         dropping.start()

@@ -34,7 +34,7 @@ def left_behind() -> list[str]:
 
 
 def wait_until_none_left() -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while left_behind():
         assert time.monotonic() < deadline, left_behind()
         time.sleep(0.1)
@@ -46,7 +46,7 @@ def test_a_piped_chat_answers_each_line_and_leaves_no_process() -> None:
         input="What does os.path.join do?\n\nAnd json.dumps?\n",
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
     )
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
@@ -94,7 +94,7 @@ def test_up_serves_on_the_addresses_it_is_told_until_a_signal() -> None:
             if line.startswith("ready"):
                 break
         info = subprocess.run(
-            [*SLIPSTREAM, "info", "--address", addresses[0]], capture_output=True, text=True, timeout=60
+            [*SLIPSTREAM, "info", "--address", addresses[0]], capture_output=True, text=True, timeout=240
         )
         assert 'name: "arithmetic:ends=0"' in info.stdout
         up.send_signal(signal.SIGINT)
@@ -104,7 +104,7 @@ def test_up_serves_on_the_addresses_it_is_told_until_a_signal() -> None:
 
 def test_up_on_a_busy_port_says_which(paper: LocalServices) -> None:
     flags = ["--verifier-address", paper.verifier_address, "--orchestrator-address", free_address()]
-    ended = subprocess.run([*SLIPSTREAM, "up", *PAPER, *flags], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*SLIPSTREAM, "up", *PAPER, *flags], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 1
     assert f"cannot listen on {paper.verifier_address}" in ended.stderr.replace("\n", " ")
     wait_until_none_left()
@@ -113,7 +113,7 @@ def test_up_on_a_busy_port_says_which(paper: LocalServices) -> None:
 def test_without_a_server_the_chat_says_where_it_looked() -> None:
     address = free_address()
     ended = subprocess.run(
-        [*SLIPSTREAM, "chat", "--address", address], input="x\n", capture_output=True, text=True, timeout=60
+        [*SLIPSTREAM, "chat", "--address", address], input="x\n", capture_output=True, text=True, timeout=240
     )
     assert ended.returncode == 1
     assert address in ended.stderr
@@ -123,7 +123,7 @@ def test_without_a_server_the_chat_says_where_it_looked() -> None:
 def run(*command: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """A command of slipstream's whose streams are no terminal."""
     known = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment}
-    return subprocess.run([*SLIPSTREAM, *command], input=text, capture_output=True, text=True, timeout=60, env=known)
+    return subprocess.run([*SLIPSTREAM, *command], input=text, capture_output=True, text=True, timeout=240, env=known)
 
 
 @pytest.mark.parametrize(
@@ -282,22 +282,22 @@ def test_shown_rounds_change_no_character_and_are_counted_aside(paper: LocalServ
 
 def test_a_load_is_reported_as_json_and_what_fails_is_counted(paper: LocalServices) -> None:
     command = [*SLIPSTREAM, "load", "--sessions", "6", "--turns", "2", "--max-tokens", "20", "--json", "--address"]
-    ended = subprocess.run([*command, paper.orchestrator_address], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*command, paper.orchestrator_address], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
     assert (report["turn_count"], report["token_count"], report["failures"]) == (12, 240, {})
     assert 0 < report["inter_token"]["p50"] <= report["inter_token"]["p99"] <= report["turn"]["p99"]
     rated = [*SLIPSTREAM, "load", "--rate", "200", "--sessions", "4", "--max-tokens", "5", "--address"]
-    table = subprocess.run([*rated, paper.orchestrator_address], capture_output=True, text=True, timeout=60)
+    table = subprocess.run([*rated, paper.orchestrator_address], capture_output=True, text=True, timeout=240)
     assert "8 turns, 40 tokens" in table.stdout and "between tokens" in table.stdout
-    nobody = subprocess.run([*command, free_address()], capture_output=True, text=True, timeout=60)
+    nobody = subprocess.run([*command, free_address()], capture_output=True, text=True, timeout=240)
     assert nobody.returncode == 1
     assert "6 chats failed: UNAVAILABLE" in nobody.stderr and "Traceback" not in nobody.stderr
 
 
 def test_the_version_is_in_one_place() -> None:
     assert (
-        subprocess.run([*SLIPSTREAM, "version"], capture_output=True, text=True, timeout=60).stdout.strip() == VERSION
+        subprocess.run([*SLIPSTREAM, "version"], capture_output=True, text=True, timeout=240).stdout.strip() == VERSION
     )
 
 
@@ -307,7 +307,7 @@ BUF = shutil.which("buf", path=str(Path(sys.executable).parent))
 def buf_curl(address: str, *arguments: str) -> str:
     assert BUF is not None
     command = [BUF, "curl", "--protocol", "grpc", "--http2-prior-knowledge", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

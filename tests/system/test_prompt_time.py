@@ -15,10 +15,8 @@ from tests.system.conftest import first_verify, new_handle
 A_PROMPT = 300
 
 
-def item(handle: str, number: int, base_length: int, tail: list[int]) -> verifier_pb2.VerifyRequest:
-    return verifier_pb2.VerifyRequest(
-        items=[first_verify(handle=handle, round=number, base_length=base_length, tail=tail)]
-    )
+def item(handle: str, number: int, base_length: int, tail: list[int]) -> verifier_pb2.VerifyItem:
+    return first_verify(handle=handle, round=number, base_length=base_length, tail=tail)
 
 
 def test_a_round_beside_a_prompt_says_what_the_prompt_took() -> None:
@@ -29,6 +27,9 @@ def test_a_round_beside_a_prompt_says_what_the_prompt_took() -> None:
             iter(requests.get, None)
         )
 
+        def ask(*items: verifier_pb2.VerifyItem) -> None:
+            requests.put(verifier_pb2.VerifyRequest(items=items))
+
         def next_timings(count: int) -> dict[str, model_pb2.ItemTiming]:
             timings: dict[str, model_pb2.ItemTiming] = {}
             while len(timings) < count:
@@ -38,12 +39,11 @@ def test_a_round_beside_a_prompt_says_what_the_prompt_took() -> None:
             return timings
 
         chat, prompt = new_handle(), new_handle()
-        requests.put(item(chat, 1, 0, [5, 6, 7]))
+        ask(item(chat, 1, 0, [5, 6, 7]))
         alone = next_timings(1)[chat]
-        requests.put(item(prompt, 1, 0, [9] * A_PROMPT))
-        requests.put(item(chat, 2, 3, [8]))
+        ask(item(prompt, 1, 0, [9] * A_PROMPT), item(chat, 2, 3, [8]))
         both = next_timings(2)
-        requests.put(item(chat, 3, 4, [8]))
+        ask(item(chat, 3, 4, [8]))
         after = next_timings(1)[chat]
         requests.put(None)
     assert seconds(alone.prefill) == seconds(after.prefill) == 0

@@ -31,7 +31,7 @@ SEED = 3
 RUN = f"test-seed{SEED}-prompts{PROMPT_COUNT}-tokens{TOKEN_COUNT}"
 PROMPTS = PromptSource(SEED).draw(PROMPT_COUNT)
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def planned() -> list[Cell]:

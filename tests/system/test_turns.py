@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import signal
 import subprocess
@@ -178,7 +179,7 @@ def test_a_generation_with_a_name_goes_on_alone_and_one_without_ends_with_its_ca
     nameless = stub.Generate(pb.GenerateRequest(tokens=prompt, settings={"max_token_count": 4000, **PLAIN}))
     session = next(nameless).event.started.session_id
     nameless.cancel()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while is_known(stub, session):
         assert time.monotonic() < deadline, "the generation outlived its call"
         time.sleep(0.02)
@@ -287,23 +288,25 @@ def _status_of(error: grpc.RpcError) -> status_pb2.Status:
 
 
 def test_sigterm_lets_turns_finish_begins_none_and_ends_a_second_later() -> None:
-    with LocalServices(STEADY) as local, grpc.insecure_channel(local.orchestrator_address) as channel:
+    pair = dataclasses.replace(STEADY, orchestrator_flags=["--drain-seconds", "120"])
+    with LocalServices(pair) as local, grpc.insecure_channel(local.orchestrator_address) as channel:
         stub = orchestrator_pb2_grpc.OrchestratorServiceStub(channel)
         idle = Commands(stub)
         idle.send("start", start={})
         idle.until("opened")
         busy = Commands(stub)
         busy.send("start", start={})
-        busy.send("m", message={"content": "x", "settings": {"max_token_count": 150, **PLAIN}})
-        busy.send("late", message={"content": "y", "settings": {"max_token_count": 150, **PLAIN}})
+        busy.send("m", message={"content": "x", "settings": {"max_token_count": 600, **PLAIN}})
+        busy.send("late", message={"content": "y", "settings": {"max_token_count": 600, **PLAIN}})
         busy.until("started")
         results: list[list[turn_pb2.TurnEvent]] = []
         last_token: list[float] = []
 
         def read() -> None:
-            call = stub.SendMessage(message(new_session(stub), "m", 150))
+            call = stub.SendMessage(message(new_session(stub), "m", 600))
+            first = next(call).event
             begun.release()
-            results.append([response.event for response in call])
+            results.append([first, *(response.event for response in call)])
             last_token.append(time.monotonic())
 
         begun = threading.Semaphore(0)
@@ -312,7 +315,6 @@ def test_sigterm_lets_turns_finish_begins_none_and_ends_a_second_later() -> None
             reader.start()
             begun.acquire()
         session = new_session(stub)
-        time.sleep(0.1)
         local.services["orchestrator"].process.send_signal(signal.SIGTERM)
         closing = idle.until("closing")
         assert reason_of(closing.closing.error) == ("SHUTTING_DOWN", True)
@@ -320,16 +322,16 @@ def test_sigterm_lets_turns_finish_begins_none_and_ends_a_second_later() -> None
             list(stub.SendMessage(message(session, "new", 5)))
         assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
         assert reason_of(_status_of(refused.value)) == ("SHUTTING_DOWN", True)
-        assert busy.until("finished").turn.finished.usage.generated_token_count == 150
+        assert busy.until("finished").turn.finished.usage.generated_token_count == 600
         late = busy.until("failed").failed
         assert (late.request_id, reason_of(late.error)) == ("late", ("SHUTTING_DOWN", True))
         busy.until("closing")
         for reader in readers:
             reader.join()
-        assert [len(tokens_of(events)) for events in results] == [150] * 3
+        assert [len(tokens_of(events)) for events in results] == [600] * 3
         assert all(events[-1].HasField("finished") for events in results)
-        local.services["orchestrator"].process.wait(10)
-        assert time.monotonic() - max(last_token) < 3  # a second, on a machine that has it
+        local.services["orchestrator"].process.wait(60)
+        assert time.monotonic() - max(last_token) < 20  # a second, on a machine that has it; and not the whole drain
 
 
 def test_a_turn_that_a_drain_cuts_says_so_and_keeps_what_it_said() -> None:
@@ -351,13 +353,13 @@ def test_an_orchestrator_whose_verifier_is_away_is_not_healthy_until_it_is_back(
         stub = orchestrator_pb2_grpc.OrchestratorServiceStub(channel)
 
         def wait_for(serving: bool) -> None:
-            wait_for_health(channel, serving, timeout=15)
+            wait_for_health(channel, serving)
             assert stub.GetServerInfo(pb.GetServerInfoRequest()).verifier_reachable == serving
 
         wait_for(True)
         local.services["verifier"].process.kill()
         wait_for(False)
-        local.start_verifier().wait_until_healthy(60)
+        local.start_verifier().wait_until_healthy()
         wait_for(True)
 
 
@@ -372,7 +374,8 @@ def test_a_turn_that_cannot_go_on_fails_in_band_and_the_same_message_may_try_aga
         assert [event.WhichOneof("event") for event in events] == ["started", "failed"]
         assert reason_of(events[-1].failed.error) == ("VERIFIER_LOST", True)
         assert len(stub.GetSession(pb.GetSessionRequest(session_id=session)).messages) == 0
-        local.start_verifier().wait_until_healthy(60)
+        local.start_verifier().wait_until_healthy()
+        wait_for_health(channel)  # the orchestrator has found it again
         again = [response.event for response in stub.SendMessage(message(session, "m", 5))]
         assert len(tokens_of(again)) == 5
         assert {event.turn for event in again} == {2}  # the undone turn's number never means another
@@ -387,4 +390,4 @@ def test_a_drain_does_not_wait_for_turns_that_cannot_go_on() -> None:
         local.services["orchestrator"].process.send_signal(signal.SIGTERM)
         events += [response.event for response in call]
         assert reason_of(events[-1].failed.error) == ("SHUTTING_DOWN", True)
-        assert local.services["orchestrator"].process.wait(15) == 0  # a turn waits 30 s for a lost verifier
+        assert local.services["orchestrator"].process.wait(25) == 0  # a turn waits 30 s for a lost verifier

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ def test_settings_are_read_off_the_source_with_their_defaults() -> None:
     assert KNOWN["SLIPSTREAM_ORCHESTRATOR_DRAIN_SECONDS"] == 30
     assert KNOWN["SLIPSTREAM_VERIFIER_DRAIN_SECONDS"] == 10
     assert KNOWN["SLIPSTREAM_DRAFT_ADDRESS"] == "127.0.0.1:50053"
+    assert {"SLIPSTREAM_DRAFT_TLS_KEY", "SLIPSTREAM_ORCHESTRATOR_INSECURE"} <= set(KNOWN), "what all services share"
     assert deploy.version() == VERSION
 
 
@@ -114,11 +116,12 @@ def served() -> Iterator[tuple[health.HealthServicer, str]]:
 def test_the_images_health_check_asks_the_health_service(served: tuple[health.HealthServicer, str]) -> None:
     servicer, address = served
 
-    def exit_code() -> int:
-        script = deploy.DEPLOY / "docker" / "healthcheck.py"
-        return subprocess.run([sys.executable, script, address], timeout=60, check=False).returncode
+    def exit_code(asked: str = address, **environment: str) -> int:
+        command = [sys.executable, deploy.DEPLOY / "docker" / "healthcheck.py", asked]
+        return subprocess.run(command, timeout=60, check=False, env={**os.environ, **environment}).returncode
 
     servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     assert exit_code() == 0
+    assert exit_code("127.0.0.1:1", SLIPSTREAM_DRAFT_ADMIN_ADDRESS=address) == 0, "where its port speaks TLS"
     servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     assert exit_code() == 1

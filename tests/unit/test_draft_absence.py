@@ -27,7 +27,7 @@ class Sessions:
         self.draft, self.verifier, self.clock = Draft(), Verifier(), Clock()
         self.verifier.may_answer.set()
         self.rounds: Rounds = rounds_over(self.draft, self.verifier)
-        self.breaker = self.rounds._parties.drafting._breaker
+        self.breaker = self.rounds._parties.drafts.sides[0]._breaker
         self.breaker._clock = self.clock
         self.all: list[SessionRounds] = []
         self.tokens = [1, 2, 3]
@@ -70,7 +70,7 @@ async def test_the_first_who_has_waited_for_too_long_tells_all_others() -> None:
     first.give_up()
     for result in await asyncio.wait_for(asyncio.gather(*running), 5):
         assert result.tokens == (7,)
-    assert sessions.rounds._parties.drafting.fallbacks["DRAFT_LATE"] == 8
+    assert sessions.rounds._parties.drafts.sides[0].fallbacks["DRAFT_LATE"] == 8
 
 
 async def test_one_session_probes_after_each_pause_and_nobody_waits_until_the_draft_answers() -> None:

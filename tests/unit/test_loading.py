@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 
+from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.loading import load_pretrained
 from slipstream.engine.transformers_model import TransformersModel
-from slipstream.hosting.tokenizer_files import load_tokenizer_files, refuse_tokens_without_rows
+from slipstream.hosting.tokenizer_files import TEMPLATE_FILE, load_tokenizer_files, refuse_tokens_without_rows
 from tests import tiny_models
 
 UP_PROJ = "model.layers.1.mlp.up_proj.weight"
@@ -147,12 +150,92 @@ def test_an_index_that_is_not_json_is_named(checkpoint: Path) -> None:
         assert f"model.safetensors.index.json of {checkpoint}" in refused(checkpoint)
 
 
+class Runs:
+    """What a pickle can do: here it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self._path,)
+
+
+def pickle_instead(directory: Path, **others: Any) -> None:
+    """The weights as torch pickles them, and none as safetensors."""
+    torch.save({**load_file(directory / "model.safetensors"), **others}, directory / "pytorch_model.bin")
+    (directory / "model.safetensors").unlink()
+
+
 def test_pickled_weights_are_not_loaded(checkpoint: Path) -> None:
-    torch.save(load_file(checkpoint / "model.safetensors"), checkpoint / "pytorch_model.bin")
-    (checkpoint / "model.safetensors").unlink()
+    pickle_instead(checkpoint)
     message = refused(checkpoint)
     assert message.startswith(f"{checkpoint} has its weights in pytorch_model.bin, but only safetensors are loaded")
     assert "save_pretrained" in message
+
+
+def test_pickled_weights_that_are_trusted_are_the_same_model(checkpoint: Path) -> None:
+    plain = TransformersModel.load(str(checkpoint), device="cpu", dtype="float32")
+    pickle_instead(checkpoint)
+    for trust in (NO_TRUST, Trust(code=True)):
+        with pytest.raises(
+            UnsupportedModelError, match=r"trust it with --allow-pickle, which takes pytorch_model\.bin$"
+        ):
+            load_pretrained(str(checkpoint), device="cpu", dtype="float32", trust=trust)
+    pickled = TransformersModel.load(str(checkpoint), device="cpu", dtype="float32", trust=Trust(pickle=True))
+    assert pickled.weights_fingerprint == plain.weights_fingerprint
+
+
+def test_shards_that_are_pickled_are_served_when_trusted_and_one_that_is_not_there_is_named(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    pickle_instead(checkpoint)
+    (checkpoint / "pytorch_model.bin").unlink()
+    files = [f"pytorch_model-0000{number}-of-00002.bin" for number in (1, 2)]
+    where = {name: files[index % 2] for index, name in enumerate(tensors)}
+    for file in files:
+        torch.save({name: tensors[name] for name in tensors if where[name] == file}, checkpoint / file)
+    (checkpoint / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    assert "only safetensors are loaded" in refused(checkpoint)
+    TransformersModel.load(str(checkpoint), device="cpu", dtype="float32", trust=Trust(pickle=True))
+    (checkpoint / files[1]).unlink()
+    with pytest.raises(UnsupportedModelError, match=f"that its pytorch_model.bin.index.json names: {files[1]}; "):
+        TransformersModel.load(str(checkpoint), device="cpu", dtype="float32", trust=Trust(pickle=True))
+
+
+def test_a_trusted_pickle_may_hold_tensors_and_run_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    pickle_instead(checkpoint, more=Runs(tmp_path / "ran"))
+    with pytest.raises(UnsupportedModelError) as caught:
+        TransformersModel.load(str(checkpoint), device="cpu", dtype="float32", trust=Trust(pickle=True))
+    assert one_line(caught.value) == (
+        f"pytorch_model.bin of {checkpoint} is damaged or holds more than tensors, which is never loaded: copy, download or "
+        "export it again, as safetensors"
+    )
+    assert not (tmp_path / "ran").exists()
+    torch.load(checkpoint / "pytorch_model.bin", weights_only=False)
+    assert (tmp_path / "ran").exists(), "it would have"
+
+
+def test_safetensors_are_loaded_also_where_a_pickle_would_be_trusted(checkpoint: Path) -> None:
+    (checkpoint / "pytorch_model.bin").write_bytes(b"no pickle")
+    TransformersModel.load(str(checkpoint), device="cpu", dtype="float32", trust=Trust(pickle=True))
+
+
+def test_a_config_that_names_another_file_for_its_weights_is_refused(checkpoint: Path) -> None:
+    torch.save(load_file(checkpoint / "model.safetensors"), checkpoint / "adapter_model.bin")
+    change_config(checkpoint, transformers_weights="adapter_model.bin")
+    assert refused(checkpoint) == (
+        f"config.json of {checkpoint} names its weights' file (transformers_weights), which is not supported: call it "
+        "model.safetensors"
+    )
+
+
+def test_an_index_that_names_a_file_that_is_no_safetensors_by_its_name_is_refused(checkpoint: Path) -> None:
+    shard(checkpoint)
+    index = checkpoint / "model.safetensors.index.json"
+    (checkpoint / "model-00002-of-00002.safetensors").rename(checkpoint / "model-2.bin")
+    index.write_text(index.read_text().replace("model-00002-of-00002.safetensors", "model-2.bin"))
+    assert refused(checkpoint).startswith(
+        f"model.safetensors.index.json of {checkpoint} names model-2.bin, but only safetensors are loaded"
+    )
 
 
 def test_a_directory_without_weights_says_what_is_needed(checkpoint: Path) -> None:
@@ -203,8 +286,46 @@ def test_a_model_that_needs_code_of_its_own_is_refused_without_asking(checkpoint
         checkpoint, model_type="nosuch", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.M"}
     )
     (checkpoint / "own.py").write_text("raise SystemExit('ran')")
-    assert "code of its own" in refused(checkpoint)
-    assert "code of its own" in tokenizer_refused(checkpoint)
+    for message in (refused(checkpoint), tokenizer_refused(checkpoint)):
+        assert "code of its own (auto_map), which is not run without --trust-remote-code" in message
+
+
+OWN_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+class Config(LlamaConfig):
+    model_type = "own"
+
+class M(LlamaForCausalLM):
+    config_class = Config
+
+class T(PreTrainedTokenizerFast):
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.chat_template = "of its own"
+"""
+
+
+def test_a_model_with_code_of_its_own_is_served_when_that_is_trusted(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    own = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.M"}
+    change_config(checkpoint, model_type="own", auto_map=own, architectures=["M"])
+    (checkpoint / "own.py").write_text(OWN_CODE)
+    trust = Trust(code=True)
+    model = TransformersModel.load(str(checkpoint), device="cpu", dtype="float32", trust=trust)
+    assert model.architecture == "M"
+    assert load_tokenizer_files(str(checkpoint), trust).files[TEMPLATE_FILE] != b"of its own"
+    named = {"tokenizer_class": "T", "auto_map": {"AutoTokenizer": [None, "own.T"]}}
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(named))
+    assert load_tokenizer_files(str(checkpoint), trust).files[TEMPLATE_FILE] == b"of its own"
+    for untrusted in (NO_TRUST, Trust(pickle=True)):
+        with pytest.raises(UnsupportedModelError, match="--trust-remote-code"):
+            load_pretrained(str(checkpoint), device="cpu", dtype="float32", trust=untrusted)
+    change_config(checkpoint, auto_map={"AutoConfig": "own.Config"})
+    with pytest.raises(UnsupportedModelError, match="which does not generate text"):
+        load_pretrained(str(checkpoint), device="cpu", dtype="float32", trust=trust)
 
 
 def test_code_that_is_not_needed_is_no_fault(checkpoint: Path) -> None:
@@ -275,6 +396,32 @@ def test_a_hub_model_is_served_and_checked_as_a_directory_is(cached: Path) -> No
     assert refused("org/name").startswith("org/name has no weights")
     (cached / "tokenizer.json").unlink()
     assert tokenizer_refused("org/name").startswith("org/name has no tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("trust", "weights", "fetched"),
+    [
+        (NO_TRUST, True, {"config.json", "model-1.safetensors"}),
+        (NO_TRUST, False, {"config.json"}),
+        (Trust(pickle=True), True, {"config.json", "model-1.safetensors", "pytorch_model-1.bin"}),
+        (Trust(pickle=True), False, {"config.json"}),
+        (Trust(code=True), True, {"config.json", "model-1.safetensors", "own.py"}),
+        (Trust(code=True), False, {"config.json", "own.py"}),
+    ],
+)
+def test_nothing_is_fetched_from_the_hub_that_is_not_to_be_used(
+    trust: Trust, weights: bool, fetched: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"config.json", "model-1.safetensors", "pytorch_model-1.bin", "own.py", "training_args.bin"}
+    seen: list[str] = []
+
+    def snapshot_download(name: str, *, allow_patterns: list[str], ignore_patterns: str) -> str:
+        seen.extend(file for file in there if any(fnmatch(file, pattern) for pattern in allow_patterns))
+        return "/there"
+
+    monkeypatch.setattr("slipstream.engine.checkpoint.snapshot_download", snapshot_download)
+    assert directory_of("org/name", weights=weights, trust=trust) == Path("/there")
+    assert set(seen) == fetched
 
 
 def test_a_file_is_no_model_directory(checkpoint: Path) -> None:

@@ -429,7 +429,7 @@ def test_hostile_structures_end_in_time(name: str) -> None:
         for _ in range(30):
             if not matcher.advance(int(matcher.allowed_mask().argmax())):
                 break
-    assert time.monotonic() - began < 5  # a bound, not a speed: unlimited, some of these take minutes and gigabytes
+    assert time.monotonic() - began < 60  # a bound, not a speed: unlimited, some of these take minutes and gigabytes
 
 
 def test_a_limit_is_an_error_and_never_a_misfit_or_an_end() -> None:

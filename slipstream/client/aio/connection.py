@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
 from slipstream.client.attempts import Attempts, Contact
 from slipstream.client.watching import METHODS, Watching
-from slipstream.rpc.channel import CHANNEL_OPTIONS, open_channel
+from slipstream.rpc.channel import open_channel
 from slipstream.rpc.status import PeerError, error_of_call
 from slipstream.v1 import orchestrator_pb2_grpc
 
@@ -45,10 +45,7 @@ class AsyncConnection:
         timeout: float | None,
         contact: Contact,
     ) -> None:
-        if credentials is None:
-            self._channel = open_channel(address)
-        else:
-            self._channel = grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(address, credentials)
         self.stub = orchestrator_pb2_grpc.OrchestratorServiceStub(self._channel)
         self._contact = contact
         self._metadata = tuple(metadata)
@@ -70,6 +67,20 @@ class AsyncConnection:
             else:
                 attempts.answered()
                 return response
+
+    async def collect(
+        self, method: Callable[..., AsyncIterable[Response]], request: object, attempts: Attempts
+    ) -> list[Response]:
+        """All answers of a stream that is asked for anew where it is lost. PeerError if there are none."""
+        while True:
+            try:
+                call = method(request, timeout=attempts.remaining(), metadata=self._metadata)
+                responses = [response async for response in call]
+            except grpc.aio.AioRpcError as error:
+                await asyncio.sleep(attempts.failed(error_of_call(error)))
+            else:
+                attempts.answered()
+                return responses
 
     def watch(self, watching: Watching) -> TurnCall:
         """Begin a stream of what it asks for."""

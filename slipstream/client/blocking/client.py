@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
+from typing import Any
 
 import grpc
 
@@ -15,8 +16,9 @@ from slipstream.client.blocking.connection import Connection
 from slipstream.client.blocking.reply import Reply
 from slipstream.client.blocking.session import Session
 from slipstream.client.blocking.watcher import Watcher
+from slipstream.client.identity import call_metadata
 from slipstream.client.results import Result
-from slipstream.client.sessions import Message, SessionInfo
+from slipstream.client.sessions import Message, SessionInfo, exported
 from slipstream.client.settings import Settings
 from slipstream.client.watching import Watching
 from slipstream.rpc.status import PeerError
@@ -31,15 +33,18 @@ class Client:
         address: str = "127.0.0.1:50051",
         *,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
         metadata: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
         reconnect: float = 30.0,
         on_lost: Callable[[PeerError], None] | None = None,
     ) -> None:
-        """``credentials`` make it TLS; None is plaintext. ``metadata`` goes with every call. ``timeout`` is the calls' own
-        default in seconds, for replies of the whole turn; None is none. ``reconnect`` is for how many seconds a lost
-        server is called again; one that was never there is not waited for. ``on_lost`` is told once of each loss."""
-        self._connection = Connection(address, credentials, metadata, timeout, Contact(reconnect, on_lost))
+        """``credentials`` make it TLS; None is plaintext. ``token`` says who calls, by TLS or to a loopback address only:
+        PlaintextError. ``metadata`` goes with every call. ``timeout`` is the calls' own default in seconds, for replies of
+        the whole turn; None is none. ``reconnect`` is for how many seconds a lost server is called again; one that was
+        never there is not waited for. ``on_lost`` is told once of each loss."""
+        said = call_metadata(address, credentials, metadata, token)
+        self._connection = Connection(address, credentials, said, timeout, Contact(reconnect, on_lost))
         self.stub = self._connection.stub
         """The bare service, for what is not here: the Chat stream, for one."""
 
@@ -131,6 +136,26 @@ class Client:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+
+    def fork_session(
+        self,
+        session_id: str,
+        after_turn: int | None = None,
+        request_id: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Session:
+        """A new session that begins as another is after a turn that has ended; None: after the last."""
+        request = requests.fork_session(session_id, after_turn, request_id)
+        forked = self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
+        return Session(self._connection, SessionInfo.of(forked.session))
+
+    def export_session(self, session_id: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """All that is kept of a session, in protobuf's JSON: an ExportedSession, with an ExportedTurn in ``turns`` for each
+        turn that has ended."""
+        request = orchestrator_pb2.ExportSessionRequest(session_id=session_id)
+        attempts = self._connection.attempts(timeout)
+        return exported(self._connection.collect(self.stub.ExportSession, request, attempts))
 
     def delete_session(self, session_id: str, *, timeout: float | None = None) -> None:
         """End a session and its turn. PeerError if there is none."""

@@ -75,6 +75,10 @@ class Connection:
                 attempts.answered()
                 return response
 
+    def collect(self, method: Callable[..., Iterator[Response]], request: object, attempts: Attempts) -> list[Response]:
+        """All answers of a stream that is asked for anew where it is lost. PeerError if there are none."""
+        return self.call(lambda *asked, **how: list(method(*asked, **how)), request, attempts)
+
     def watch(self, watching: Watching) -> TurnCall:
         """Begin a stream of what it asks for."""
         request = watching.request()

@@ -64,9 +64,11 @@ class ProposeItem(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
-    """Names the sequence's KV on this service. The orchestrator draws it."""
+    """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator draws it."""
     round: _builtins.int
-    """Rises with every new request on a handle. The same number again gets the stored answer; a lower one is ABORTED."""
+    """Rises with every new request on a handle. The same number again, with the same content, gets the stored answer; with other
+    content, and a lower one, it is ABORTED.
+    """
     base_length: _builtins.int
     """Tokens of the handle's cache to keep; whatever it holds beyond them is dropped."""
     draft_length: _builtins.int

@@ -81,6 +81,7 @@ class ModelInfo(_message.Message):
     STEP_TIMES_FIELD_NUMBER: _builtins.int
     SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
     ROW_MULTIPLE_FIELD_NUMBER: _builtins.int
+    KV_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -98,13 +99,15 @@ class ModelInfo(_message.Message):
     max_draft_length: _builtins.int
     """Most proposal tokens an item may carry or ask for."""
     weights_fingerprint: _builtins.str
-    """A fingerprint of weights, dtype, kind of device, end tokens and sampling_version, in hex. Verifiers that share sessions must
-    agree in it.
+    """A fingerprint of weights, config, dtype, kind of device, end tokens, padding and sampling_version. Verifiers that share
+    sessions must agree in it.
     """
     sampling_version: _builtins.int
     """Of how tokens are chosen from logits: under another version the same seed gives another text."""
     row_multiple: _builtins.int
     """A forward's tokens are padded to a multiple of this, and up to it a token more takes no longer. 0 counts as 1."""
+    kv_token_count: _builtins.int
+    """Tokens that all KV pages together hold. 0: not known."""
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by the model's generation config."""
@@ -134,10 +137,11 @@ class ModelInfo(_message.Message):
         step_times: _abc.Iterable[Global___StepTime] | None = ...,
         sampling_version: _builtins.int = ...,
         row_multiple: _builtins.int = ...,
+        kv_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_token_count", b"kv_token_count", "max_draft_length", b"max_draft_length", "name", b"name", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -224,8 +228,11 @@ Global___GetTokenizerResponse: _TypeAlias = GetTokenizerResponse  # noqa: Y015
 class OpenSequence(_message.Message):
     """Part of a handle's first items, which open it: a sequence's KV cache, held under a lease that every item renews.
 
-    The handle is a name of the caller's own, from 16 to 64 characters, which must be one that nobody else uses: random hex
-    digits. FAILED_PRECONDITION if tokenizers or weights differ; RESOURCE_EXHAUSTED if too many handles are open.
+    The handle is a name of the caller's own, from 16 to 64 characters, random hex digits, and the caller's alone. Who calls is
+    said by the stream's metadata, slipstream-peer-key: 32 random hex digits, the same on all streams of a process. A handle that
+    was opened under another key is UNKNOWN_HANDLE; streams without a key are one peer's. Idle handles end, and are UNKNOWN_HANDLE,
+    when their lease does, a while after their peer's last stream has, and where others want to open one and their peer holds most.
+    FAILED_PRECONDITION if tokenizers or weights differ; RESOURCE_EXHAUSTED if too many handles are open and none is idle.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

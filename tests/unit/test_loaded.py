@@ -1,12 +1,13 @@
-"""Where sessions live: limits, expiry, pages, and requests that come twice."""
+"""The sessions in memory: limits, expiry, kept turns, and requests that come twice."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 import pytest
 
 from orchestrator.errors import (
     RequestIdReusedError,
-    SessionExpiredError,
     SessionLimitError,
     SessionNotFoundError,
     TurnNotFoundError,
@@ -15,82 +16,61 @@ from orchestrator.errors import (
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.kept_turns import KEPT_SIZE, KEPT_TURNS, KeptTurns
+from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
 from orchestrator.sessions.requests import RequestName, Requests
-from orchestrator.sessions.session import Commit
+from orchestrator.sessions.session import Commit, Session
 from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.store import SessionRecord, SessionStore
 from orchestrator.sessions.text import Codec
 from orchestrator.sessions.turn_record import TurnRecord, TurnStarted
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.session import SessionSpeculation
+from orchestrator.store.rows import EndRow
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from tests.unit.clock import Clock
 
-
-def open_rounds(session_id: str) -> SessionRounds:
-    return SessionRounds(session_id, SessionDrafting(SessionSpeculation(PairKnowledge())))
+WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def codec() -> Codec:
     return Codec.from_files(load_tokenizer_files("arithmetic:").files)
 
 
-def add(store: SessionStore, *, listed: bool = True) -> SessionRecord:
-    store.make_room(1, listed=listed)
-    return store.add(codec(), open_rounds, GenerationSettings(), listed=listed)
+def add(loaded: LoadedSessions, name: str, *, listed: bool = True) -> SessionRecord:
+    rounds = SessionRounds(name, SessionDrafting(SessionSpeculation(PairKnowledge())))
+    record = SessionRecord(Session(name, codec(), WHEN), rounds, GenerationSettings(), 0.0, 0.0, listed, None)
+    loaded.add(record)
+    return record
 
 
-def test_an_idle_session_expires_and_is_told_from_one_that_never_was() -> None:
-    clock = Clock()
-    store = SessionStore(max_count=10, ttl_seconds=60, clock=clock)
-    idle, busy = add(store), add(store)
-    clock.now += 59
-    store.touch(busy)
-    assert store.expire() == []
-    clock.now += 1
-    assert store.expire() == [idle]
-    with pytest.raises(SessionExpiredError, match="expired after 60 s"):
-        store.get(idle.session.id)
+def test_an_idle_session_expires_by_a_clock_that_nobody_sets() -> None:
+    clock, steady = Clock(), Clock()
+    loaded = LoadedSessions(max_count=10, ttl_seconds=60, clock=clock, steady_clock=steady)
+    idle, busy = add(loaded, "idle"), add(loaded, "busy")
+    clock.now += 1e9  # somebody sets the time of day
+    assert loaded.idle() == []
+    steady.now += 59
+    loaded.touch(busy)
+    assert busy.last_active == clock.now
+    assert loaded.idle() == []
+    clock.now -= 1e9
+    steady.now += 1
+    assert loaded.idle() == [idle]
+    loaded.remove(idle)
     with pytest.raises(SessionNotFoundError):
-        store.get("never")
-    assert store.all() == [busy]
+        loaded.get("idle")
+    assert loaded.all() == [busy] and loaded.get("busy") is busy
 
 
-def test_the_store_has_a_limit_that_removing_makes_room_under() -> None:
-    store = SessionStore(max_count=1, ttl_seconds=60)
-    record = add(store)
+def test_generations_have_a_limit_and_old_ones_make_room() -> None:
+    loaded = LoadedSessions(max_count=2, ttl_seconds=60)
+    session, first, second = add(loaded, "s"), add(loaded, "a", listed=False), add(loaded, "b", listed=False)
+    assert loaded.make_room(1) == [first]
+    assert loaded.get("s") is session
+    assert loaded.get("b") is second
+    assert len(loaded) == 1
     with pytest.raises(SessionLimitError):
-        add(store)
-    store.remove(record)
-    add(store)
-
-
-def test_generations_have_a_limit_of_their_own_and_old_ones_make_room() -> None:
-    store = SessionStore(max_count=2, ttl_seconds=60)
-    session, first, second = add(store), add(store, listed=False), add(store, listed=False)
-    assert store.make_room(1, listed=False) == [first]
-    assert store.get(session.session.id) is session
-    assert store.get(second.session.id) is second
-    with pytest.raises(SessionLimitError):
-        store.make_room(3, listed=False)
-
-
-def test_pages_go_back_in_time_and_survive_activity_and_deletion() -> None:
-    clock = Clock()
-    store = SessionStore(max_count=100, ttl_seconds=60, clock=clock)
-    records = []
-    for index in range(10):
-        clock.now += index % 2  # some are created in the same microsecond
-        records.append(add(store))
-    in_order = sorted(records, key=lambda record: record.cursor, reverse=True)
-    page, more = store.page(4, None)
-    assert (page, more) == (in_order[:4], True)
-    store.remove(page[-1])
-    store.touch(in_order[7])
-    add(store)
-    rest, more = store.page(100, page[-1].cursor)
-    assert (rest, more) == (in_order[4:], False)
+        loaded.make_room(3)
 
 
 def named(name: str, content: str = "") -> RequestName:
@@ -156,3 +136,14 @@ def test_the_latest_turns_can_be_watched_and_older_ones_are_told_from_ones_that_
     for never in (0, -1, KEPT_TURNS + 3):
         with pytest.raises(TurnNotFoundError):
             turns.get(never)
+
+
+def test_sessions_too_many_are_given_up_where_nothing_goes_on_in_them() -> None:
+    loaded = LoadedSessions(max_count=2, ttl_seconds=60)
+    records = [add(loaded, f"s{index}") for index in range(2)]
+    assert loaded.surplus() == []
+    records += [add(loaded, f"s{index}") for index in range(2, 5)]
+    records[0].unwritten[1] = EndRow(b"", "", forgotten=False)
+    loaded.touch(records[1])
+    add(loaded, "g", listed=False)
+    assert [each.session.id for each in loaded.surplus()] == ["s2", "s3", "s4"]

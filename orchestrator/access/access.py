@@ -1,0 +1,157 @@
+"""The door: every call's principal. Where nobody has to say who they are, all are one."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from orchestrator.access.access_file import AccessFile, KeptToken, read_access_file
+from orchestrator.errors import AccessFileError, UnauthenticatedError
+from orchestrator.sessions.principal import ANYBODY, Principal
+from slipstream.bearer_tokens import id_of
+from slipstream.transport.watched import Watched
+
+if TYPE_CHECKING:
+    from orchestrator.access.web_tokens import WebTokenCheck
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_PRINCIPAL, _PROOF = "slipstream-principal-bin", "slipstream-proof"
+"""Metadata of a call that another process of ours has passed on: on whose behalf, and that it is one of ours."""
+
+OWN_METADATA = (_PRINCIPAL, _PROOF)
+"""What no client may say."""
+
+_AUTHORIZATION, _SCHEME = "authorization", "bearer"
+_LONGEST_NAME = 200
+_MOST_KNOWN = 4096
+"""Tokens whose principal is remembered: a web token takes 50 us to check where RSA signed it, and 370 where a curve did."""
+
+_WEB_TOKEN_DOTS = 2
+_WHAT_TO_SHOW = "this orchestrator wants to know who asks: send `authorization: Bearer TOKEN` with each call"
+
+
+class Access:
+    """Who may ask, by a file that may change."""
+
+    def __init__(self, path: Path, proof: str = "", clock: Callable[[], float] = time.time) -> None:
+        """``proof`` is what our own processes know and nobody else; empty: there are none, or nothing that all know.
+        AccessFileError if the file cannot be read."""
+        self._proof = proof
+        self._clock = clock
+        self._rules = Watched([str(path)], partial(_Rules, path))
+        self._known: OrderedDict[str, tuple[object, str, float]] = OrderedDict()
+        """By token by which rules and keys it was checked, whose it is, and until when."""
+
+    def principal_of(self, context: Context) -> Principal:
+        """Whoever makes a call. UnauthenticatedError."""
+        rules = self._rules.current
+        metadata = context.invocation_metadata() or ()
+        said = dict(metadata)
+        proof = self._proof
+        if proof and _PROOF in said and hmac.compare_digest(str(said[_PROOF]).encode(), proof.encode()):
+            return rules.principal(_text(said.get(_PRINCIPAL, b"")))
+        shown = [str(value) for key, value in metadata if key == _AUTHORIZATION]
+        if len(shown) > 1:
+            raise UnauthenticatedError("send one authorization, not several", why="wrong")
+        if shown:
+            return rules.principal(self._name_of(rules, shown[0]))
+        certified = (
+            next(iter(context.auth_context().get("x509_common_name", ())), b"") if rules.file.certificates else b""
+        )
+        if certified:
+            return rules.principal("cert:" + _checked(certified.decode(errors="replace")))
+        raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
+
+    def on_behalf(self, context: Context) -> Metadata:
+        """What a call that is passed on says of whoever makes it."""
+        proof = self._proof
+        if not proof:  # the other process looks at the token itself
+            return ()
+        return (_PRINCIPAL, self.principal_of(context).name.encode()), (_PROOF, proof)
+
+    def _name_of(self, rules: _Rules, authorization: str) -> str:
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != _SCHEME or not token:
+            raise UnauthenticatedError(_WHAT_TO_SHOW, why="wrong")
+        known, version = self._known.get(token), rules.version
+        if known is None or known[0] is not version:
+            known = (version, *rules.check(token))
+            self._known[token] = known
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        _, name, expires = known
+        if expires <= self._clock():
+            raise UnauthenticatedError("the token has expired: get another one", why="expired")
+        return name
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+class Everybody:
+    """Where no file says who may ask."""
+
+    def principal_of(self, context: Context) -> Principal:
+        """All are one."""
+        return ANYBODY
+
+    def on_behalf(self, context: Context) -> Metadata:
+        """Nothing has to be said."""
+        return ()
+
+
+class _Rules:
+    """What one reading of the file says."""
+
+    def __init__(self, path: Path) -> None:
+        self.file: AccessFile = read_access_file(path)
+        self._tokens: dict[str, tuple[str, KeptToken]] = {
+            token.id: (principal.name, token) for principal in self.file.principals for token in principal.tokens
+        }
+        self._web_tokens: WebTokenCheck | None = None
+        if self.file.jwt is not None:
+            try:
+                from orchestrator.access.web_tokens import WebTokenCheck
+            except ImportError as error:
+                what = "[jwt] needs packages that are not installed: pip install 'slipstream-llm[jwt]'"
+                raise AccessFileError(f"--access {path}: {what}") from error
+            self._web_tokens = WebTokenCheck(self.file.jwt)
+        self._named = {known.name: self.file.principal(known.name) for known in self.file.principals}
+
+    @property
+    def version(self) -> object:
+        """Another object as soon as what has been checked may not hold any more."""
+        return self if self._web_tokens is None else self._web_tokens.keys
+
+    def principal(self, name: str) -> Principal:
+        """Somebody with what the file allows them."""
+        return self._named.get(name) or self.file.principal(name)
+
+    def check(self, token: str) -> tuple[str, float]:
+        """Whose a token is, and when it expires, in seconds since the epoch. UnauthenticatedError if it is nobody's."""
+        name, kept = self._tokens.get(id_of(token), ("", None))
+        if kept is not None and kept.hash.fits(token):
+            return name, float("inf") if kept.expires is None else kept.expires.timestamp()
+        if self._web_tokens is None or token.count(".") != _WEB_TOKEN_DOTS:
+            raise UnauthenticatedError("the token is not known here: it may have been withdrawn", why="wrong")
+        subject, expires = self._web_tokens.subject_of(token)
+        return f"jwt:{_checked(subject)}", expires
+
+
+def _checked(name: str) -> str:
+    """A name that comes from outside. UnauthenticatedError if it is none."""
+    if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        raise UnauthenticatedError(
+            "whoever the token or certificate speaks of has no name that can be used", why="wrong"
+        )
+    return name

@@ -1,0 +1,67 @@
+"""JSON web tokens (RFC 7519), checked by PyJWT against a set of keys (RFC 7517) in a file."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import jwt
+
+from orchestrator.access.access_file import WebTokens
+from orchestrator.errors import AccessFileError, UnauthenticatedError
+from slipstream.transport.watched import Watched
+
+_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Those with two keys: whoever can check such a token cannot make one, and "none" is no algorithm."""
+
+_LEEWAY_SECONDS = 10
+"""For clocks that differ."""
+
+
+class WebTokenCheck:
+    """Says whom a token is about."""
+
+    def __init__(self, terms: WebTokens) -> None:
+        """AccessFileError if the keys cannot be read."""
+        self._terms = terms
+        self._keys = Watched([str(terms.keys)], partial(_read_keys, terms.keys))
+
+    @property
+    def keys(self) -> jwt.PyJWKSet:
+        """As they are now; the same object until the file changes."""
+        return self._keys.current
+
+    def subject_of(self, token: str) -> tuple[str, float]:
+        """The token's subject, and when it expires, in seconds since the epoch. UnauthenticatedError if it is not believed."""
+        try:
+            claims = jwt.decode(
+                token,
+                self._key_of(token),
+                algorithms=_ALGORITHMS,
+                audience=self._terms.audience,
+                issuer=self._terms.issuer,
+                leeway=_LEEWAY_SECONDS,
+                options={"require": ["exp", "sub", "aud", "iss"]},
+            )
+        except jwt.ExpiredSignatureError as error:
+            raise UnauthenticatedError("the token has expired: get another one", why="expired") from error
+        except (jwt.PyJWTError, ValueError) as error:
+            raise UnauthenticatedError(f"the token is not believed: {error}", why="wrong") from error
+        return claims["sub"], float(claims["exp"]) + _LEEWAY_SECONDS
+
+    def _key_of(self, token: str) -> jwt.PyJWK:
+        named = jwt.get_unverified_header(token).get("kid")
+        for key in self.keys.keys:
+            if key.key_id == named and key.algorithm_name in _ALGORITHMS:
+                return key
+        raise UnauthenticatedError("the token is signed by a key that is not known here", why="wrong")
+
+
+def _read_keys(path: Path) -> jwt.PyJWKSet:
+    try:
+        return jwt.PyJWKSet.from_dict(json.loads(path.read_text()))
+    except OSError as error:
+        raise AccessFileError(f"[jwt] keys {path}: {error.strerror}") from error
+    except (ValueError, jwt.PyJWTError, AttributeError, TypeError) as error:
+        raise AccessFileError(f"[jwt] keys {path} is no set of JSON web keys: {error}") from error

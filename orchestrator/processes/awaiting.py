@@ -1,0 +1,45 @@
+"""Waiting for one service, for as long as it takes, and asking what it hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from orchestrator.peers.draft_peer import DraftPeer
+from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.refusal import REFUSED
+from orchestrator.peers.verifier_peer import VerifierPeer
+from orchestrator.sessions.text import Codec
+from slipstream.errors import SlipstreamError
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+
+
+async def reach(peer: VerifierPeer | DraftPeer) -> ModelInfo:
+    """What a service hosts, once it serves."""
+    while True:
+        try:
+            return await peer.wait_until_serving()
+        except SlipstreamError as error:
+            if error.reason != REFUSED:  # which has been said
+                log.warning("the %s service at %s: %s", peer.role, peer.address, error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def reach_again(peer: VerifierPeer | DraftPeer) -> ModelInfo:
+    """The same once it has gone and come back."""
+    await peer.wait_until_back()
+    return await reach(peer)
+
+
+async def reach_with_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
+    """The same and the tokenizer."""
+    while True:
+        info = await reach(peer)
+        try:
+            return info, Codec.from_files(await peer.fetch_tokenizer())
+        except SlipstreamError as error:  # it went away again between two of our questions
+            log.warning("the verifier service at %s: %s", peer.address, error)
+            await asyncio.sleep(_RETRY_SECONDS)

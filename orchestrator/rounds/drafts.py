@@ -1,0 +1,129 @@
+"""The drafts that share a target's sessions: a session stays where its KV is, and moves on when its draft is away.
+
+Which draft proposes never changes a text: what is accepted is what the target says itself. Under the ratio test it would, so
+there a session stays with the draft that it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from operator import attrgetter
+
+from orchestrator.peers.model_info import ModelInfo
+from orchestrator.rounds.draft_request import SessionDrafting
+from orchestrator.rounds.drafting import DraftSide
+
+log = logging.getLogger(__name__)
+
+_LOPSIDED = 2
+"""So many times as many sessions as another draft has, with one more, are too many: one that begins a turn moves there. It
+reads its prompt again, a small model's work."""
+
+
+class Drafts:
+    """Each draft behind a side of its own. There may be none, and they come and go."""
+
+    def __init__(self, sides: Iterable[DraftSide] = ()) -> None:
+        self._sides = {side.address: side for side in sides}
+        self._retired: set[str] = set()
+        self._has_served = False
+        self.move_count = 0
+        """Sessions that moved because their draft was away."""
+
+    @property
+    def sides(self) -> list[DraftSide]:
+        """All there are, those included that are being left."""
+        return list(self._sides.values())
+
+    @property
+    def info(self) -> ModelInfo | None:
+        """What the first of them hosts that fits, or if none does, that is known."""
+        known = [side for side in self._sides.values() if side.info is not None]
+        return next((side.info for side in known if side.fits), known[0].info if known else None)
+
+    @property
+    def max_draft_length(self) -> int | None:
+        """Most tokens that a request may ask one of them for; None while none is known."""
+        return max((side.info.max_draft_length for side in self._sides.values() if side.info is not None), default=None)
+
+    @property
+    def mismatched(self) -> ModelInfo | None:
+        """What one of them hosts, if no tokens are the target's, none ever were, and there is none that is not known yet."""
+        if self._has_served or any(side.fits or side.info is None for side in self._sides.values()):
+            return None
+        return self.info
+
+    def add(self, side: DraftSide) -> None:
+        """One more."""
+        self._sides[side.address] = side
+
+    def retire(self, address: str) -> None:
+        """No session shall live on a draft any more: those that do move when they next draft, if there is another."""
+        self._retired.add(address)
+
+    def keep(self, address: str) -> None:
+        """A draft is not to be left, or not any more."""
+        self._retired.discard(address)
+
+    def take_left(self) -> list[str]:
+        """The addresses of the retired ones on which nothing lives any more. They are forgotten."""
+        left = [each for each in self._retired if each not in self._sides or not self._sides[each].session_count]
+        for address in left:
+            self._retired.discard(address)
+            self._sides.pop(address, None)
+        return left
+
+    def of(self, drafting: SessionDrafting) -> DraftSide | None:
+        """The draft that a session lives on, if it does on one."""
+        return self._sides.get(drafting.sequence.address or "")
+
+    def home(self, drafting: SessionDrafting, *, begins_turn: bool, stays: bool) -> DraftSide | None:
+        """The same for a session that wants to draft: one that has no draft is given the one with the fewest; one whose draft
+        is away, or at the beginning of a turn has far more than another, moves. Not one that ``stays``. Whether those are back
+        that are left alone is seen to on the way."""
+        current = self.of(drafting)
+        well = [side for side in self._sides.values() if side.is_well and side.address not in self._retired]
+        if len(well) < len(self._sides):
+            self._visit(current)
+        if current is None:
+            fitting = well or [side for side in self._sides.values() if side.fits]
+            if not fitting:
+                return None
+            current = min(fitting, key=attrgetter("session_count"))
+            self._settle(drafting, current)
+            return current
+        is_away = not current.is_well or current.address in self._retired
+        if not well or (stays and current.address not in self._retired):
+            return current
+        other = min(well, key=attrgetter("session_count"))
+        is_lopsided = current.session_count >= _LOPSIDED * (other.session_count + 1)
+        if not is_away and not (begins_turn and is_lopsided):
+            return current
+        if is_away:
+            self.move_count += 1
+            log.warning("the draft at %s is away: a session moves to %s", current.address, other.address)
+        current.session_count -= 1
+        current.leave(drafting)
+        self._settle(drafting, other)
+        return other
+
+    def release(self, drafting: SessionDrafting) -> None:
+        """Give a session's pages back. It drafts no more."""
+        drafting.released = True
+        drafting.leave_request()
+        side = self.of(drafting)
+        if side is not None:
+            side.session_count -= 1
+            side.release(drafting)
+            drafting.sequence.address = None
+
+    def _visit(self, current: DraftSide | None) -> None:
+        for side in self._sides.values():
+            if side is not current and side.address not in self._retired:  # a session's own it sees to by itself
+                side.visit()
+
+    def _settle(self, drafting: SessionDrafting, side: DraftSide) -> None:
+        drafting.sequence.address = side.address
+        side.session_count += 1
+        self._has_served = True

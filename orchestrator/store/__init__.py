@@ -1,0 +1,1 @@
+"""Where sessions are written down: what survives a process, and who keeps what."""

@@ -1,0 +1,73 @@
+"""Sessions in PostgreSQL: several machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from slipstream.extras import require
+
+require("orchestrator", "postgresql")
+
+import psycopg
+
+from orchestrator.store.database import Connection, Value
+
+_CONNECT_SECONDS = 5
+_SILENT_SECONDS = 10
+"""After which a server that says nothing is given up."""
+
+_PREPARING = 0x511B57BEA3
+"""Names the lock of whoever makes the tables."""
+
+_LIMITS = ("idle_in_transaction_session_timeout = '5s'", "lock_timeout = '10s'", "statement_timeout = '30s'")
+"""A process that is stopped in the middle of a transaction holds up the others no longer than that."""
+
+
+class PostgresqlConnection(Connection):
+    """A connection to a server."""
+
+    def __init__(self, address: str) -> None:
+        """psycopg.Error if it cannot be reached."""
+        self._connection = psycopg.connect(
+            address,
+            autocommit=True,
+            connect_timeout=_CONNECT_SECONDS,
+            keepalives_idle=_SILENT_SECONDS,
+            tcp_user_timeout=_SILENT_SECONDS * 1000,
+            application_name="slipstream",
+        )
+        for limit in _LIMITS:
+            self._connection.execute(_own(f"SET {limit}"))
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._connection.closed
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        with self.transaction(reads=False):
+            self.rows(f"SELECT pg_advisory_xact_lock({_PREPARING})")  # IF NOT EXISTS alone lets two make one table
+            yield
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        return self._connection.execute(_own(statement), values).rowcount
+
+    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(_own(statement), values).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def shown(address: str) -> str:
+    """An address as people may see it: without its password."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().partition("?")[0]
+
+
+def _own(statement: str) -> Any:
+    """Values have ``%s`` here. No statement of ours has either mark for anything else."""
+    return cast(Any, statement.replace("?", "%s"))

@@ -1,0 +1,423 @@
+"""The store's operations, in SQL that SQLite and PostgreSQL both understand.
+
+A session has one owner, and every write of it says under which epoch it is made: who has been robbed writes nothing.
+An owner is a row whose beat grows; whoever sees it stand still for a lease takes the row out, and then what it owned is
+anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, fields, replace
+from typing import Any, Final
+
+from orchestrator.errors import SessionLimitError, SessionMovedError, StoreFormatError
+from orchestrator.store.database import Database, Transaction
+from orchestrator.store.rows import Counts, EndRow, OwnerRow, SessionRow, StoredTurn, TurnRow
+
+_FORMAT = 2
+"""Of the tables. A store of another is refused."""
+
+_REMEMBERED_EXPIRED = 10_000
+_TIMES_FOR_RUNNING = 24
+"""How much longer a session is kept whose turn waits for weights that nobody serves."""
+
+_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value DOUBLE PRECISION NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS owners (id TEXT PRIMARY KEY, address TEXT NOT NULL, place TEXT NOT NULL, beat BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, owner TEXT NOT NULL, epoch BIGINT NOT NULL, "
+    "listed INTEGER NOT NULL, created BIGINT NOT NULL, last_active BIGINT NOT NULL, "
+    "request_id TEXT NOT NULL, fingerprint {bytes} NOT NULL, "
+    "choice INTEGER NOT NULL, target TEXT NOT NULL, payload TEXT NOT NULL, turn_count INTEGER NOT NULL, "
+    "token_count INTEGER NOT NULL, message_count INTEGER NOT NULL, running_turn INTEGER, principal TEXT NOT NULL, "
+    "idle_since DOUBLE PRECISION NOT NULL)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS sessions_by_request ON sessions (listed, principal, request_id, choice) "
+    "WHERE request_id <> ''",
+    "CREATE INDEX IF NOT EXISTS sessions_by_creation ON sessions (principal, created, id) WHERE listed = 1",
+    "CREATE INDEX IF NOT EXISTS sessions_idle ON sessions (idle_since)",
+    "CREATE INDEX IF NOT EXISTS sessions_running ON sessions (owner) WHERE running_turn IS NOT NULL",
+    "CREATE TABLE IF NOT EXISTS turns (session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE, turn INTEGER NOT NULL, "
+    "request_id TEXT NOT NULL, fingerprint {bytes} NOT NULL, shared_count INTEGER NOT NULL, prompt {bytes} NOT NULL, "
+    "payload TEXT NOT NULL, tokens {bytes}, ended TEXT, PRIMARY KEY (session_id, turn))",
+    "CREATE TABLE IF NOT EXISTS progress (session_id TEXT NOT NULL, turn INTEGER NOT NULL, position INTEGER NOT NULL, "
+    "tokens {bytes} NOT NULL, PRIMARY KEY (session_id, turn, position), "
+    "FOREIGN KEY (session_id, turn) REFERENCES turns ON DELETE CASCADE)",
+    "CREATE TABLE IF NOT EXISTS expired (id TEXT PRIMARY KEY, since DOUBLE PRECISION NOT NULL)",
+)
+
+_NOW = "(SELECT value FROM about WHERE name = 'seconds')"
+_SESSION = ", ".join(f"sessions.{field.name}" for field in fields(SessionRow))
+_BEGUN = ("turn", "request_id", "fingerprint", "shared_count", "prompt", "payload")
+
+
+def prepare(transaction: Transaction, bytes_type: str) -> None:
+    """Make the tables, unless they are there. StoreFormatError if another version made them. One process at a time."""
+    transaction.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value DOUBLE PRECISION NOT NULL)")
+    found = transaction.row("SELECT value FROM about WHERE name = 'format'")
+    if found is not None and found[0] != _FORMAT:
+        raise StoreFormatError(
+            f"its tables are of format {found[0]:g}, and this version reads {_FORMAT}: take another store, or the version of "
+            "Slipstream that made it"
+        )
+    if found is None:
+        for table in _TABLES:
+            transaction.execute(table.format(bytes=bytes_type))
+        for name, value in (("format", _FORMAT), ("seconds", 0)):
+            transaction.execute("INSERT INTO about VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
+
+
+class Store:
+    """Sessions, their turns and their owners, in a database. StoreUnavailableError wherever that cannot be reached."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __str__(self) -> str:
+        return str(self._database)
+
+    def close(self) -> None:
+        """Finish what has been asked for."""
+        self._database.close()
+
+    # Owners.
+
+    async def register(self, owner: OwnerRow) -> None:
+        """An owner appears. One that was in its place has ended: what it owned is anybody's."""
+
+        def work(t: Transaction) -> None:
+            t.execute("DELETE FROM owners WHERE place = ? AND id <> ?", (owner.place, owner.id))
+            t.execute("INSERT INTO owners VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", astuple(owner))
+
+        await self._database.run(work)
+
+    async def beat(self, owner_id: str, seconds: float) -> tuple[float, bool]:
+        """An owner lives, and its time goes on to ``seconds``. Returns what time the store has, in seconds in which anybody
+        lived, and whether the owner had its row still."""
+
+        def work(t: Transaction) -> tuple[float, bool]:
+            alive = t.execute("UPDATE owners SET beat = beat + 1 WHERE id = ?", (owner_id,)) == 1
+            t.execute("UPDATE about SET value = ? WHERE name = 'seconds' AND value < ?", (seconds, seconds))
+            (now,) = t.rows("SELECT value FROM about WHERE name = 'seconds'")[0]
+            return float(now), alive
+
+        return await self._database.run(work)
+
+    async def owners(self) -> list[OwnerRow]:
+        """All that have not been taken out."""
+        rows = await self._database.run(lambda t: t.rows("SELECT id, address, place, beat FROM owners"), reads=True)
+        return [OwnerRow(*row) for row in rows]
+
+    async def remove_owner(self, owner_id: str, beat: int | None = None) -> bool:
+        """An owner has ended, if it has not gone beyond ``beat``."""
+
+        def work(t: Transaction) -> bool:
+            if beat is None:
+                return t.execute("DELETE FROM owners WHERE id = ?", (owner_id,)) == 1
+            return t.execute("DELETE FROM owners WHERE id = ? AND beat = ?", (owner_id, beat)) == 1
+
+        return await self._database.run(work)
+
+    async def owned(self, owner_id: str) -> dict[str, int]:
+        """What an owner has, with the epochs."""
+        rows = await self._database.run(
+            lambda t: t.rows("SELECT id, epoch FROM sessions WHERE owner = ?", (owner_id,)), reads=True
+        )
+        return dict(rows)
+
+    # Sessions.
+
+    async def create(
+        self,
+        sessions: Sequence[SessionRow],
+        *,
+        most: int | None = None,
+        most_of_principal: int | None = None,
+        turns: Sequence[TurnRow] = (),
+        like: tuple[str, int, int] | None = None,
+    ) -> list[SessionRow]:
+        """Write one request's new sessions down, or find those that it has got before.
+
+        Each has the first of its ``turns``, which is about to begin; or ``like`` another session it has that one's turns up to
+        one, of which so many have ended, and requests' names stay with the old. SessionLimitError if there would be more than
+        ``most`` listed ones, all of them with a turn, or ``most_of_principal`` of their principal's; SessionMovedError if the
+        other session is gone.
+        """
+
+        def work(t: Transaction) -> list[SessionRow]:
+            first = sessions[0]
+            if first.request_id:
+                found = _of_request(t, first.principal, first.request_id, listed=first.listed)
+                if found:
+                    return found
+            if most_of_principal is not None:
+                of_principal = "SELECT count(*) FROM sessions WHERE listed = 1 AND principal = ?"
+                (count,) = t.rows(of_principal, (first.principal,))[0]
+                if count + len(sessions) > most_of_principal:
+                    what = f"you keep {count} sessions, of at most {most_of_principal}: delete some"
+                    raise SessionLimitError(what, limit=most_of_principal)
+            if most is not None:
+                (count,) = t.rows("SELECT count(*) FROM sessions WHERE listed = 1")[0]
+                excess = count + len(sessions) - most
+                if excess > 0 and not _give_way(t, excess):
+                    raise SessionLimitError(f"{count} sessions are kept, of at most {most}")
+            for index, session in enumerate(sessions):
+                if not _insert(t, session):  # another process has answered the request in this moment
+                    return _of_request(t, session.principal, session.request_id, listed=session.listed)
+                if turns:
+                    _insert_turn(t, session.id, turns[index])
+                if like is not None:
+                    _copy_turns(t, session.id, *like)
+            return list(sessions)
+
+        return await self._database.run(work)
+
+    async def session(self, session_id: str) -> tuple[SessionRow, OwnerRow | None] | None:
+        """A session, and its owner while that lives."""
+
+        def work(t: Transaction) -> tuple[SessionRow, OwnerRow | None] | None:
+            found = t.row(f"SELECT {_SESSION} FROM sessions WHERE id = ?", (session_id,))
+            if found is None:
+                return None
+            row = _session_of(found)
+            owner = t.row("SELECT id, address, place, beat FROM owners WHERE id = ?", (row.owner,))
+            return row, None if owner is None else OwnerRow(*owner)
+
+        return await self._database.run(work, reads=True)
+
+    async def of_request(self, principal: str, request_id: str, *, listed: bool) -> list[SessionRow]:
+        """The sessions that a principal's request has got."""
+        return await self._database.run(lambda t: _of_request(t, principal, request_id, listed=listed), reads=True)
+
+    async def take(self, session: SessionRow, owner_id: str) -> list[tuple[SessionRow, list[StoredTurn]]]:
+        """Become the owner of a session that nobody else owns, and read it; of a generation's together with those of its other
+        choices, of which some may have been its own before. Empty if another was faster, or it is gone."""
+        where = "id = ?"
+        values: tuple[str, ...] = (session.id,)
+        if not session.listed:
+            where = "listed = 0 AND principal = ? AND request_id = ?"
+            values = (session.principal, session.request_id)
+
+        def work(t: Transaction) -> list[tuple[SessionRow, list[StoredTurn]]]:
+            t.execute(
+                f"UPDATE sessions SET owner = ?, epoch = epoch + 1, idle_since = {_NOW} WHERE {where} "
+                "AND (owner NOT IN (SELECT id FROM owners) OR (owner = ? AND id = ?))",
+                (owner_id, *values, owner_id, session.id),
+            )
+            found = t.rows(
+                f"SELECT {_SESSION} FROM sessions WHERE {where} AND owner = ? ORDER BY choice", (*values, owner_id)
+            )
+            return [(row, _turns(t, row.id)) for row in map(_session_of, found)]
+
+        return await self._database.run(work)
+
+    async def ownerless(self, target: str, most: int) -> list[SessionRow]:
+        """Sessions of a target that have a turn running, and nobody who runs it."""
+        statement = (
+            f"SELECT {_SESSION} FROM sessions WHERE running_turn IS NOT NULL AND target = ? "
+            "AND owner NOT IN (SELECT id FROM owners) LIMIT ?"
+        )
+        rows = await self._database.run(lambda t: t.rows(statement, (target, most)), reads=True)
+        return [_session_of(row) for row in rows]
+
+    async def page(self, principal: str, target: str, size: int, after: tuple[int, str] | None) -> list[SessionRow]:
+        """At most ``size`` of a principal's listed sessions of a target, last created first, those created before ``after``."""
+        where = "" if after is None else "AND (created < ? OR (created = ? AND id < ?))"
+        values = () if after is None else (after[0], after[0], after[1])
+        statement = f"SELECT {_SESSION} FROM sessions WHERE listed = 1 AND principal = ? AND target IN ('', ?) {where} "
+        statement += "ORDER BY created DESC, id DESC LIMIT ?"
+        rows = await self._database.run(lambda t: t.rows(statement, (principal, target, *values, size)), reads=True)
+        return [_session_of(row) for row in rows]
+
+    async def delete(self, session: SessionRow, *, expired: bool = False) -> None:
+        """A session is gone for good, if its owner says so; of an ``expired`` one it is remembered that it was."""
+
+        def work(t: Transaction) -> None:
+            values = (session.id, session.owner, session.epoch)
+            if t.execute("DELETE FROM sessions WHERE id = ? AND owner = ? AND epoch = ?", values) and expired:
+                _note_expired(t, [(session.principal, session.id)])
+
+        await self._database.run(work)
+
+    async def forget_request(self, principal: str, request_id: str) -> None:
+        """A generation's choices are gone, whoever owns them."""
+        statement = "DELETE FROM sessions WHERE listed = 0 AND principal = ? AND request_id = ?"
+        await self._database.run(lambda t: t.execute(statement, (principal, request_id)))
+
+    async def expire(self, seconds: float) -> list[str]:
+        """Take out what nobody owns, nothing runs in and nobody has asked for in ``seconds`` of the store's time; what should
+        run, and nobody can run it, after a multiple of that."""
+
+        def work(t: Transaction) -> list[str]:
+            idle = f"idle_since < {_NOW} - (CASE WHEN running_turn IS NULL THEN 1 ELSE {_TIMES_FOR_RUNNING} END) * ?"
+            where = f"{idle} AND owner NOT IN (SELECT id FROM owners)"
+            found = t.rows(f"SELECT principal, id FROM sessions WHERE {where} LIMIT 1000", (seconds,))
+            return _expire(t, found)
+
+        return await self._database.run(work)
+
+    async def has_expired(self, principal: str, session_id: str) -> bool:
+        """Whether there was such a session of a principal's until it had been idle for too long."""
+        statement, name = "SELECT 1 FROM expired WHERE id = ?", _expired_name(principal, session_id)
+        return bool(await self._database.run(lambda t: t.rows(statement, (name,)), reads=True))
+
+    async def turns(self, session_id: str) -> list[StoredTurn]:
+        """A session's turns, in order."""
+        return await self._database.run(lambda t: _turns(t, session_id), reads=True)
+
+    # Turns.
+
+    async def begin_turn(self, session: SessionRow, turn: TurnRow, counts: Counts) -> None:
+        """A turn is about to begin. SessionMovedError if another owns its session by now."""
+
+        def work(t: Transaction) -> None:
+            _update(t, session, counts, "?", turn.turn)
+            # Maybe it is there: written, and the answer to that lost.
+            t.execute("DELETE FROM turns WHERE session_id = ? AND turn >= ?", (session.id, turn.turn))
+            _insert_turn(t, session.id, turn)
+
+        await self._database.run(work)
+
+    async def note_progress(self, progress: Sequence[tuple[SessionRow, int, int, bytes]]) -> list[str]:
+        """For each session's turn the tokens from a position on. Returns the sessions that others own by now."""
+
+        def work(t: Transaction) -> list[str]:
+            moved = []
+            for session, turn, position, tokens in progress:
+                values = (session.id, session.owner, session.epoch)
+                # A write, so that nobody takes it before this is over.
+                owns = "UPDATE sessions SET epoch = epoch WHERE id = ? AND owner = ? AND epoch = ?"
+                if not t.execute(owns, values):
+                    moved.append(session.id)
+                    continue
+                t.execute(
+                    "INSERT INTO progress VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    (session.id, turn, position, tokens),
+                )
+            return moved
+
+        return await self._database.run(work)
+
+    async def end_turn(self, session: SessionRow, turn: int, end: EndRow, counts: Counts) -> None:
+        """A turn has ended, maybe before others that have begun since. SessionMovedError if another owns its session by now."""
+
+        def work(t: Transaction) -> None:
+            _update(t, session, counts, "NULLIF(running_turn, ?)", turn)
+            forgets = ", request_id = ''" if end.forgotten else ""
+            t.execute(
+                f"UPDATE turns SET tokens = ?, ended = ?{forgets} WHERE session_id = ? AND turn = ?",
+                (end.tokens, end.payload, session.id, turn),
+            )
+            t.execute("DELETE FROM progress WHERE session_id = ? AND turn = ?", (session.id, turn))
+
+        await self._database.run(work)
+
+
+def _insert(t: Transaction, session: SessionRow) -> bool:
+    """False if its request has got its sessions already."""
+    values = _values_of(session)
+    marks = ", ".join("?" for _ in values)
+    once = "ON CONFLICT (listed, principal, request_id, choice) WHERE request_id <> '' DO NOTHING"
+    return t.execute(f"INSERT INTO sessions VALUES ({marks}, {_NOW}) {once}", values) == 1
+
+
+def _give_way(t: Transaction, count: int) -> bool:
+    """Sessions that never had a turn make room, the oldest of whoever has most of them: to lose one costs its client a request,
+    and to be kept out by them would cost everybody an hour. False if there are not as many."""
+    unused = "listed = 1 AND turn_count = 0 AND running_turn IS NULL"
+    most = f"SELECT principal FROM sessions WHERE {unused} GROUP BY principal ORDER BY count(*) DESC LIMIT 1"
+    theirs = f"SELECT principal, id FROM sessions WHERE {unused} AND principal = ({most}) ORDER BY created, id LIMIT ?"
+    while count:
+        gone = _expire(t, t.rows(theirs, (count,)))
+        if not gone:
+            return False
+        count -= len(gone)
+    return True
+
+
+def _expire(t: Transaction, found: Sequence[Sequence[str]]) -> list[str]:
+    """Delete sessions, each a principal and an id, and remember that they were there."""
+    for _, session_id in found:
+        t.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+    _note_expired(t, found)
+    return [session_id for _, session_id in found]
+
+
+def _insert_turn(t: Transaction, session_id: str, turn: TurnRow) -> None:
+    t.execute(
+        f"INSERT INTO turns (session_id, {', '.join(_BEGUN)}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (session_id, *astuple(turn)),
+    )
+
+
+def _copy_turns(t: Transaction, session_id: str, source_id: str, last_turn: int, count: int) -> None:
+    copied = t.execute(
+        "INSERT INTO turns SELECT ?, turn, '', fingerprint, shared_count, prompt, payload, tokens, ended "
+        "FROM turns WHERE session_id = ? AND turn <= ? AND ended IS NOT NULL",
+        (session_id, source_id, last_turn),
+    )
+    if copied != count:
+        raise SessionMovedError(f"session {source_id} is gone, or kept elsewhere by now", session_id=source_id)
+
+
+def _update(t: Transaction, session: SessionRow, counts: Counts, running_turn: str, turn: int) -> None:
+    changed = t.execute(
+        "UPDATE sessions SET last_active = ?, turn_count = ?, token_count = ?, message_count = ?, "
+        f"running_turn = {running_turn}, target = ?, idle_since = {_NOW} WHERE id = ? AND owner = ? AND epoch = ?",
+        (*astuple(counts), turn, session.target, session.id, session.owner, session.epoch),
+    )
+    if not changed:
+        raise SessionMovedError(f"session {session.id} is kept elsewhere by now, or gone", session_id=session.id)
+
+
+def _expired_name(principal: str, session_id: str) -> str:
+    """To others a session was never there."""
+    return f"{principal}\n{session_id}"
+
+
+def _note_expired(t: Transaction, sessions: Sequence[Sequence[str]]) -> None:
+    """Of each its principal and its id."""
+    for principal, session_id in sessions:
+        values = (_expired_name(principal, session_id),)
+        t.execute(f"INSERT INTO expired VALUES (?, {_NOW}) ON CONFLICT DO NOTHING", values)
+    if sessions:
+        t.execute(
+            "DELETE FROM expired WHERE id NOT IN (SELECT id FROM expired ORDER BY since DESC LIMIT ?)",
+            (_REMEMBERED_EXPIRED,),
+        )
+
+
+def _of_request(t: Transaction, principal: str, request_id: str, *, listed: bool) -> list[SessionRow]:
+    statement = f"SELECT {_SESSION} FROM sessions WHERE listed = ? AND principal = ? AND request_id = ? ORDER BY choice"
+    return [_session_of(row) for row in t.rows(statement, (int(listed), principal, request_id))]
+
+
+def _turns(t: Transaction, session_id: str) -> list[StoredTurn]:
+    noted: dict[int, list[tuple[int, bytes]]] = {}
+    statement = "SELECT turn, position, tokens FROM progress WHERE session_id = ? ORDER BY turn, position"
+    for turn, position, tokens in t.rows(statement, (session_id,)):
+        noted.setdefault(turn, []).append((position, bytes(tokens)))
+    statement = f"SELECT {', '.join(_BEGUN)}, tokens, ended FROM turns WHERE session_id = ? ORDER BY turn"
+    turns = []
+    for turn, request_id, fingerprint, shared_count, prompt, payload, tokens, ended in t.rows(statement, (session_id,)):
+        row = TurnRow(turn, request_id, bytes(fingerprint), shared_count, bytes(prompt), payload)
+        end = None if ended is None else EndRow(bytes(tokens), ended, forgotten=not request_id)
+        turns.append(StoredTurn(row, end, _joined(noted.get(turn, ()))))
+    return turns
+
+
+def _joined(pieces: Sequence[tuple[int, bytes]]) -> bytes:
+    """Pieces of tokens, as far as each begins where those before it end."""
+    whole = b""
+    for position, tokens in pieces:
+        if position * 4 <= len(whole):
+            whole = whole[: position * 4] + tokens
+    return whole
+
+
+def _values_of(session: SessionRow) -> tuple[Any, ...]:
+    return astuple(replace(session, listed=int(session.listed)))  # type: ignore[arg-type]
+
+
+def _session_of(row: Sequence[Any]) -> SessionRow:
+    session = SessionRow(*row)
+    return replace(session, listed=bool(session.listed), fingerprint=bytes(session.fingerprint))

@@ -1,0 +1,1 @@
+"""Everything goes wrong under many sessions, one thing after another."""

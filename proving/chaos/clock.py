@@ -1,0 +1,76 @@
+"""The time of day of served processes, to be set while they run: a library of twenty lines goes in front of libc's clock.
+
+The monotonic clocks stay as they are, as they do where an administrator or NTP steps a machine's time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+_SOURCE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+
+static volatile long long *offset;
+static int (*of_libc)(clockid_t, struct timespec *);
+
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("SLIPSTREAM_CLOCK_OFFSET");
+    int file = path ? open(path, O_RDONLY) : -1;
+    void *seen = file < 0 ? MAP_FAILED : mmap(0, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
+    of_libc = dlsym(RTLD_NEXT, "clock_gettime");
+    offset = seen == MAP_FAILED ? 0 : seen;
+}
+
+int clock_gettime(clockid_t which, struct timespec *now) {
+    if (!of_libc) begin();
+    int failed = of_libc(which, now);
+    if (!failed && offset && which == CLOCK_REALTIME) now->tv_sec += *offset;
+    return failed;
+}
+
+int gettimeofday(struct timeval *now, void *zone) {
+    struct timespec precise;
+    int failed = clock_gettime(CLOCK_REALTIME, &precise);
+    now->tv_sec = precise.tv_sec;
+    now->tv_usec = precise.tv_nsec / 1000;
+    return failed;
+}
+
+time_t time(time_t *into) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return into ? (*into = now.tv_sec) : now.tv_sec;
+}
+"""
+
+
+def can_be_set() -> bool:
+    """Whether there is a C compiler."""
+    return shutil.which("cc") is not None
+
+
+class ClockOfDay:
+    """One for all processes that are started with its `environment`."""
+
+    def __init__(self, directory: Path) -> None:
+        """Compiles the library into the directory."""
+        self._offset = directory / "clock-offset"
+        library, source = directory / "clock.so", directory / "clock.c"
+        source.write_text(_SOURCE)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+        self.set(0)
+        self.environment = {"LD_PRELOAD": str(library), "SLIPSTREAM_CLOCK_OFFSET": str(self._offset)}
+
+    def set(self, seconds: int) -> None:
+        """From now on the processes' time of day is so far ahead, or behind."""
+        with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
+            file.write(struct.pack("=q", seconds))

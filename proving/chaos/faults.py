@@ -1,0 +1,266 @@
+"""What `proving.chaos` does to a served system: one class a fault. Each strikes, waits, and leaves the system whole."""
+
+from __future__ import annotations
+
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from proving.chaos.clock import can_be_set
+from proving.proxy import Fault as ProxyFault
+from proving.proxy import Proxy
+from proving.system import System
+
+FULL_SECONDS, STOPPED_SECONDS, PARTED_SECONDS = 2.0, 4.0, 4.0
+"""How long a disk stays full, a process stopped, a network parted: the latter two for longer than a deadline and a lease."""
+
+LOOK_SECONDS = 1.2
+"""Within which every process has looked at its certificates."""
+
+DEADLINES = ("--session-lease-seconds", "1.5", "--draft-deadline-seconds", "1", "--verifier-deadline-seconds", "1.5")
+"""Of the orchestrators that faults are tried on."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a fault may lay hands on."""
+
+    system: System
+    rng: random.Random
+    other_draft: Path
+
+    def orchestrators(self) -> list[psutil.Process]:
+        """The processes that keep sessions."""
+        parent = psutil.Process(self.system.pid("orchestrator"))
+        return [child for child in parent.children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+class Fault:
+    """One way to go wrong."""
+
+    name: str
+
+    def strike(self, scene: Scene) -> None:
+        """Go wrong, and be over."""
+        raise NotImplementedError
+
+
+class OrchestratorKilled(Fault):
+    """SIGKILL to one of the processes behind the port."""
+
+    name = "one of three orchestrators killed"
+
+    def strike(self, scene: Scene) -> None:
+        scene.rng.choice(scene.orchestrators()).kill()
+
+
+class AllOrchestratorsKilled(Fault):
+    """SIGKILL to what started them, which ends them all."""
+
+    name = "all orchestrators killed"
+
+    def strike(self, scene: Scene) -> None:
+        children = scene.orchestrators()
+        scene.system.kill("orchestrator")
+        psutil.wait_procs(children, timeout=30)
+        scene.system.start_orchestrator()
+        scene.system.wait_for("orchestrator")
+
+
+class OrchestratorStopped(Fault):
+    """SIGSTOP to one for longer than its lease: the others take over what it has, and it finds itself out."""
+
+    name = "one of three orchestrators stopped"
+
+    def strike(self, scene: Scene) -> None:
+        with _stopped(scene.rng.choice(scene.orchestrators())):
+            time.sleep(STOPPED_SECONDS)
+
+
+class Killed(Fault):
+    """SIGKILL to a model service, and a new process at its address."""
+
+    def __init__(self, role: str, start: Callable[[Scene], str]) -> None:
+        self.name = f"{role} killed"
+        self._start = start
+
+    def strike(self, scene: Scene) -> None:
+        scene.system.wait_for(self._start(scene))
+
+
+class Stopped(Fault):
+    """SIGSTOP to a model service for longer than its deadline."""
+
+    def __init__(self, role: str, choose: Callable[[Scene], str]) -> None:
+        self.name = f"{role} stopped"
+        self._choose = choose
+
+    def strike(self, scene: Scene) -> None:
+        with _stopped(psutil.Process(scene.system.pid(self._choose(scene)))):
+            time.sleep(STOPPED_SECONDS)
+
+
+class DiskFull(Fault):
+    """No file of the orchestrators' may grow: their store cannot be written, and new turns are refused."""
+
+    name = "disk full under the store"
+
+    def strike(self, scene: Scene) -> None:
+        processes = scene.orchestrators()
+        for process in processes:
+            _limit_files(process, 1)
+        time.sleep(FULL_SECONDS)
+        for process in processes:
+            _limit_files(process, resource.RLIM_INFINITY)
+
+
+class Parted(Fault):
+    """A service's messages are lost, one way or both: the connection stands, and nobody hears."""
+
+    def __init__(self, role: str, *, items: bool, results: bool) -> None:
+        way = "both ways" if items and results else "on the way there" if items else "on the way back"
+        self.name = f"{role}'s messages lost {way}"
+        self._role = role
+        self._lost = _Lost(items=items, results=results)
+
+    def strike(self, scene: Scene) -> None:
+        proxy = scene.system.draft_proxy if self._role == "draft" else scene.rng.choice(scene.system.verifier_proxies)
+        assert proxy is not None
+        with _faulty(proxy, self._lost):
+            time.sleep(PARTED_SECONDS)
+
+
+class StreamsDropped(Fault):
+    """All streams to all services end in the same moment."""
+
+    name = "all streams dropped"
+
+    def strike(self, scene: Scene) -> None:
+        proxies = [*scene.system.verifier_proxies, *([scene.system.draft_proxy] if scene.system.draft_proxy else [])]
+        for proxy in proxies:
+            proxy.faults = [_Drops()]
+        time.sleep(0.2)
+        for proxy in proxies:
+            proxy.faults = []
+
+
+class DraftReplaced(Fault):
+    """Another model takes the draft's place under the turns, and later gives it back."""
+
+    name = "draft replaced by another model"
+
+    def strike(self, scene: Scene) -> None:
+        for model in (scene.other_draft, None):
+            scene.system.kill("draft")
+            scene.system.start_draft(model)
+            scene.system.wait_for("draft")
+            time.sleep(1.0)
+
+
+class CertificatesRotated(Fault):
+    """Another authority certifies all peers, and then every connection has to be made anew."""
+
+    name = "certificates rotated"
+
+    def strike(self, scene: Scene) -> None:
+        assert scene.system.certified is not None
+        scene.system.certified.rotate(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)
+        scene.system.cut_connections()
+
+
+class ClocksStepped(Fault):
+    """Somebody sets the time of day, an hour ahead and then an hour behind, under all processes."""
+
+    name = "clocks stepped"
+
+    def strike(self, scene: Scene) -> None:
+        assert scene.system.clock is not None
+        for hours in (1, -1, 0):
+            scene.system.clock.set(hours * 3600)
+            time.sleep(1.0)
+
+
+class _Lost(ProxyFault):
+    def __init__(self, *, items: bool, results: bool) -> None:
+        self._items, self._results = items, results
+
+    def items(self, items: list[Any]) -> list[Any]:
+        return [] if self._items else items
+
+    def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
+        return ([] if self._results else results), []
+
+
+class _Drops(ProxyFault):
+    def breaks(self) -> bool:
+        return True
+
+
+@contextmanager
+def _stopped(process: psutil.Process) -> Iterator[None]:
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def _faulty(proxy: Proxy, fault: ProxyFault) -> Iterator[None]:
+    proxy.faults = [fault]
+    try:
+        yield
+    finally:
+        proxy.faults = []
+
+
+def _limit_files(process: psutil.Process, size: int) -> None:
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def _a_verifier(scene: Scene) -> str:
+    return f"verifier {scene.rng.randrange(scene.system.setup.verifier_count)}"
+
+
+def _kill_verifier(scene: Scene) -> str:
+    name = _a_verifier(scene)
+    scene.system.kill(name)
+    scene.system.start_verifier(int(name.rpartition(" ")[2]))
+    return name
+
+
+def _kill_draft(scene: Scene) -> str:
+    scene.system.kill("draft")
+    scene.system.start_draft()
+    return "draft"
+
+
+ALL: Sequence[Fault] = (
+    OrchestratorKilled(),
+    AllOrchestratorsKilled(),
+    OrchestratorStopped(),
+    Killed("a verifier", _kill_verifier),
+    Killed("the draft", _kill_draft),
+    Stopped("a verifier", _a_verifier),
+    Stopped("the draft", lambda scene: "draft"),
+    DiskFull(),
+    Parted("verifier", items=True, results=False),
+    Parted("verifier", items=False, results=True),
+    Parted("verifier", items=True, results=True),
+    Parted("draft", items=True, results=False),
+    Parted("draft", items=False, results=True),
+    StreamsDropped(),
+    DraftReplaced(),
+    CertificatesRotated(),
+    *([ClocksStepped()] if can_be_set() else []),
+)

@@ -1,0 +1,261 @@
+"""Hostile messages to every method of every service, beside sessions that must not notice.
+
+Messages come from the services' own descriptors (`fields`), from callers that read, cancel, run out of time, never
+read or vanish. Every answer's status must say what the caller did wrong or that it helps to ask again, each item must be
+answered, the services stay SERVING, their memory bounded, the bystanders' texts as they are undisturbed; at the end no page
+may be held.
+
+  python -m proving.hostile --messages 2000
+  python -m proving.hostile --messages 100000 --report docs/hostile.md
+  python -m proving.hostile --messages 3000 --pair embedded
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shlex
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import grpc
+import psutil
+from google.protobuf.descriptor import ServiceDescriptor
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from proving.hostile.bystanders import Bystanders
+from proving.hostile.callers import Caller
+from proving.hostile.judge import Judge
+from proving.hostile.requests import DRAFT, MODEL, ORCHESTRATOR, SERVICES, VERIFIER, Belongings
+from proving.results import commit_of_tree
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client
+from slipstream.wire.v1 import model_pb2, model_pb2_grpc
+
+_PAPER = "arithmetic:ends=0&context=256"
+_MODEL_FLAGS = ("--kv-memory-mib", "1", "--peer-grace-seconds", "2", "--max-lease-seconds", "20")
+_CALLERS = 6
+"""Of each service."""
+_WARM = 0.1
+"""The part of the messages after which memory is looked at for the first time."""
+_LOOK_SECONDS = 0.5
+_SILENT_SECONDS = 20.0
+"""Longest that a service may owe an answer about its health, on a machine with much else to do."""
+_SETTLE_SECONDS = 60.0
+MOST_GROWTH = 200 * 2**20
+"""Bytes that a process may grow by once it is warm."""
+
+
+class Hostile:
+    """One run: the same seed sends the same messages, as far as they do not name what services have named."""
+
+    def __init__(
+        self,
+        message_count: int,
+        seed: int,
+        *,
+        pair: str = "paper",
+        bystander_count: int = 4,
+        services: Sequence[ServiceDescriptor] = SERVICES,
+    ) -> None:
+        """So many messages go to each of the ``services``."""
+        self._message_count = message_count
+        self._seed = seed
+        self._pair = pair
+        self._bystander_count = bystander_count
+        self._services = services
+        self.judge = Judge()
+        self.memory: dict[str, tuple[int, int, int]] = {}
+        """Of each process: bytes when it was warm, at most since then, and once all sessions are deleted."""
+        self.bystander_turn_count = 0
+
+    def run(self, progress: Progress) -> None:
+        """Everything. SlipstreamError if the services cannot be started."""
+        with (
+            tempfile.TemporaryDirectory(prefix="slipstream-hostile-") as directory,
+            LocalServices(self._settings(f"{directory}/sessions.db")) as local,
+        ):
+            self._run_on(local, progress)
+
+    def _settings(self, store: str) -> PairSettings:
+        if self._pair == "embedded":
+            return PairSettings(target_flags=_MODEL_FLAGS[2:], draft_flags=_MODEL_FLAGS[2:], store=store)
+        return PairSettings(
+            target=_PAPER,
+            draft=f"{_PAPER}&agreement=0.8",
+            target_flags=_MODEL_FLAGS,
+            draft_flags=_MODEL_FLAGS,
+            orchestrator_flags=("--max-session-count", "10000"),
+            store=store,
+        )
+
+    def _run_on(self, local: LocalServices, progress: Progress) -> None:
+        bar = progress.add_task("hostile messages", total=self._message_count * len(self._services))
+        bystanders = Bystanders(local.orchestrator_address, self._bystander_count, self.judge, self._seed)
+        with bystanders, _Watch(local, self.judge) as watch:
+            asyncio.run(self._flood(local, bystanders.kept, _WARM, progress, bar))
+            watch.warm()
+            asyncio.run(self._flood(local, bystanders.kept, 1.0, progress, bar))
+        self.bystander_turn_count = bystanders.turn_count
+        _delete_all(local.orchestrator_address)
+        self.memory = watch.memory()
+        for name, (before, most, _) in self.memory.items():
+            if most - before > MOST_GROWTH:
+                self.judge.complain(f"the {name} grew from {before / 2**20:.0f} to {most / 2**20:.0f} MiB")
+        for name, address in (("verifier", local.verifier_address), ("draft", local.draft_address)):
+            held = _held_pages(address)
+            if held:
+                self.judge.complain(f"{held} pages are held on the {name}")
+
+    async def _flood(
+        self, local: LocalServices, others: Sequence[str], part: float, progress: Progress, bar: TaskID
+    ) -> None:
+        addresses: Mapping[str, Sequence[str]] = {
+            ORCHESTRATOR.name: [local.orchestrator_address],
+            MODEL.name: [local.verifier_address, local.draft_address],
+            VERIFIER.name: [local.verifier_address],
+            DRAFT.name: [local.draft_address],
+        }
+        callers = []
+        for service in self._services:
+            rng = random.Random(f"hostile {self._seed} {service.name} {part}")
+            belongings = Belongings(others=tuple(others))
+
+            def budget(count: int, service: ServiceDescriptor = service) -> bool:
+                if self.judge.messages[service.name] >= self._message_count * part:
+                    return False
+                progress.advance(bar, count)
+                return True
+
+            for index in range(_CALLERS):
+                address = addresses[service.name][index % len(addresses[service.name])]
+                own = random.Random(rng.random())
+                callers.append(Caller(address, service, own, belongings, self.judge, budget))
+        await asyncio.gather(*(caller.run() for caller in callers))
+
+
+class _Watch:
+    """Use as a context: inside it the services are asked how they are, and their memory is looked at."""
+
+    def __init__(self, local: LocalServices, judge: Judge) -> None:
+        self._services = local.services
+        self._judge = judge
+        self._processes = {name: psutil.Process(each.process.pid) for name, each in local.services.items()}
+        self._warm: dict[str, int] = {}
+        self._most: dict[str, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def warm(self) -> None:
+        """From now on memory counts."""
+        self._warm = self._now()
+        self._most = dict(self._warm)
+
+    def memory(self) -> dict[str, tuple[int, int, int]]:
+        """When it was warm, at most since, and now."""
+        now = self._now()
+        return {name: (before, max(self._most[name], now[name]), now[name]) for name, before in self._warm.items()}
+
+    def _now(self) -> dict[str, int]:
+        return {name: process.memory_info().rss for name, process in self._processes.items() if process.is_running()}
+
+    def _look(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            for name, count in self._now().items():
+                if name in self._most:
+                    self._most[name] = max(self._most[name], count)
+            for name, service in self._services.items():
+                try:
+                    service.wait_until_healthy(_SILENT_SECONDS)
+                except Exception as error:  # it has ended, or says nothing
+                    self._judge.complain(f"the {name} is not SERVING: {error}")
+                    return
+
+
+def _delete_all(address: str) -> None:
+    with Client(address) as client:
+        for session in list(client.list_sessions()):
+            client.delete_session(session.session_id)
+
+
+def _held_pages(address: str) -> int:
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    with grpc.insecure_channel(address) as channel:
+        stub = model_pb2_grpc.ModelServiceStub(channel)
+        while True:
+            held = int(stub.GetLoad(model_pb2.GetLoadRequest(), timeout=10).load.held_page_count)
+            if not held or time.monotonic() > deadline:
+                return held
+            time.sleep(0.5)
+
+
+_COLUMNS = ("service", "status", "reason", "answers")
+
+
+def rows(judge: Judge) -> list[tuple[str, ...]]:
+    """How often each service answered with which status."""
+    return [(*key, f"{count:,}") for key, count in sorted(judge.statuses.items(), key=lambda each: each[0])]
+
+
+def markdown(hostile: Hostile, command: str, verdict: str) -> str:
+    """The outcome as a page."""
+    lines = ["# Hostile messages", "", f"`{command}` at {commit_of_tree()}:", "", f"**{verdict}**", ""]
+    lines += ["| process | MiB when warm | at most | at the end |", "|---|---:|---:|---:|"]
+    for name, sizes in hostile.memory.items():
+        lines.append(f"| {name} | {' | '.join(f'{size / 2**20:.0f}' for size in sizes)} |")
+    lines += ["", f"| {' | '.join(_COLUMNS)} |", "|---|---|---|---:|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows(hostile.judge))]) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; 0 if nothing went wrong but what was sent."""
+    parser = argparse.ArgumentParser(
+        prog="python -m proving.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages", type=int, default=2000, help="messages to each service (default 2000)")
+    parser.add_argument("--seed", type=int, default=0, help="decides what is sent (default 0)")
+    parser.add_argument("--pair", choices=("paper", "embedded"), default="paper", help="what is served (default paper)")
+    parser.add_argument("--bystanders", type=int, default=4, help="sessions that must not notice (default 4)")
+    parser.add_argument("--report", type=Path, help="write the outcome there as markdown")
+    options = parser.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    hostile = Hostile(options.messages, options.seed, pair=options.pair, bystander_count=options.bystanders)
+    started = time.monotonic()
+    with Progress(console=console) as progress:
+        hostile.run(progress)
+    seconds = time.monotonic() - started
+    shown = Table(*_COLUMNS)
+    for row in rows(hostile.judge):
+        shown.add_row(*row)
+    console.print(shown)
+    for name, sizes in hostile.memory.items():
+        console.print(name, *(f"{size / 2**20:.0f}" for size in sizes), "MiB when warm, at most, at the end")
+    for complaint in hostile.judge.complaints[:20]:
+        console.print(complaint[:600], style="red", markup=False)
+    sent = ", ".join(f"{name} {count:,}" for name, count in hostile.judge.messages.items())
+    verdict = (
+        f"{sent}; {hostile.bystander_turn_count:,} turns beside them; "
+        f"{len(hostile.judge.complaints)} complaints, in {seconds:.0f} s"
+    )
+    console.print(verdict, style="bold red" if hostile.judge.complaints else "bold green")
+    if options.report:
+        command = shlex.join(
+            ["python", "-m", "proving.hostile", *(arguments if arguments is not None else sys.argv[1:])]
+        )
+        options.report.write_text(markdown(hostile, command, verdict))
+    return 1 if hostile.judge.complaints else 0

@@ -1,0 +1,1 @@
+"""Turns left in every way, and what stays of them; a soak."""

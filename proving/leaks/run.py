@@ -1,0 +1,268 @@
+"""Nothing stays of turns that were left, and memory is flat under many sessions.
+
+Turns are left in the middle in every way there is (`leaving`); then no page may be held, and descriptors, sockets, threads and
+tasks are as many as they were once the processes were warm. A soak keeps sessions talking and looks at memory.
+
+  python -m proving.leaks --cancels 1000
+  python -m proving.leaks --soak-seconds 600 --sessions 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from proving.leaks.census import Census, Count
+from proving.leaks.leaving import WAYS, Scene
+from slipstream.cli.local import LocalServices, PairSettings, free_address
+from slipstream.client import AsyncClient, PeerError, Settings, Structure
+
+_AT_ONCE = 8
+_WARM_CANCELS = 64
+"""Before anything is counted."""
+_POOL_FILLING = 48
+"""More than an event loop has threads on any machine."""
+_SETTLE_SECONDS = 60.0
+_LOOK_SECONDS = 10.0
+_CONNECTIONS = 8
+_MOST_TURNS = 6
+MOST_SLOPE = 0.5
+"""MiB a minute by which a process may grow in the last half of a soak."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one run."""
+
+    complaints: list[str] = field(default_factory=list)
+    left: Counter[str] = field(default_factory=Counter)
+    """Turns by how they were left."""
+    turn_count: int = 0
+    memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    """Of each process: seconds and bytes."""
+
+    def slopes(self) -> dict[str, float]:
+        """MiB a minute over the last half, by process."""
+        return {name: _slope(samples[len(samples) // 2 :]) for name, samples in self.memory.items()}
+
+
+@contextmanager
+def served() -> Iterator[tuple[LocalServices, Census]]:
+    """A pair with a store in a file, and who counts what it holds. SlipstreamError if it cannot be started."""
+    metrics = {name: free_address() for name in ("orchestrator", "verifier", "draft")}
+    flags = {name: ("--metrics-address", address) for name, address in metrics.items()}
+    model = ("--kv-memory-mib", "1", "--peer-grace-seconds", "1")
+    directory = tempfile.TemporaryDirectory(prefix="slipstream-leaks-")
+    pair = PairSettings(
+        target="arithmetic:ends=0&context=1024",
+        draft="arithmetic:ends=0&context=1024&agreement=0.8",
+        target_flags=(*model, *flags["verifier"]),
+        draft_flags=(*model, *flags["draft"]),
+        orchestrator_flags=flags["orchestrator"],
+        store=str(Path(directory.name) / "sessions.db"),
+    )
+    with directory, LocalServices(pair) as local:
+        yield local, Census(local, metrics)
+
+
+def leave_many(local: LocalServices, census: Census, count: int, seed: int, progress: Progress) -> Outcome:
+    """Leave so many turns, and see what stays."""
+    outcome = Outcome()
+    bar = progress.add_task("turns left", total=count)
+    asyncio.run(_leave(local, _WARM_CANCELS, random.Random(f"warm {seed}"), Outcome(), lambda: None))
+    asyncio.run(_fill_pools(local))
+    warm = _settled(census, outcome)
+    before = census.memory()
+    asyncio.run(_leave(local, count, random.Random(f"leaks {seed}"), outcome, lambda: progress.advance(bar)))
+    for name, more in census.back_at(warm, _SETTLE_SECONDS).items():
+        outcome.complaints.append(f"of the {name} there are left: {more}")
+    after = census.memory()
+    outcome.memory = {name: [(0.0, before[name]), (1.0, after[name])] for name in before}
+    return outcome
+
+
+def _settled(census: Census, outcome: Outcome) -> dict[str, Count]:
+    """Once nothing happens any more, and nothing is held."""
+    settled = census.settled(_SETTLE_SECONDS)
+    for name, left in settled.items():
+        if left.pages or left.sequences:
+            outcome.complaints.append(f"the {name} holds {left.pages} pages of {left.sequences} sequences")
+    return settled
+
+
+async def _fill_pools(local: LocalServices) -> None:
+    """Ask for structures that nobody knows, all at once: the threads that compile them stay for those that come later."""
+    async with AsyncClient(local.orchestrator_address) as client:
+
+        async def ask(index: int) -> None:
+            settings = Settings(max_token_count=4, structure=Structure(regex=f"[a-z]{{{index + 1},99}}"))
+            await (await client.generate("x", settings)).wait()
+
+        await asyncio.gather(*map(ask, range(_POOL_FILLING)))
+
+
+async def _leave(
+    local: LocalServices, count: int, rng: random.Random, outcome: Outcome, done: Callable[[], None]
+) -> None:
+    """Leave so many turns, some at once, and delete what sessions there are."""
+    ways = deque(rng.choice(WAYS) for _ in range(count))
+    async with AsyncClient(local.orchestrator_address) as client:
+
+        async def caller(scene: Scene) -> None:
+            while ways:
+                way = ways.popleft()
+                try:
+                    await way(scene)
+                except (PeerError, grpc.aio.AioRpcError) as error:
+                    outcome.complaints.append(f"{way.__name__}: {error}")
+                outcome.left[way.__name__] += 1
+                done()
+
+        await asyncio.gather(*(caller(Scene(local, client, random.Random(rng.random()))) for _ in range(_AT_ONCE)))
+        await _delete_all(client)
+
+
+async def _delete_all(client: AsyncClient) -> None:
+    for session in [each async for each in client.list_sessions()]:
+        await client.delete_session(session.session_id)
+
+
+def soak(
+    local: LocalServices, census: Census, seconds: float, session_count: int, seed: int, progress: Progress
+) -> Outcome:
+    """So many sessions talk for so long."""
+    outcome = Outcome()
+    bar = progress.add_task("soak", total=seconds)
+    asyncio.run(_soak(local, census, seconds, session_count, random.Random(f"soak {seed}"), outcome, progress, bar))
+    _settled(census, outcome)
+    for name, slope in outcome.slopes().items():
+        if slope > MOST_SLOPE:
+            outcome.complaints.append(f"the {name} grows by {slope:.2f} MiB a minute")
+    return outcome
+
+
+async def _soak(
+    local: LocalServices,
+    census: Census,
+    seconds: float,
+    session_count: int,
+    rng: random.Random,
+    outcome: Outcome,
+    progress: Progress,
+    bar: TaskID,
+) -> None:
+    begun = time.monotonic()
+    over = asyncio.Event()
+
+    async def look() -> None:
+        while not over.is_set():
+            now = time.monotonic() - begun
+            for name, byte_count in census.memory().items():
+                outcome.memory.setdefault(name, []).append((now, byte_count))
+            progress.update(bar, completed=now)
+            if now >= seconds:
+                over.set()
+            await asyncio.sleep(min(_LOOK_SECONDS, max(0.0, seconds - now)))
+
+    async def talk(scene: Scene) -> None:
+        while not over.is_set():
+            try:
+                count = await _session(scene, over)
+                outcome.turn_count += count
+            except PeerError as error:
+                outcome.complaints.append(f"a session failed: {error.reason}: {error}")
+
+    clients = [AsyncClient(local.orchestrator_address) for _ in range(_CONNECTIONS)]
+    scenes = [
+        Scene(local, clients[index % _CONNECTIONS], random.Random(rng.random())) for index in range(session_count)
+    ]
+    await asyncio.gather(look(), *map(talk, scenes))
+    await _delete_all(clients[0])
+    for client in clients:
+        await client.close()
+
+
+async def _session(scene: Scene, over: asyncio.Event) -> int:
+    """A session of a few turns, deleted; how many turns it had."""
+    session = await scene.client.create_session(settings=scene.settings())
+    count = 0
+    try:
+        for _ in range(scene.rng.randrange(1, _MOST_TURNS)):
+            if over.is_set():
+                break
+            try:
+                await (await session.send(scene.prompt(), scene.settings())).wait()
+            except PeerError as error:
+                if error.reason != "PROMPT_TOO_LONG":
+                    raise
+                break
+            count += 1
+    finally:
+        await session.delete()
+    return count
+
+
+def _slope(samples: Sequence[tuple[float, int]]) -> float:
+    """MiB a minute, by least squares."""
+    if len(samples) < 2:
+        return 0.0
+    slope, _ = statistics.linear_regression(
+        [moment / 60 for moment, _ in samples], [byte_count / 2**20 for _, byte_count in samples]
+    )
+    return slope
+
+
+def _report(outcome: Outcome, console: Console) -> None:
+    if outcome.left:
+        console.print("left:", ", ".join(f"{name} {count}" for name, count in sorted(outcome.left.items())))
+    slopes = outcome.slopes()
+    for name, samples in outcome.memory.items():
+        sizes = [byte_count / 2**20 for _, byte_count in samples]
+        half = f", {slopes[name]:+.2f} MiB a minute in the last half" if len(samples) > 2 else ""
+        console.print(f"{name}: {sizes[0]:.1f} MiB first, {max(sizes):.1f} at most, {sizes[-1]:.1f} last{half}")
+    for complaint in outcome.complaints[:20]:
+        console.print(complaint, style="red", markup=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; 0 if nothing stays and nothing grows."""
+    parser = argparse.ArgumentParser(
+        prog="python -m proving.leaks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cancels", type=int, default=0, help="turns to leave (default 0: none)")
+    parser.add_argument("--soak-seconds", type=float, default=0.0, help="how long to soak (default 0: not at all)")
+    parser.add_argument("--sessions", type=int, default=64, help="sessions of a soak (default 64)")
+    parser.add_argument("--seed", type=int, default=0, help="decides what is asked and how it is left (default 0)")
+    options = parser.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    outcomes: list[Outcome] = []
+    started = time.monotonic()
+    with Progress(console=console) as progress, served() as (local, census):
+        if options.cancels:
+            outcomes.append(leave_many(local, census, options.cancels, options.seed, progress))
+        if options.soak_seconds:
+            outcomes.append(soak(local, census, options.soak_seconds, options.sessions, options.seed, progress))
+    for outcome in outcomes:
+        _report(outcome, console)
+    complaint_count = sum(len(outcome.complaints) for outcome in outcomes)
+    verdict = (
+        f"{sum(outcome.left.total() for outcome in outcomes):,} turns left, "
+        f"{sum(outcome.turn_count for outcome in outcomes):,} turns soaked, {complaint_count} complaints, "
+        f"in {time.monotonic() - started:.0f} s"
+    )
+    console.print(verdict, style="bold red" if complaint_count else "bold green")
+    return 1 if complaint_count else 0

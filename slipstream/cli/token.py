@@ -1,0 +1,16 @@
+"""A new token for somebody: shown once, with what the orchestrator's access file is to keep of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from slipstream.bearer_tokens import make_token
+
+
+def token_and_entry(name: str, days: int, now: datetime | None = None) -> tuple[str, str]:
+    """A token that counts for so many days, and the lines (TOML) that let it in as ``name``."""
+    token, kept = make_token()
+    expires = ((now or datetime.now(UTC)) + timedelta(days=days)).replace(microsecond=0)
+    shown = f'id = "{kept.id}", salt = "{kept.salt}", sha256 = "{kept.sha256}", expires = {expires.isoformat()}'
+    return token, f"[[principals]]\nname = {json.dumps(name, ensure_ascii=False)}\ntokens = [{{ {shown} }}]"

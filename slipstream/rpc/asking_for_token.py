@@ -1,0 +1,57 @@
+"""Calls that do not say a service's token are refused before anything else is done about them."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health
+
+from slipstream.errors import Code, SlipstreamError
+from slipstream.rpc.status import abort
+from slipstream.transport.tokens import TOKEN_KEY
+from slipstream.transport.watched import Watched
+
+log = logging.getLogger(__name__)
+
+_EVERYBODYS = f"/{health.SERVICE_NAME}/"
+_SAY_AGAIN_SECONDS = 10.0
+
+
+class PeerUnauthenticatedError(SlipstreamError):
+    """The caller has not shown this service's token."""
+
+    code = Code.UNAUTHENTICATED
+    reason = "PEER_UNAUTHENTICATED"
+
+
+class AsksForToken(grpc.aio.ServerInterceptor):
+    """Answers every method but health's only to whoever says the token that there is at that moment."""
+
+    def __init__(self, token: Watched[str]) -> None:
+        self._token = token
+        self._quiet_until = 0.0
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """The handler itself, or one that refuses: of streams, which fits calls of all kinds."""
+        if handler_call_details.method.startswith(_EVERYBODYS) or self._is_said(handler_call_details):
+            return await continuation(handler_call_details)
+        return grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    def _is_said(self, handler_call_details: Any) -> bool:
+        said = [value for key, value in handler_call_details.invocation_metadata or () if key == TOKEN_KEY]
+        return len(said) == 1 and hmac.compare_digest(said[0].encode(), self._token.current.encode())
+
+    async def _refuse(
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        now = time.monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + _SAY_AGAIN_SECONDS
+            log.warning("a call from %s was refused: it does not say this service's --peer-token-file", context.peer())
+        await abort(context, PeerUnauthenticatedError("the call does not show this service's token: --peer-token-file"))
+        yield  # makes this what a stream's handler is

@@ -1,0 +1,98 @@
+"""Certificates and keys from PEM files, looked through before gRPC gets them: it takes anything and fails at each handshake."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+import grpc
+
+from slipstream.transport.watched import FileError, Watched, read_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """A side's own certificate with its key, and whom it trusts, each a path or empty. ``flag`` begins their flags' names."""
+
+    certificate: str = ""
+    key: str = ""
+    authority: str = ""
+    flag: str = "--tls"
+    authority_flag: str = "--tls-ca"
+
+    def check(self) -> None:
+        """FileError where one half of a pair is missing."""
+        if bool(self.certificate) != bool(self.key):
+            given, missing = ("certificate", "key") if self.certificate else ("key", "certificate")
+            raise FileError(f"{self.flag}-{missing} is needed beside {self.flag}-{given}")
+
+    @property
+    def paths(self) -> list[str]:
+        """Those that are given."""
+        return [path for path in (self.certificate, self.key, self.authority) if path]
+
+    def pair(self) -> tuple[bytes, bytes] | None:
+        """The key and the certificate chain, in PEM; None if there are none. FileError, if they don't belong together too."""
+        if not self.certificate:
+            return None
+        certificate = read_bytes(f"{self.flag}-certificate", self.certificate)
+        key = read_bytes(f"{self.flag}-key", self.key)
+        try:
+            # A key that asks for a password gets an empty one: nobody is there to type it.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, lambda: "")
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise FileError(
+                    f"{self.flag}-key {self.key} is not the key of {self.flag}-certificate {self.certificate}"
+                ) from error
+            raise FileError(
+                f"{self.flag}-certificate {self.certificate} and {self.flag}-key {self.key} have to be a certificate and its "
+                f"key in PEM, without a password: {error.reason or error}"
+            ) from error
+        return key, certificate
+
+    def trusted(self) -> bytes | None:
+        """The certificates of the authorities that are trusted, in PEM; None if no file says so. FileError."""
+        if not self.authority:
+            return None
+        content = read_bytes(self.authority_flag, self.authority)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise FileError(f"{self.authority_flag} {self.authority} has to hold certificates in PEM") from error
+        return content
+
+
+def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """What a server listens with: the files as they are at each handshake; with an authority, clients must show a certificate
+    of it. FileError."""
+    watched = Watched(files.paths, lambda: _server_configuration(files))
+    used = first = watched.current
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal used
+        before, used = used, watched.current
+        return None if used is before else used
+
+    return grpc.dynamic_ssl_server_credentials(
+        first,
+        changed,  # type: ignore[arg-type]  # None is no change
+        require_client_authentication=bool(files.authority),
+    )
+
+
+def _server_configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
+    pair = files.pair()
+    assert pair is not None, "a server has a certificate"
+    return grpc.ssl_server_certificate_configuration([pair], files.trusted())
+
+
+def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
+    """What a channel is opened with, for its life; without an authority it trusts those that gRPC brings. FileError."""
+    key, certificate = files.pair() or (None, None)
+    return grpc.ssl_channel_credentials(files.trusted(), key, certificate)
+
+
+def watched_channel_credentials(files: TlsFiles) -> Watched[grpc.ChannelCredentials]:
+    """Those of the files as they are. FileError."""
+    return Watched(files.paths, lambda: channel_credentials(files))

@@ -1,0 +1,93 @@
+"""What is made of files, made anew when they have changed: certificates and tokens are replaced while processes run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from slipstream.errors import Code, SlipstreamError
+
+log = logging.getLogger(__name__)
+
+ValueT = TypeVar("ValueT")
+_Stamp = tuple[tuple[int, ...] | None, ...]
+
+
+class FileError(SlipstreamError):
+    """A file that cannot be read, or does not hold what it should."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "BAD_FILE"
+
+
+def read_bytes(flag: str, path: str) -> bytes:
+    """A file's content. FileError, naming the flag."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(f"{flag} {path} cannot be read: {error.strerror or error}") from error
+
+
+class Watched(Generic[ValueT]):
+    """A value that ``load`` makes of files. Of any thread."""
+
+    def __init__(self, paths: Sequence[str], load: Callable[[], ValueT], *, look_seconds: float = 1.0) -> None:
+        """The files are looked at when the value is asked for, every ``look_seconds`` at most. FileError as ``load`` raises
+        it; later ones are logged, each once, and the last value that was good stays."""
+        self._paths = tuple(map(Path, paths))
+        self._load = load
+        self._look_seconds = look_seconds
+        self._lock = threading.Lock()
+        self._stamp: _Stamp = ()
+        self._value = self._read()
+        self._looked = time.monotonic()
+
+    @property
+    def current(self) -> ValueT:
+        """The value of the files as they are; the same object until they change."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._looked >= self._look_seconds:
+                self._looked = now
+                if self._stamp_now() != self._stamp:
+                    self._renew()
+            return self._value
+
+    def _renew(self) -> None:
+        names = ", ".join(map(str, self._paths))
+        try:
+            self._value = self._read()
+        except FileError as error:
+            log.error("%s; what was there before stays in use", error)
+        except Exception:  # of whatever reads it: a file that somebody replaces must not end those who serve by it
+            log.exception("%s: cannot be used; what was there before stays in use", names)
+        else:
+            log.info("%s: read again, for it has changed", names)
+
+    def _read(self) -> ValueT:
+        """The value of files that did not change while they were read: half of one pair and half of another is none."""
+        while True:
+            self._stamp = self._stamp_now()
+            try:
+                value = self._load()
+            except Exception:
+                if self._stamp_now() == self._stamp:
+                    raise
+            else:
+                if self._stamp_now() == self._stamp:
+                    return value
+
+    def _stamp_now(self) -> _Stamp:
+        return tuple(map(_stamp_of, self._paths))
+
+
+def _stamp_of(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()  # of what a link leads to: Kubernetes replaces links
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

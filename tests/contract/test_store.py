@@ -1,0 +1,444 @@
+"""What a store does, whatever database it is in."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import SessionLimitError, SessionMovedError, StoreFormatError, StoreUnavailableError
+from orchestrator.store.opening import MEMORY, open_store
+from orchestrator.store.ownership import Ownership
+from orchestrator.store.rows import Counts, EndRow, OwnerRow, SessionRow, TurnRow
+from orchestrator.store.store import Store
+from tests.postgresql import Server, running_server
+from tests.unit.clock import Clock
+
+COUNTS = Counts(5, 1, 7, 2)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["file", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return str(tmp_path / "deep" / "sessions.db")
+    address: str = request.getfixturevalue("server").new_database()
+    return address
+
+
+@pytest.fixture
+def store(place: str) -> Iterator[Store]:
+    opened = open_store(place)
+    yield opened
+    opened.close()
+
+
+def owner(name: str, place: str = "") -> OwnerRow:
+    return OwnerRow(name, f"at {name}", place or name)
+
+
+def session(name: str, owner_id: str = "a", **fields: object) -> SessionRow:
+    row = SessionRow(name, owner_id, 1, True, 0, 0, "", b"", 0, "", "{}")
+    return dataclasses.replace(row, **fields)
+
+
+def turn(number: int = 1, request_id: str = "") -> TurnRow:
+    return TurnRow(number, request_id, b"\0print", 0, b"\1\0\0\0\2\0\0\0", "how")
+
+
+async def test_a_session_is_what_was_written_of_it(store: Store) -> None:
+    await store.register(owner("a"))
+    row = session("s", created=2**52, fingerprint=b"\0\xff", payload='{"é": "\\u0001"}', request_id="r")
+    assert await store.create([row]) == [row]
+    assert await store.session("s") == (row, owner("a"))
+    assert await store.session("another") is None
+    assert await store.of_request("", "r", listed=True) == [row]
+    assert await store.of_request("", "r", listed=False) == []
+    assert await store.owned("a") == {"s": 1}
+
+
+async def test_a_request_gets_its_sessions_once(store: Store) -> None:
+    first = [session("s1", request_id="r", listed=False), session("s2", request_id="r", listed=False, choice=1)]
+    again = [dataclasses.replace(row, id=f"other {row.id}") for row in first]
+    assert await store.create(first) == first
+    assert await store.create(again) == first
+    assert await store.create([session("s3", request_id="r")]) == [session("s3", request_id="r")], (
+        "a session's is another"
+    )
+    await store.forget_request("", "r")
+    assert await store.create(again) == again
+
+
+async def test_two_that_ask_in_the_same_moment_get_the_same(place: str) -> None:
+    stores = [open_store(place) for _ in range(4)]
+    try:
+        got = await asyncio.gather(
+            *(each.create([session(f"s{index}", request_id="r")]) for index, each in enumerate(stores))
+        )
+        assert len({rows[0].id for rows in got}) == 1
+    finally:
+        for each in stores:
+            each.close()
+
+
+async def test_many_that_open_a_new_store_in_the_same_moment_all_can(place: str) -> None:
+    opened = await asyncio.gather(*(asyncio.to_thread(open_store, place) for _ in range(6)))
+    for store in opened:
+        store.close()
+
+
+async def test_the_choices_of_a_generation_begin_with_their_turns_or_not_at_all(store: Store) -> None:
+    await store.register(owner("a"))
+    rows = [session(f"g{i}", listed=False, request_id="r", choice=i, running_turn=1) for i in range(2)]
+    with pytest.raises(StoreUnavailableError):
+        await store.create([rows[0], dataclasses.replace(rows[1], id="g0")], turns=[turn(), turn()])
+    assert await store.of_request("", "r", listed=False) == []
+    await store.create(rows, turns=[turn(1, "r"), turn(1, "r")])
+    assert [(await store.turns(row.id))[0].begun for row in rows] == [turn(1, "r")] * 2
+
+
+async def test_a_session_like_another_has_its_turns_or_is_not_there(store: Store) -> None:
+    row = session("s")
+    await store.create([row])
+    for number in (1, 2):
+        await store.begin_turn(row, turn(number, f"m{number}"), COUNTS)
+        await store.end_turn(row, number, EndRow(b"", "x", forgotten=False), COUNTS)
+    await store.create([session("fork")], like=("s", 1, 1))
+    (copied,) = await store.turns("fork")
+    assert copied.begun == turn(1) and copied.end is not None
+    await store.delete(row)
+    with pytest.raises(SessionMovedError):  # deleted in this moment
+        await store.create([session("late")], like=("s", 2, 2))
+    assert await store.session("late") is None
+
+
+async def test_a_turn_whose_writing_was_not_answered_can_be_begun_again(store: Store) -> None:
+    row = session("s")
+    await store.create([row])
+    await store.begin_turn(row, turn(1, "first"), COUNTS)
+    await store.begin_turn(row, turn(1, "again"), COUNTS)
+    assert [stored.begun.request_id for stored in await store.turns("s")] == ["again"]
+
+
+async def test_there_is_room_for_so_many(store: Store) -> None:
+    for index in range(3):
+        row = session(f"s{index}")
+        await store.create([row], most=3)
+        await store.begin_turn(row, turn(1), COUNTS)
+    await store.create([session("g", listed=False)])
+    with pytest.raises(SessionLimitError, match="3 sessions are kept, of at most 3"):
+        await store.create([session("s3")], most=3)
+    await store.delete(session("s1"))
+    await store.create([session("s3")], most=3)
+
+
+async def test_sessions_that_had_no_turn_give_way_the_oldest_of_whoever_has_most(store: Store) -> None:
+    used = session("used")
+    await store.create([used])
+    await store.begin_turn(used, turn(1), COUNTS)
+    await store.create([session("patient", created=1)], most=4)
+    for index in range(9):
+        await store.create([session(f"flood{index}", created=index + 2, principal="p")], most=4)
+    kept = [row.id for principal in ("", "p") for row in await store.page(principal, "t", 9, None)]
+    assert kept == ["patient", "used", "flood8", "flood7"]
+    assert await store.has_expired("p", "flood6") and not await store.has_expired("", "patient")
+    assert not await store.has_expired("", "flood6")  # to others it was never there
+
+
+async def test_as_many_give_way_as_have_to_whoever_has_them(store: Store) -> None:
+    for index in range(6):
+        await store.create([session(f"s{index}", created=index, principal="pq"[index % 2])])
+    await store.create([session("new", created=9)], most=2)
+    kept = [row.id for principal in ("", "p", "q") for row in await store.page(principal, "t", 9, None)]
+    assert len(kept) == 2 and "new" in kept
+    with pytest.raises(SessionLimitError):  # and none where they are not enough
+        await store.create([session("another", created=10)], most=0)
+    assert len([row for principal in ("", "p", "q") for row in await store.page(principal, "t", 9, None)]) == 2
+
+
+async def test_a_principal_has_room_for_so_many_whoever_else_keeps_how_many(store: Store) -> None:
+    for index in range(3):
+        await store.create([session(f"s{index}")])
+        await store.create([session(f"p{index}", principal="p")], most_of_principal=3)
+    with pytest.raises(SessionLimitError, match="you keep 3 sessions, of at most 3: delete some"):
+        await store.create([session("p3", principal="p")], most_of_principal=3)
+
+
+async def test_to_each_principal_its_own_requests(store: Store) -> None:
+    mine, yours = session("m", request_id="r"), session("y", request_id="r", principal="p")
+    assert await store.create([mine]) == [mine]
+    assert await store.create([yours]) == [yours]
+    assert await store.of_request("p", "r", listed=True) == [yours]
+    await store.forget_request("p", "r")
+    assert await store.of_request("", "r", listed=True) == [mine]
+
+
+async def test_pages_are_in_order_of_creation_and_of_one_target(store: Store) -> None:
+    rows = [session(f"s{index:02}", created=index // 2, target="" if index % 3 else "t") for index in range(10)]
+    for row in rows:
+        await store.create([row])
+    await store.create([session("elsewhere", target="u")])
+    await store.create([session("g", listed=False)])
+    first = await store.page("", "t", 4, None)
+    rest = await store.page("", "t", 100, (first[-1].created, first[-1].id))
+    assert [*first, *rest] == rows[::-1] and len(first) == 4
+
+
+async def test_turns_are_read_as_they_were_written(store: Store) -> None:
+    await store.register(owner("a"))
+    row = session("s")
+    await store.create([row])
+    await store.begin_turn(row, turn(1, "m1"), COUNTS)
+    found = await store.session("s")
+    assert found is not None and (found[0].running_turn, found[0].token_count, found[0].last_active) == (1, 7, 5)
+    await store.end_turn(row, 1, EndRow(b"\3\0\0\0", "so", forgotten=False), COUNTS)
+    await store.begin_turn(row, turn(2, "m2"), COUNTS)
+    await store.end_turn(row, 2, EndRow(b"", "failed", forgotten=True), COUNTS)
+    await store.begin_turn(row, turn(3), COUNTS)
+    one, two, three = await store.turns("s")
+    assert one.begun == turn(1, "m1") and one.end == EndRow(b"\3\0\0\0", "so", forgotten=False)
+    assert two.begun == turn(2) and two.end is not None and two.end.tokens == b""
+    assert three.begun == turn(3) and three.end is None
+
+
+async def test_an_end_that_is_written_late_does_not_end_the_turn_after_it(store: Store) -> None:
+    row = session("s")
+    await store.create([row])
+    await store.begin_turn(row, turn(1), COUNTS)
+    await store.begin_turn(row, turn(2), COUNTS)
+    await store.end_turn(row, 1, EndRow(b"", "x", forgotten=False), COUNTS)
+    found = await store.session("s")
+    assert found is not None and found[0].running_turn == 2
+
+
+async def test_progress_is_joined_and_ends_at_a_gap(store: Store) -> None:
+    row = session("s")
+    await store.create([row])
+    await store.begin_turn(row, turn(1), COUNTS)
+    one, two, three = b"\1\0\0\0", b"\2\0\0\0", b"\3\0\0\0"
+    assert await store.note_progress([(row, 1, 0, one + two)]) == []
+    assert await store.note_progress([(row, 1, 2, three), (row, 1, 4, one)]) == []
+    assert (await store.turns("s"))[0].tokens == one + two + three
+    await store.note_progress([(row, 1, 1, three)])  # a round told again, after what was noted of the rest
+    assert (await store.turns("s"))[0].tokens == one + three + three
+    await store.end_turn(row, 1, EndRow(one, "x", forgotten=False), COUNTS)
+    assert (await store.turns("s"))[0].tokens == b""
+
+
+async def test_what_has_an_owner_that_lives_is_not_taken(store: Store) -> None:
+    for name in ("a", "b"):
+        await store.register(owner(name))
+    row = session("s")
+    await store.create([row])
+    await store.begin_turn(row, turn(1), COUNTS)
+    assert await store.take(row, "b") == []
+    assert await store.ownerless("", 9) == []
+    assert await store.remove_owner("a", beat=7) is False
+    assert await store.remove_owner("a", beat=0) is True
+    assert [each.id for each in await store.ownerless("", 9)] == ["s"]
+    assert await store.ownerless("t", 9) == []
+    ((taken, turns),) = await store.take(row, "b")
+    assert (taken.owner, taken.epoch, len(turns)) == ("b", 2, 1)
+    assert await store.ownerless("", 9) == []
+    assert await store.owned("a") == {}
+
+
+async def test_late_writes_of_an_owner_that_was_robbed_fail(store: Store) -> None:
+    await store.register(owner("b"))
+    late = session("s")  # of "a", which has no row
+    await store.create([late])
+    await store.begin_turn(late, turn(1), COUNTS)
+    ((own, _),) = await store.take(late, "b")
+    for write in (
+        store.begin_turn(late, turn(2), COUNTS),
+        store.end_turn(late, 1, EndRow(b"", "late", forgotten=False), COUNTS),
+    ):
+        with pytest.raises(SessionMovedError):
+            await write
+    assert await store.note_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
+    await store.delete(late)
+    assert [stored.begun.turn for stored in await store.turns("s")] == [1]
+    assert (await store.turns("s"))[0].end is None and (await store.turns("s"))[0].tokens == b""
+    await store.end_turn(own, 1, EndRow(b"", "mine", forgotten=False), COUNTS)
+    await store.delete(own)
+    assert await store.session("s") is None
+
+
+async def test_the_choices_of_a_generation_are_taken_together(store: Store) -> None:
+    await store.register(owner("b"))
+    rows = [session(f"g{index}", listed=False, request_id="r", choice=index) for index in range(3)]
+    await store.create(rows)
+    assert [(row.id, row.epoch) for row, _ in await store.take(rows[1], "b")] == [("g0", 2), ("g1", 2), ("g2", 2)]
+    again = {row.id: row.epoch for row, _ in await store.take(rows[1], "b")}
+    assert again == {"g0": 2, "g1": 3, "g2": 2}, "what it has and did not ask for stays as it is"
+
+
+async def test_who_comes_to_the_same_place_is_the_successor(store: Store) -> None:
+    await store.register(owner("a", "here"))
+    await store.register(owner("b", "there"))
+    await store.register(owner("c", "here"))
+    assert {each.id for each in await store.owners()} == {"b", "c"}
+
+
+async def test_what_nobody_owns_expires_by_the_time_in_which_somebody_lived(store: Store) -> None:
+    await store.register(owner("a"))
+    for row in (session("mine"), session("idle", "gone"), session("running", "gone")):
+        await store.create([row])
+    await store.begin_turn(session("running", "gone"), turn(1), COUNTS)
+    assert await store.beat("a", 59.0) == (59.0, True)
+    assert await store.expire(60) == []
+    assert await store.beat("a", 10.0) == (59.0, True), "it never goes back"
+    assert await store.beat("b", 61.0) == (61.0, False)
+    assert await store.expire(60) == ["idle"]
+    assert await store.expire(2) == ["running"], "whoever could run it has not been there for long"
+    assert await store.has_expired("", "idle") and not await store.has_expired("", "mine")
+    await store.delete(session("mine"), expired=True)
+    assert await store.has_expired("", "mine")
+    await store.delete(session("never"), expired=True)
+    assert not await store.has_expired("", "never")
+
+
+async def test_an_owner_whose_beat_stands_still_for_a_lease_is_taken_out(place: str) -> None:
+    clocks, stores = [Clock(), Clock()], [open_store(place), open_store(place)]
+    first, second = (
+        Ownership(store, owner(name), 8.0, clock) for store, name, clock in zip(stores, "ab", clocks, strict=True)
+    )
+    try:
+        await first.join()
+        await second.join()
+        for _ in range(5):  # it lives
+            clocks[1].now += 3
+            await first.beat()
+            assert await second.beat()
+        clocks[1].now += 3
+        assert await second.beat()
+        clocks[1].now += 3
+        assert await second.beat()
+        assert {each.id for each in await stores[0].owners()} == {"a", "b"}, "six seconds"
+        clocks[1].now += 3
+        assert await second.beat()
+        assert {each.id for each in await stores[0].owners()} == {"b"}, "nine"
+        assert await first.beat() is False, "it learns of it"
+        assert await first.beat() is True, "and joins again"
+    finally:
+        for store in stores:
+            store.close()
+
+
+async def test_who_was_away_does_not_take_others_for_dead(place: str) -> None:
+    clock, stores = Clock(), [open_store(place), open_store(place)]
+    try:
+        first, second = Ownership(stores[0], owner("a"), 8.0, Clock()), Ownership(stores[1], owner("b"), 8.0, clock)
+        await first.join()
+        await second.join()
+        clock.now += 100  # this one was stopped, and so may the other have been
+        assert await second.beat()
+        assert {each.id for each in await stores[0].owners()} == {"a", "b"}
+        assert await second.marked("a") == dataclasses.replace(owner("a"), beat=1)
+        assert [await second.marked(name) for name in ("b", "z", "")] == [None] * 3
+    finally:
+        for store in stores:
+            store.close()
+
+
+async def test_after_the_store_was_away_nobody_is_taken_for_dead(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stores = Clock(), [open_store(place), open_store(place)]
+    try:
+        first, second = Ownership(stores[0], owner("a"), 8.0, Clock()), Ownership(stores[1], owner("b"), 8.0, clock)
+        await first.join()
+        await second.join()
+
+        async def away(*_: object) -> tuple[float, bool]:
+            raise StoreUnavailableError("it is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(stores[1], "beat", away)
+            for _ in range(4):
+                clock.now += 3
+                with pytest.raises(StoreUnavailableError):
+                    await second.beat()
+        clock.now += 3
+        assert await second.beat()
+        assert {each.id for each in await stores[0].owners()} == {"a", "b"}
+        assert (await stores[1].beat("b", 0.0))[0] == 15.0, "the time that was away has been, too"
+    finally:
+        for store in stores:
+            store.close()
+
+
+async def test_what_cannot_be_done_takes_nothing_along(store: Store) -> None:
+    await store.create([session("s")])
+    results = await asyncio.gather(
+        store.create([session("s")]),  # its id is taken
+        store.create([session("t")]),
+        store.session("s"),
+        return_exceptions=True,
+    )
+    assert isinstance(results[0], StoreUnavailableError) and results[1] == [session("t")]
+    assert results[2] == (session("s"), None)
+
+
+async def test_a_full_disk_refuses_what_is_new_and_loses_nothing(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "s.db"))
+    try:
+        await store.create([session("s")])
+        await store._database.run(lambda t: t.rows("PRAGMA max_page_count = 1"))  # no page more than there are
+        with pytest.raises(StoreUnavailableError, match="full"):
+            await store.create([session("t", payload="x" * 100_000)])
+        assert await store.session("s") == (session("s"), None)
+        await store._database.run(lambda t: t.rows("PRAGMA max_page_count = 100000"))
+        await store.create([session("t", payload="x" * 100_000)])
+    finally:
+        store.close()
+
+
+async def test_a_server_that_was_away_is_found_again(server: Server) -> None:
+    store = open_store(server.new_database())
+    try:
+        await store.create([session("s")])
+        server.stop()
+        with pytest.raises(StoreUnavailableError, match=r"cannot be read from postgresql://127\.0\.0\.1"):
+            await store.session("s")
+        server.start()
+        assert await store.session("s") == (session("s"), None)
+    finally:
+        store.close()
+
+
+def test_a_store_of_another_format_or_none_at_all_is_refused_in_one_line(tmp_path: Path) -> None:
+    place = tmp_path / "s.db"
+    open_store(str(place)).close()
+    with sqlite3.connect(place) as connection:
+        connection.execute("UPDATE about SET value = 99 WHERE name = 'format'")
+    connection.close()
+    with pytest.raises(StoreFormatError, match="its tables are of format 99, and this version reads 2"):
+        open_store(str(place))
+    (tmp_path / "text").write_text("this is not a database, however long it may be " * 100)
+    for wrong in (tmp_path / "text", tmp_path, tmp_path / "text" / "s.db"):
+        with pytest.raises(StoreFormatError, match="choose another --store"):
+            open_store(str(wrong))
+    with pytest.raises(StoreFormatError, match=r"in postgresql://127\.0\.0\.1:1/x: "):
+        open_store("postgresql://me:secret@127.0.0.1:1/x")
+
+
+def test_what_is_kept_is_for_its_user_alone(tmp_path: Path) -> None:
+    place = tmp_path / "own" / "s.db"
+    open_store(str(place)).close()
+    assert place.stat().st_mode & 0o077 == 0 and place.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_memory_is_a_store_too() -> None:
+    store = open_store(MEMORY)
+    try:
+        assert await store.create([session("s")]) == [session("s")]
+    finally:
+        store.close()

@@ -1,0 +1,123 @@
+"""Tokens, and what an access file says of somebody."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from typer.testing import CliRunner
+
+from orchestrator.access.access import Access
+from orchestrator.access.access_file import AccessFile, read_access_file
+from orchestrator.errors import AccessFileError, UnauthenticatedError
+from orchestrator.sessions.principal import Limits, Priority
+from slipstream.bearer_tokens import TokenHash, id_of, make_token
+from slipstream.cli.__main__ import app
+from slipstream.cli.token import token_and_entry
+
+
+def test_a_token_fits_its_own_hash_and_no_other() -> None:
+    token, kept = make_token()
+    other, _ = make_token()
+    assert kept.fits(token) and id_of(token) == kept.id
+    assert not kept.fits(other)
+    assert not kept.fits(f"{kept.id}.")
+    assert not kept.fits(token + "x")
+    assert not TokenHash(kept.id, "00" * 16, kept.sha256).fits(token)
+    assert token.partition(".")[2] not in repr(kept)
+
+
+def test_the_command_prints_what_the_file_is_to_keep_and_the_token_beside_it(tmp_path: Path) -> None:
+    made = CliRunner().invoke(app, ["token", 'the "shop"', "--days", "3"])
+    assert made.exit_code == 0
+    path = tmp_path / "access.toml"
+    path.write_text(made.stdout)
+    (principal,) = read_access_file(path).principals
+    assert principal.name == 'the "shop"'
+    token = made.stderr.rpartition(" ")[2].strip()
+    assert principal.tokens[0].hash.fits(token)
+    assert token not in made.stdout
+
+
+def test_a_token_ends_after_its_days() -> None:
+    _, entry = token_and_entry("a", 30, datetime(2030, 1, 1, 12, tzinfo=UTC))
+    assert tomllib.loads(entry)["principals"][0]["tokens"][0]["expires"] == datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+def test_what_is_not_said_of_somebody_is_the_default() -> None:
+    file = AccessFile.model_validate(
+        {
+            "certificates": True,
+            "default": {"max_session_count": 3, "priority": "low"},
+            "principals": [{"name": "a", "tokens_per_minute": 60, "priority": "high", "operator": True}],
+        }
+    )
+    known, unknown = file.principal("a"), file.principal("cert:b")
+    assert (known.limits, known.priority, known.operator) == (Limits(3, None, 60), Priority.HIGH, True)
+    assert (unknown.limits, unknown.priority, unknown.operator) == (Limits(3, None, None), Priority.LOW, False)
+
+
+class Call:
+    """What a principal is told from."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self._token}")]
+
+
+def asked_of(access: Access, token: str) -> str:
+    return access.principal_of(Call(token)).name
+
+
+def write_keys(path: Path, keys: dict[str, ec.EllipticCurvePrivateKey]) -> None:
+    shown = [jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True) for key in keys.values()]
+    content = {"keys": [{**key, "kid": name, "alg": "ES256"} for name, key in zip(keys, shown, strict=True)]}
+    path.write_text(json.dumps(content))
+
+
+def test_a_token_of_a_key_that_was_withdrawn_counts_no_more_known_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    old, new = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    (tmp_path / "access.toml").write_text('[jwt]\nkeys = "keys.json"\naudience = "a"\nissuer = "i"')
+    write_keys(tmp_path / "keys.json", {"old": old})
+    access = Access(tmp_path / "access.toml")
+    claims = {"sub": "carol", "aud": "a", "iss": "i", "exp": time.time() + 600}
+    token = jwt.encode(claims, old, "ES256", headers={"kid": "old"})
+    assert asked_of(access, token) == "jwt:carol"
+    write_keys(tmp_path / "keys.json", {"new": new})
+    now += 2
+    with pytest.raises(UnauthenticatedError, match="a key that is not known here"):
+        asked_of(access, token)
+
+
+def test_a_file_that_asks_for_what_is_not_installed_or_breaks_its_reader_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    token, entry = token_and_entry("shop", 3)
+    path = tmp_path / "access.toml"
+    path.write_text(entry)
+    access = Access(path)
+    monkeypatch.setitem(sys.modules, "orchestrator.access.web_tokens", None)
+    path.write_text(entry + '\n[jwt]\nkeys = "keys.json"\naudience = "a"\nissuer = "i"')
+    now += 2
+    assert asked_of(access, token) == "shop"
+    with pytest.raises(AccessFileError, match="pip install"):
+        Access(path)
+    monkeypatch.setattr("orchestrator.access.access.read_access_file", lambda path: 1 / 0)
+    path.write_text(entry)
+    now += 2
+    assert asked_of(access, token) == "shop"

@@ -1,0 +1,530 @@
+"""Who gets a place, who waits, who is refused: bounded, fair, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orchestrator.errors import MessageCancelledError, OverloadedError, PrincipalLimitError, ShuttingDownError
+from orchestrator.rounds.capacity import MOST_ROUNDS, rounds_at_once
+from orchestrator.sessions import admission as admission_module
+from orchestrator.sessions.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
+from orchestrator.sessions.principal import ANYBODY, Limits, Principal, Priority
+from orchestrator.speculation.budget import VerifyBudget
+from orchestrator.speculation.costs import VerifyCosts
+from tests.unit.clock import Clock
+
+A, B = Principal("a"), Principal("b")
+
+
+class Measured:
+    """A verifier of two milliseconds a token and twenty a step."""
+
+    def __init__(self, round_count: int = 100, kv_token_count: int = 0) -> None:
+        self.round_count = round_count
+        self.kv_token_count = kv_token_count
+
+    def prompt_seconds(self, token_count: int) -> float:
+        return 0.002 * token_count
+
+    def step_seconds(self, token_count: int) -> float:
+        return 0.02 + 0.002 * token_count
+
+    def spare_drafts(self, seconds: float) -> None:
+        self.spared_for = seconds
+
+
+def wish(principal: Principal = ANYBODY, prompt: int = 20, room: int = 40, choices: int = 1) -> Wish:
+    return Wish(principal, prompt, prompt, room, choices)
+
+
+def admission(places: int | None = 2, queue_seconds: float = 60.0, clock: Clock | None = None) -> Admission:
+    settings = AdmissionSettings(places, queue_seconds)
+    return Admission(settings, clock or Clock(), lambda: 0.5)
+
+
+async def take(door: Admission, wanted: Wish | None = None, seconds: float | None = None) -> Place:
+    """A place, for a turn."""
+    (place, *_) = await door.enter(wanted or wish(), Asking(seconds))
+    place.is_taken = True
+    return place
+
+
+def asked(door: Admission, wanted: Wish | None = None) -> asyncio.Task[Place]:
+    return asyncio.create_task(take(door, wanted))
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def a_turn_of(seconds: float, door: Admission, clock: Clock) -> None:
+    """So that it is known how long they take."""
+    place = await take(door)
+    clock.now += seconds
+    place.leave(40)
+
+
+async def test_as_many_run_as_there_are_places_and_the_next_begins_when_one_has_left() -> None:
+    clock = Clock()
+    door = admission(2, clock=clock)
+    first, _ = await take(door), await take(door)
+    third, fourth = asked(door), asked(door)
+    await settle()
+    assert door.waiting_count == 2
+    clock.now += 3
+    first.leave(40)
+    first.leave(40)  # once
+    await settle()
+    assert third.done()
+    assert not fourth.done()
+    assert (await third).waited == 3
+    (await third).leave(0)
+    await fourth
+
+
+async def test_who_would_wait_for_longer_than_the_queue_is_told_at_once_when_to_come_back() -> None:
+    clock = Clock()
+    door = admission(2, queue_seconds=10, clock=clock)
+    await a_turn_of(8, door, clock)
+    await take(door)
+    await take(door)
+    waiting = [asked(door), asked(door)]  # one place comes free in 4 s
+    await settle()
+    with pytest.raises(OverloadedError) as caught:
+        await take(door)
+    assert caught.value.retry_after == 10, "twelve, and never more than ten"
+    assert [task.done() for task in waiting] == [False, False]
+    for task in waiting:
+        task.cancel()
+
+
+async def test_those_refused_are_told_to_come_one_after_another() -> None:
+    clock = Clock()
+    door = admission(2, queue_seconds=0, clock=clock)
+    await a_turn_of(2, door, clock)
+    await take(door)
+    await take(door)
+    seconds = []
+    for _ in range(20):
+        with pytest.raises(OverloadedError) as caught:
+            await take(door)
+        seconds.append(caught.value.retry_after)
+    assert seconds[:3] == pytest.approx([1.0, 1.7, 2.4])
+    assert max(each or 0 for each in seconds) == 10
+
+
+async def test_who_has_waited_for_as_long_as_anybody_may_is_refused_and_nothing_is_left_of_it() -> None:
+    door = admission(1, queue_seconds=0.02)
+    place = await take(door)
+    with pytest.raises(OverloadedError):
+        await take(door)
+    assert door.waiting_count == 0
+    place.leave()
+    await take(door)
+
+
+async def test_nobody_waits_beyond_the_deadline_of_its_call() -> None:
+    clock = Clock()
+    door = admission(1, clock=clock)
+    await a_turn_of(5, door, clock)
+    await take(door)
+    asking = Asking(4.0, clock)
+    with pytest.raises(OverloadedError):
+        await door.enter(wish(), asking)
+    patient = asyncio.create_task(door.enter(wish(), Asking(8.0, clock)))
+    await settle()
+    assert not patient.done()
+    patient.cancel()
+
+
+async def test_a_call_whose_deadline_passes_in_the_queue_is_told_when_to_come_back() -> None:
+    clock = Clock()
+    door = admission(1, clock=clock)  # how long turns take nobody knows yet
+    await take(door)
+    async with asyncio.timeout(10):
+        with pytest.raises(OverloadedError):
+            await door.enter(wish(), Asking(0.02, clock))
+    assert door.waiting_count == 0
+
+
+async def test_a_turn_that_would_be_cut_by_its_deadline_takes_nobodys_place() -> None:
+    clock = Clock()
+    door = admission(2, clock=clock)
+    await a_turn_of(4, door, clock)
+    running = [await take(door), await take(door)]
+    waiting = asked(door)
+    await settle()
+    with pytest.raises(OverloadedError):
+        await door.enter(wish(), Asking(3.0, clock))
+    waiting.cancel()
+    await settle()
+    running.pop().leave(0)
+    with pytest.raises(OverloadedError):
+        await door.enter(wish(), Asking(3.0, clock))
+    await door.enter(wish(room=10), Asking(3.0, clock))
+    clock.now += 10
+    running.pop().leave(0)
+    await door.enter(wish(), Asking(3.0, clock))
+
+
+async def test_a_caller_who_goes_away_leaves_the_queue() -> None:
+    door = admission(1)
+    place = await take(door)
+    gone, stays = asked(door), asked(door)
+    await settle()
+    gone.cancel()
+    await settle()
+    assert door.waiting_count == 1
+    place.leave()
+    await stays
+
+
+async def test_a_place_that_comes_too_late_for_its_caller_is_the_next_ones() -> None:
+    door = admission(1)
+    place = await take(door)
+    gone, stays = asked(door), asked(door)
+    await settle()
+    place.leave()  # to the first, which has not run yet
+    gone.cancel()
+    await settle()
+    assert stays.done()
+
+
+async def test_who_gives_up_is_told_that_its_message_is_cancelled() -> None:
+    door = admission(1)
+    place = await take(door)
+    asking = Asking()
+    waiting = asyncio.create_task(door.enter(wish(), asking))
+    await settle()
+    asking.give_up()
+    with pytest.raises(MessageCancelledError):
+        await waiting
+    place.leave()
+    with pytest.raises(MessageCancelledError):
+        await door.enter(wish(), asking)
+    await take(door)
+
+
+async def test_a_place_that_no_turn_takes_comes_back() -> None:
+    door = admission(1)
+    places = await door.enter(wish(), Asking())
+    with pytest.raises(ZeroDivisionError), given_back(places):
+        raise ZeroDivisionError
+    await take(door)
+
+
+async def test_one_who_asks_for_little_does_not_wait_for_one_who_asks_for_much() -> None:
+    door = admission(1)
+    place = await take(door, wish(A))
+    many = [asked(door, wish(A)) for _ in range(10)]
+    await settle()
+    few = asked(door, wish(B))
+    await settle()
+    place.leave(40)
+    await settle()
+    assert [few.done(), many[0].done()] == [True, False]
+    for task in many:
+        task.cancel()
+
+
+async def order_of(door: Admission, principals: list[Principal], grant_count: int) -> list[str]:
+    """Who gets the places, one after another, where all of these always have somebody waiting."""
+    place = await take(door, wish(Principal("first")))
+    queued = {principal: [asked(door, wish(principal)) for _ in range(grant_count)] for principal in principals}
+    served = []
+    await settle()
+    for _ in range(grant_count):
+        place.leave(40)
+        await settle()
+        ((principal, place),) = [
+            (principal, task.result()) for principal, tasks in queued.items() for task in tasks if task.done()
+        ]
+        queued[principal] = [task for task in queued[principal] if not task.done()]
+        served.append(principal.name)
+    for tasks in queued.values():
+        for task in tasks:
+            task.cancel()
+    return served
+
+
+async def test_equal_principals_take_turns() -> None:
+    served = await order_of(admission(1), [A, B], 20)
+    assert 9 <= served.count("a") <= 11
+
+
+async def test_higher_priorities_go_first_and_low_ones_never_starve() -> None:
+    high, normal = Principal("high", priority=Priority.HIGH), Principal("normal")
+    low = Principal("low", priority=Priority.LOW)
+    served = await order_of(admission(1), [low, normal, high], 84)
+    assert served.count("high") == pytest.approx(64, abs=4)
+    assert served.count("normal") == pytest.approx(16, abs=3)
+    assert served.count("low") == pytest.approx(4, abs=1)
+
+
+async def test_short_answers_cost_less_than_long_ones_where_both_were_allowed_as_much() -> None:
+    door = admission(1)
+    for principal, tokens in ((A, 400), (B, 10)):
+        for _ in range(2):
+            (await take(door, wish(principal, room=400))).leave(tokens)
+    place = await take(door, wish(Principal("c")))
+    long, short = asked(door, wish(A)), asked(door, wish(B))
+    await settle()
+    place.leave(40)
+    await settle()
+    assert [long.done(), short.done()] == [False, True]
+    long.cancel()
+
+
+async def test_choices_count_as_so_many_turns_and_more_than_there_are_places_run_alone() -> None:
+    door = admission(4)
+    three = await door.enter(wish(choices=3), Asking())
+    two = asyncio.create_task(door.enter(wish(choices=2), Asking()))
+    await settle()
+    assert (len(three), two.done(), door.waiting_count) == (3, False, 2)
+    three[0].leave(0)
+    await settle()
+    assert len(await two) == 2
+    nine = asyncio.create_task(door.enter(wish(choices=9), Asking()))
+    await settle()
+    assert not nine.done()
+    for place in (*three, *await two):
+        place.leave(0)
+    await settle()
+    assert len(await nine) == 9
+
+
+async def test_no_more_begin_than_the_memory_surely_holds() -> None:
+    door = admission(None)
+    door.measure(Measured(kv_token_count=1000))
+    place = await take(door, wish(prompt=300, room=200))
+    large, small = asked(door, wish(prompt=300, room=200)), asked(door)
+    await settle()
+    assert [large.done(), small.done()] == [False, False], "nobody passes one who came before"
+    place.leave(200)
+    await settle()
+    assert [large.done(), small.done()] == [True, True]
+    alone = admission(None)
+    alone.measure(Measured(kv_token_count=100))
+    await take(alone)
+    told = admission(2)  # who says how many says so whatever they take
+    told.measure(Measured(kv_token_count=1000))
+    await take(told, wish(prompt=300, room=200))
+    await take(told, wish(prompt=300, room=200))
+
+
+async def test_a_long_prompt_waits_until_another_is_read_and_a_short_one_does_not() -> None:
+    door = admission(None)
+    door.measure(Measured())
+    reading, second = await take(door, wish(prompt=8000)), await take(door, wish(prompt=8000))
+    short = asked(door, wish(prompt=20))
+    await settle()
+    assert short.done()
+    third = asked(door, wish(prompt=8000))
+    await settle()
+    assert not third.done()
+    reading.answered()
+    second.leave()
+    await settle()
+    assert third.done(), "beside the short one"
+
+
+async def test_a_burst_waits_and_what_lasts_is_refused_until_it_has_passed() -> None:
+    clock = Clock()
+    door = admission(2, queue_seconds=1, clock=clock)
+    await a_turn_of(0.4, door, clock)
+    running = [await take(door), await take(door)]
+    first = asked(door)
+    await settle()
+    assert not first.done(), "a burst"
+    for _ in range(4):
+        clock.now += 0.4
+        running.pop(0).leave(40)
+        await settle()
+        running.append(await first)
+        running[-1].answered()
+        first = asked(door)
+        await settle()
+        if first.done():
+            break
+    assert isinstance(first.exception(), OverloadedError), "for more than a second"
+    clock.now += 5
+    patient = asked(door)
+    await settle()
+    assert not patient.done(), "another burst"
+    patient.cancel()
+
+
+async def test_while_there_is_too_much_to_do_prompts_begin_one_after_another() -> None:
+    clock = Clock()
+    door = admission(2, queue_seconds=1, clock=clock)
+    door.measure(Measured())
+    await a_turn_of(0.01, door, clock)
+    running = [await take(door), await take(door)]
+    for _ in range(3):
+        late = asked(door)
+        await settle()
+        late.cancel()
+        clock.now += 0.7
+    running.pop().leave(40)
+    refused = asked(door)
+    await settle()
+    assert isinstance(refused.exception(), OverloadedError), "there is a place, and a prompt is being read"
+    running[0].answered()
+    await take(door)
+
+
+async def test_a_principal_has_its_turns_and_no_more() -> None:
+    limited = Principal("limited", Limits(running_turn_count=2))
+    door = admission(10)
+    places = [await take(door, wish(limited)) for _ in range(2)]
+    with pytest.raises(PrincipalLimitError) as caught:
+        await take(door, wish(limited))
+    assert caught.value.metadata == {"limit": "running_turn_count"}
+    assert caught.value.retry_after
+    await take(door, wish(A))
+    places[0].leave(40)
+    await take(door, wish(limited))
+    with pytest.raises(PrincipalLimitError) as caught:
+        await take(door, wish(limited, choices=3))
+    assert caught.value.retry_after is None, "which no wait would mend"
+
+
+async def test_tokens_of_a_minute_come_back_with_the_minute_and_what_was_not_said_at_once() -> None:
+    clock = Clock()
+    limited = Principal("limited", Limits(tokens_per_minute=600))
+    door = admission(10, clock=clock)
+    place = await take(door, wish(limited, prompt=100, room=400))
+    with pytest.raises(PrincipalLimitError) as caught:
+        await take(door, wish(limited, prompt=100, room=100))
+    assert caught.value.metadata == {"limit": "tokens_per_minute"}
+    assert caught.value.retry_after == pytest.approx(10)
+    clock.now += caught.value.retry_after or 0.0
+    await take(door, wish(limited, prompt=100, room=100))
+    place.leave(100)  # of 400
+    await take(door, wish(limited, prompt=100, room=200))
+    with pytest.raises(PrincipalLimitError):
+        await take(door, wish(limited, prompt=1, room=0))
+    clock.now += 3600
+    with pytest.raises(PrincipalLimitError) as caught:
+        await take(door, wish(limited, prompt=500, room=101))
+    assert caught.value.retry_after is None, "never more than a minute's"
+    await take(door, wish(limited, prompt=500, room=100))
+
+
+async def test_a_request_that_does_not_get_its_place_costs_its_principal_nothing() -> None:
+    limited = Principal("limited", Limits(running_turn_count=1, tokens_per_minute=60))
+    door = admission(1)
+    place = await take(door, wish(A))
+    for _ in range(3):
+        waiting = asked(door, wish(limited))
+        await settle()
+        assert not waiting.done()
+        waiting.cancel()
+        await settle()
+    place.leave(40)
+    await take(door, wish(limited))
+
+
+async def test_the_queue_has_an_end_and_whoever_has_most_in_it_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission_module, "MOST_WAITING", 3)
+    door = admission(1)
+    await take(door, wish(A))
+    many = [asked(door, wish(A)) for _ in range(3)]
+    await settle()
+    with pytest.raises(OverloadedError):
+        await take(door, wish(A))
+    other = asked(door, wish(B))
+    await settle()
+    assert [task.done() for task in many] == [False, False, True]
+    assert isinstance(many[2].exception(), OverloadedError)
+    for task in (*many, other):
+        task.cancel()
+
+
+async def test_a_drain_lets_nobody_wait() -> None:
+    door = admission(1)
+    await take(door)
+    waiting = asked(door)
+    await settle()
+    door.close()
+    await settle()
+    assert isinstance(waiting.exception(), ShuttingDownError)
+    with pytest.raises(ShuttingDownError):
+        await take(door)
+
+
+async def test_a_turn_taken_over_is_never_refused_and_counts() -> None:
+    door = admission(1)
+    await take(door)
+    taken = door.take_over(wish())
+    waiting = asked(door)
+    await settle()
+    assert not waiting.done()
+    taken.leave(0)
+    await settle()
+    assert not waiting.done(), "one still runs"
+    waiting.cancel()
+
+
+async def test_processes_that_share_verifiers_have_each_its_part() -> None:
+    door = Admission(AdmissionSettings(process_count=4))
+    door.measure(Measured(round_count=30))
+    assert door.place_count == 8
+
+
+def test_as_many_rounds_at_once_as_make_a_step_half_as_long_again_or_20_ms_longer() -> None:
+    def costs(fixed: float, row: float) -> VerifyCosts:
+        known = VerifyCosts()
+        known.profile([(count, fixed + row * count) for count in (1, 8, 16, 32, 64, 128, 256)])
+        return known
+
+    assert rounds_at_once(costs(0.02, 0.00049)) == 41
+    assert rounds_at_once(costs(0.1, 0.001)) == 51
+    assert rounds_at_once(costs(0.0, 0.1)) == 32, "a handful is no overload"
+    assert rounds_at_once(costs(0.025, 0.0)) == MOST_ROUNDS
+    assert rounds_at_once(VerifyCosts()) == MOST_ROUNDS, "nothing is known"
+
+
+async def test_draft_tokens_yield_as_soon_as_a_turn_has_to_wait() -> None:
+    door, measured = admission(1), Measured()
+    door.measure(measured)
+    await take(door)
+    assert not hasattr(measured, "spared_for")
+    waiting = asked(door)
+    await settle()
+    assert measured.spared_for == 2
+    waiting.cancel()
+
+
+def test_spared_draft_tokens_have_the_rows_that_turns_leave_them_and_the_likeliest_go_first() -> None:
+    clock, costs = Clock(), VerifyCosts()
+    costs.profile([(1, 0.01), (64, 0.01)])  # rows are free
+    budget = VerifyBudget(costs, clock)
+    for name in "abcd":
+        budget.join(name)
+    budget.allowed("a", (0.9, 0.8, 0.7))
+    clock.now += 1
+    assert budget.allowed("b", (0.95, 0.5)) == 2
+    budget.spare(6, clock.now + 2)
+    clock.now += 1
+    assert (budget.allowed("a", (0.9, 0.8, 0.7)), budget.allowed("b", (0.95, 0.5))) == (1, 1)
+    budget.spare(4, clock.now + 2)
+    clock.now += 1
+    assert (budget.allowed("a", (0.9, 0.8, 0.7)), budget.allowed("b", (0.95, 0.5))) == (0, 0)
+    clock.now += 2
+    assert budget.allowed("a", (0.9, 0.8, 0.7)) == 3, "nobody waits any more"
+
+
+async def test_who_has_to_be_alone_keeps_nobody_else_waiting() -> None:
+    door = admission(places=4)
+    runs = await take(door)
+    alone = asked(door, wish(choices=64))
+    await settle()
+    small = await take(door)  # there is a place, whoever waits for all of them
+    assert not alone.done()
+    small.leave()
+    runs.leave()
+    (await alone).leave()

@@ -1,0 +1,163 @@
+"""When a verifier that owes answers has stalled: by what it answers, the steps it makes, and what its tokens should take."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.peers.progress import Progress
+from orchestrator.processes.settings import OrchestratorSettings
+from orchestrator.speculation.costs import StepTimeCurve, VerifyCosts
+from orchestrator.speculation.plan import Overlap, Regime
+from tests.unit.clock import Clock
+
+LEAST = 10.0
+FULL_STEP, FACTOR, COLD = 512, 4.0, 0.005
+
+
+class Watched:
+    """A verifier's progress, with a millisecond a token."""
+
+    def __init__(self, token_seconds: float = 0.001) -> None:
+        self.clock = Clock()
+        self.progress = Progress(LEAST, lambda token_count: token_count * token_seconds, self.clock)
+
+    def look(self, step_count: int | None) -> None:
+        """Wait until it is time, then look."""
+        self.clock.now += self.progress.seconds_to_look
+        self.progress.looked(self.clock.now, step_count)
+
+
+def test_the_deadline_is_the_least_time_and_a_multiple_of_what_all_that_is_owed_should_take() -> None:
+    progress = Watched().progress
+    progress.owe(3000)
+    progress.owe(1000)
+    assert progress.deadline == pytest.approx(LEAST + FACTOR * 4.0)
+    progress.settle(3000)
+    assert progress.deadline == pytest.approx(LEAST + FACTOR * 1.0)
+
+
+def test_it_is_never_less_than_a_step_full_of_others_tokens_may_take() -> None:
+    progress = Watched().progress
+    progress.owe(1)
+    assert progress.deadline == pytest.approx(LEAST + FACTOR * 0.001 * FULL_STEP)
+
+
+def test_where_nothing_is_known_a_token_gets_a_fiftieth_of_a_second() -> None:
+    progress = Watched(token_seconds=0).progress
+    progress.owe(10_000)
+    assert progress.deadline == pytest.approx(LEAST + FACTOR * COLD * 10_000)
+
+
+def test_one_that_says_nothing_has_stalled_at_the_second_look_after_the_least_time() -> None:
+    watched = Watched()
+    watched.progress.owe(100_000)  # a prompt that may take minutes changes nothing: the process itself is gone
+    began = watched.clock.now
+    watched.look(None)
+    assert watched.clock.now - began == LEAST / 2 and not watched.progress.is_stalled
+    watched.look(None)
+    assert watched.clock.now - began == LEAST and watched.progress.is_stalled
+
+
+def test_one_look_without_a_word_is_forgotten_at_the_next() -> None:
+    watched = Watched()
+    watched.progress.owe(100_000)
+    for step_count in (5, None, 5, None):
+        watched.look(step_count)
+        assert not watched.progress.is_stalled
+
+
+def test_one_that_makes_no_step_has_stalled_after_the_deadline_and_not_before() -> None:
+    watched = Watched()
+    watched.progress.owe(10_000)
+    began, deadline = watched.clock.now, LEAST + FACTOR * 10
+    while watched.clock.now - began < deadline:
+        assert not watched.progress.is_stalled
+        watched.look(7)
+    assert watched.progress.is_stalled
+
+
+def test_one_that_makes_steps_never_stalls_however_long_it_owes() -> None:
+    watched = Watched()
+    watched.progress.owe(1)
+    for step_count in range(1000):
+        watched.look(step_count)
+        assert not watched.progress.is_stalled
+    watched.look(999)
+    assert not watched.progress.is_stalled, "it has stood still for half the least time"
+
+
+def test_each_answer_begins_the_silence_anew() -> None:
+    watched = Watched()
+    watched.progress.owe(1)
+    watched.progress.owe(1)
+    for _ in range(100):
+        watched.clock.now += LEAST / 2 - 1
+        watched.progress.verified()
+        assert watched.progress.seconds_to_look == LEAST / 2
+    watched.look(None)
+    watched.progress.verified()
+    watched.look(None)
+    assert not watched.progress.is_stalled
+
+
+def test_what_was_asked_before_it_got_on_says_nothing() -> None:
+    watched = Watched()
+    watched.progress.owe(1)
+    asked = watched.clock.now
+    watched.clock.now += 1
+    watched.progress.verified()
+    watched.progress.looked(asked, None)
+    watched.look(None)
+    assert not watched.progress.is_stalled
+    watched.look(None)
+    assert watched.progress.is_stalled
+
+
+def test_an_idle_one_is_silent_from_its_next_item_on() -> None:
+    watched = Watched()
+    watched.progress.owe(1)
+    watched.progress.settle(1)
+    assert not watched.progress.is_owed
+    watched.clock.now += 3600
+    watched.progress.owe(1)
+    assert watched.progress.is_owed and watched.progress.seconds_to_look == LEAST / 2
+
+
+def test_whoever_was_held_up_itself_looks_twice_before_it_blames_another() -> None:
+    """A machine that slept for a minute: what the verifier answered is still to be read."""
+    watched = Watched()
+    watched.progress.owe(1)
+    watched.clock.now += 60
+    watched.look(5)
+    assert not watched.progress.is_stalled
+    assert watched.progress.seconds_to_look == LEAST / 2
+
+
+def test_so_many_tokens_take_as_many_of_the_longest_steps_measured_as_they_fill() -> None:
+    curve = StepTimeCurve()
+    assert curve.work(1000) == 0
+    curve.profile([(1, 0.010), (64, 0.020), (256, 0.080)])
+    assert curve.work(1) == pytest.approx(0.010)
+    assert curve.work(64) == pytest.approx(0.020)
+    assert curve.work(1024) == pytest.approx(4 * 0.080)
+
+
+def test_a_few_measured_steps_do_not_make_many_tokens_cheap() -> None:
+    """A slow machine's profile ends early, on the flat part of the stairs."""
+    curve = StepTimeCurve()
+    curve.profile([(1, 0.30), (8, 0.30)])
+    assert curve.work(800) == pytest.approx(100 * 0.30)
+    assert curve.at(800) < 1
+
+
+def test_tokens_count_at_the_slower_of_what_was_measured() -> None:
+    costs = VerifyCosts()
+    assert costs.work(100) == 0
+    costs.profile([(8, 0.010), (256, 0.100)])
+    assert costs.work(256) == pytest.approx(0.100)
+    costs.observe(256, 256, 0.300, 0.310, Regime(Overlap.ENUMERATE))
+    assert costs.work(256) == pytest.approx(0.300)
+
+
+def test_the_least_time_is_ten_seconds_unless_said() -> None:
+    assert OrchestratorSettings.model_fields["verifier_deadline_seconds"].default == LEAST
