@@ -6,18 +6,16 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.contract.traces import OVERLAPS, PROPOSERS, outcome_value
-from orchestrator.errors import OverloadedError, PrincipalLimitError
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.principal import Principal
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.statistics import per_position
 from orchestrator.speculation.plan import Overlap
-from orchestrator.watching.totals import Totals
+from orchestrator.watching.totals import OF_TOO_MUCH, Totals
 from slipstream.rpc.wire import duration
 from slipstream.v1 import status_pb2
 
 _MOST_RUNNING = 50
-_OF_TOO_MUCH = (OverloadedError.reason, PrincipalLimitError.reason)
 _STARTED = time.monotonic()
 _WAYS = {"wait": Overlap.NONE, **{way.value: way for way in (Overlap.ENUMERATE, Overlap.RUN_AHEAD)}}
 
@@ -72,7 +70,7 @@ def status_message(
         ],
         turn_place_count=load.place_count,
         waiting_turn_count=load.queued_count,
-        refused_count=sum(totals.rejected[reason] for reason in _OF_TOO_MUCH),
+        refused_count=sum(totals.rejected[reason] for reason in OF_TOO_MUCH),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+from orchestrator.errors import OverloadedError, PrincipalLimitError
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.sessions.acceptance_window import AcceptanceWindow
@@ -14,6 +15,8 @@ from orchestrator.watching.turn_trace import WAYS
 from slipstream.telemetry import instruments
 from slipstream.telemetry.metrics import Distribution
 
+OF_TOO_MUCH = (OverloadedError.reason, PrincipalLimitError.reason)
+"""Why a turn is refused that would be taken at another time."""
 _FOLDED_FROM = 64
 
 _Ended = tuple[RoundNote, RoundResult | None, AcceptanceWindow]
@@ -36,7 +39,8 @@ class Totals:
         self.cached_tokens = 0
         self.finished: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
-        self.rejected: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter(dict.fromkeys(OF_TOO_MUCH, 0))
+        """By reason. What an alert looks at is there from the start: a count that begins with its first event has not risen."""
         self.switched_off = 0
         self.expired = 0
         self.folded = 0
