@@ -24,14 +24,13 @@ from orchestrator.errors import (
     SessionBusyError,
     SessionMovedError,
     SessionNotFoundError,
-    StoreUnavailableError,
     TurnNotFoundError,
 )
-from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
-from orchestrator.sessions.adopting import Adopted, Adopting, rebuilt_beside
+from orchestrator.sessions.adopting import Adopting, rebuilt_beside
+from orchestrator.sessions.beginning import Beginning
 from orchestrator.sessions.choices import resolved_choice
-from orchestrator.sessions.keeper import Keeper, KeptTurn
+from orchestrator.sessions.keeper import Keeper
 from orchestrator.sessions.loaded import LoadedSessions, SessionRecord, SessionSummary
 from orchestrator.sessions.pair import Pair, Prompt
 from orchestrator.sessions.principal import ANYBODY, Principal
@@ -42,25 +41,24 @@ from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.stored import (
     ToldTurn,
     TurnPayload,
-    resumable,
     session_payload_of,
     target_of,
-    tokens_of,
     told,
 )
-from orchestrator.sessions.turn import Ending, Turn
-from orchestrator.sessions.turn_record import TurnEnded, TurnRecord, TurnStarted
+from orchestrator.sessions.tending import Tending
+from orchestrator.sessions.turn import Ending
+from orchestrator.sessions.turn_record import TurnRecord
 from orchestrator.sessions.turn_tasks import TurnTasks
-from orchestrator.sessions.turn_watch import TurnBegun, Watcher
+from orchestrator.sessions.turn_watch import Watcher
+from orchestrator.sessions.unloading import Unloading
 from orchestrator.store.ownership import Ownership
-from orchestrator.store.rows import SessionRow, StoredTurn
+from orchestrator.store.rows import SessionRow
 from orchestrator.store.store import Store
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
-from slipstream.telemetry.tracing import context_of, traceparent_of
+from slipstream.telemetry.tracing import traceparent_of
 
 log = logging.getLogger(__name__)
 
-_TIDYING_PERIOD_SECONDS = 1.0
 _NOTHING_SAID = GenerationSettings()
 
 
@@ -147,23 +145,32 @@ class Sessions:
         self._watcher = watcher
         self._not_ready = not_ready
         self._pair: Pair | None = None
-        self._spent: SessionRounds | None = (
-            None  # in place of an ended generation's: there are thousands, and theirs are large
-        )
         self.admission = Admission(admission or AdmissionSettings())
         """Every turn that begins has a place of it."""
         self.tasks = TurnTasks(self.admission.close)
         self.chats: set[HasWaiting] = set()
         """The streams that are open."""
-        self.elsewhere = Adopting(store, ownership, loaded, self.tasks, lambda: self.pair, self._take_over)
+        self._unloading = Unloading(loaded, self._keeper, self.tasks, self._there)
+        self._beginning = Beginning(
+            loaded, self._keeper, self._unloading, self.admission, self.tasks, watcher, self._there
+        )
+        self.elsewhere = Adopting(store, ownership, loaded, self.tasks, self._there, self._beginning.take_over)
         """Where sessions are that are not in this process's memory."""
+        self._tending = Tending(
+            store,
+            ownership,
+            loaded,
+            self._keeper,
+            self._unloading,
+            recover=self._recover,
+            on_expired=watcher.session_expired,
+        )
 
     async def __aenter__(self) -> Sessions:
         await self._ownership.join()
         await self.tasks.__aenter__()
-        self.tasks.run_beside(self._expire())
-        self.tasks.run_beside(self._live())
-        self.tasks.run_beside(self._tend())
+        for loop in self._tending.loops():
+            self.tasks.run_beside(loop)
         return self
 
     async def __aexit__(
@@ -171,8 +178,8 @@ class Sessions:
     ) -> None:
         await self.tasks.__aexit__(kind, error, trace)
         for record in self._loaded.all():
-            self._release(record)
-            await self._write_ends(record)
+            self._unloading.release(record)
+            await self._unloading.write_ends(record)
         try:
             await self._ownership.leave()
         except SlipstreamError as failure:
@@ -203,10 +210,16 @@ class Sessions:
             raise NotReadyError(self._not_ready())
         return self._pair
 
+    def _there(self) -> Pair:
+        return self.pair
+
+    async def _recover(self) -> None:
+        if self.is_serving and not self.tasks.draining:
+            await self.elsewhere.recover()
+
     def serve(self, pair: Pair) -> None:
         """The pair is there: turns may run."""
         self._pair = pair
-        self._spent = pair.rounds.open("")
         self.admission.measure(pair.rounds.capacity)
 
     @property
@@ -341,11 +354,11 @@ class Sessions:
                     _refuse_if_busy(record, following.turn_count)
                     resolved = pair.resolve(settings, len(prompt), acceptance=session.acceptance)
                     try:
-                        turn = await self._begin(
+                        turn = await self._beginning.begin(
                             record, prompt, resolved, message.name, parent, message.content, places[0]
                         )
                     except SessionMovedError:
-                        await self._drop(record, Ending.MOVED)
+                        await self._unloading.drop(record, Ending.MOVED)
                         raise
                     record.requests.keep(message.name, turn.turn)
                     return turn
@@ -374,37 +387,10 @@ class Sessions:
 
         async def begin() -> list[TurnRecord]:
             with given_back(places):
-                begun.extend(await begin_all())
+                begun.extend(await self._begin_choices(generation, clock, prompt, resolved, parent, places))
             if has_left and not name.id:
                 self.abandon(begun)
             return begun
-
-        async def begin_all() -> list[TurnRecord]:
-            self.tasks.refuse_while_draining()
-            for old in self._loaded.make_room(generation.choice_count):
-                await self._forget(old)
-            now = self._loaded.now().timestamp()
-            records = []
-            for choice in range(generation.choice_count):
-                session_id = secrets.token_hex(8) if name.id else self._ownership.mark + secrets.token_hex(6)
-                session = Session(session_id, pair.codec, clock)
-                row = None
-                if name.id:
-                    row = self._keeper.new_row(
-                        session, name, settings, now, principal=generation.caller.name, choice=choice, listed=False
-                    )
-                records.append(self._record(pair, session, settings, now, row, generation.caller, listed=False))
-            choices = [resolved_choice(resolved, index) for index in range(len(records))]
-            payloads = [TurnPayload(None, choice, traceparent_of(parent)) for choice in choices]
-            rows = await self._keeper.create_running(records, target_of(pair.target), prompt, payloads)
-            if rows and rows[0].id != records[0].session.id:
-                return [record.turns.get(1) for record in self._mine(name, rows)]
-            turns: list[TurnRecord] = []
-            for record, choice_terms, place in zip(records, choices, places, strict=True):
-                self._loaded.add(record)
-                after = turns[0] if turns else None  # the others find the prompt's pages in the prefix cache
-                turns.append(self._run(record, prompt, choice_terms, name.id, parent, place, content=None, after=after))
-            return turns
 
         try:
             return await self.tasks.surely(begin())
@@ -413,6 +399,44 @@ class Sessions:
             if not name.id:  # nobody could ask for it, and end it
                 self.abandon(begun)
             raise
+
+    async def _begin_choices(
+        self,
+        generation: Generation,
+        clock: datetime,
+        prompt: list[int],
+        resolved: ResolvedTurn,
+        parent: Context,
+        places: Sequence[Place],
+    ) -> list[TurnRecord]:
+        """Write a generation's turns down and run them; where its request has got others meanwhile, those."""
+        self.tasks.refuse_while_draining()
+        count, name = generation.choice_count, generation.name
+        for old in self._loaded.make_room(count):
+            await self._unloading.forget(old)
+        pair, now = self.pair, self._loaded.now().timestamp()
+        records = [self._choice(generation, pair, clock, now, index) for index in range(count)]
+        choices = [resolved_choice(resolved, index) for index in range(count)]
+        payloads = [TurnPayload(None, choice, traceparent_of(parent)) for choice in choices]
+        rows = await self._keeper.create_running(records, target_of(pair.target), prompt, payloads)
+        if rows and rows[0].id != records[0].session.id:
+            return [record.turns.get(1) for record in self._mine(name, rows)]
+        turns: list[TurnRecord] = []
+        for record, choice, place in zip(records, choices, places, strict=True):
+            self._loaded.add(record)
+            after = turns[0] if turns else None
+            turns.append(self._beginning.run(record, prompt, choice, name.id, parent, place, content=None, after=after))
+        return turns
+
+    def _choice(self, generation: Generation, pair: Pair, clock: datetime, now: float, index: int) -> SessionRecord:
+        """What one of a generation's turns runs in."""
+        name, settings, caller = generation.name, generation.settings, generation.caller
+        session_id = secrets.token_hex(8) if name.id else self._ownership.mark + secrets.token_hex(6)
+        session = Session(session_id, pair.codec, clock)
+        row = None
+        if name.id:
+            row = self._keeper.new_row(session, name, settings, now, principal=caller.name, choice=index, listed=False)
+        return self._record(pair, session, settings, now, row, caller, listed=False)
 
     def note_refusal(self, error: Exception, parent: Context, session_id: str = "") -> None:
         """Of a message or a generation: no turn of it will be seen."""
@@ -441,7 +465,7 @@ class Sessions:
 
         async def delete() -> None:
             await self._keeper.delete(record)
-            await self._drop(record, Ending.CANCELLED)
+            await self._unloading.drop(record, Ending.CANCELLED)
 
         await self.tasks.surely(delete())
 
@@ -463,7 +487,7 @@ class Sessions:
         )
         if written[0].id == row.id:
             self._loaded.add(record)
-            self._spare_memory()
+            self._unloading.spare_memory()
         return written
 
     def _record(
@@ -478,134 +502,6 @@ class Sessions:
         listed: bool = True,
     ) -> SessionRecord:
         return SessionRecord(session, pair.rounds.open(session.id), settings, now, now, listed, row, caller.name)
-
-    async def _begin(
-        self,
-        record: SessionRecord,
-        prompt: list[int],
-        resolved: ResolvedTurn,
-        name: RequestName,
-        parent: Context,
-        content: str,
-        place: Place,
-    ) -> TurnRecord:
-        """Write a message's turn down and run it."""
-        self._loaded.touch(record)
-        payload = TurnPayload(content, resolved, traceparent_of(parent))
-        await self._keeper.begin(record, target_of(self.pair.target), prompt, payload, name)
-        return self._run(record, prompt, resolved, name.id, parent, place, content=content)
-
-    def _run(
-        self,
-        record: SessionRecord,
-        prompt: list[int],
-        resolved: ResolvedTurn,
-        request_id: str,
-        parent: Context,
-        place: Place,
-        *,
-        content: str | None,
-        after: TurnRecord | None = None,
-        said: Sequence[int] = (),
-    ) -> TurnRecord:
-        """Run a turn that is written down, of which these tokens have been ``said`` already."""
-        pair, session = self.pair, record.session
-        shared = common_prefix_length(session.tokens, prompt)
-        rule = resolved.terms.rule
-        answer = session.begin_turn(list(prompt), rule, resolved.limits, content)
-        pair.rounds.begin_turn(record.rounds, shared, recompute=resolved.wants_prompt_logprobs)
-        started = TurnStarted(session.id, request_id, rule.seed, len(prompt))
-        turn_record = TurnRecord(session.turn_count, started, tells_origins=resolved.tells_origins)
-        if said:
-            turn_record.add(answer.commit(said), ())
-        record.noted_count = turn_record.token_count
-        shown = content if content is not None else session.codec.decode(prompt) if self._watcher.shows_text else None
-        begun = TurnBegun(
-            pair.target.name,
-            session.id,
-            record.principal,
-            session.turn_count,
-            resolved,
-            record.window,
-            parent,
-            record.traced,
-            shown,
-        )
-        watch = self._watcher.begin_turn(begun)
-        keeper = KeptTurn(
-            self._keeper,
-            record,
-            turn_record,
-            writes_ahead=rule.draws_ratios,
-            touch=self._loaded.touch,
-            on_ended=lambda ended: self._ended(record, turn_record, ended),
-            on_moved=lambda: self._lose(record),
-        )
-        turn = Turn(
-            session,
-            answer,
-            turn_record,
-            resolved,
-            pair.rounds,
-            record.rounds,
-            principal=record.principal,
-            watch=watch,
-            after=after,
-            keeper=keeper,
-            place=place,
-        )
-        record.running, record.traced = turn, watch.trace_context
-        self.tasks.begin(turn, lambda: place.leave(turn_record.token_count))
-        place.is_taken = True
-        record.turns.add(turn_record)
-        return turn_record
-
-    def _ended(self, record: SessionRecord, turn: TurnRecord, ended: TurnEnded) -> None:
-        record.running = None
-        if ended.error is not None and not ended.generated_token_count:  # undone: the same request may try again
-            record.requests.forget(turn.started.request_id)
-        record.turns.trim()
-        if not record.listed:  # what is left to keep is the turn's record
-            self._release(record)
-            record.session.forget()
-            record.rounds = self._spent or record.rounds
-
-    def _take_over(self, adopted: Sequence[Adopted]) -> None:
-        """Keep sessions that were nobody's, and go on with the turns that nobody has finished."""
-        first: TurnRecord | None = None
-        for each in adopted:
-            record = each.record
-            self._loaded.add(record)
-            if each.unfinished is not None and each.begun is not None:
-                log.info("going on with turn %d of session %s", each.unfinished.begun.turn, record.session.id)
-                turn = self._go_on(record, each.unfinished, each.begun, first)
-                first = first or turn
-        self._spare_memory()
-
-    def _go_on(
-        self, record: SessionRecord, stored: StoredTurn, begun: TurnPayload, after: TurnRecord | None
-    ) -> TurnRecord:
-        pair, session = self.pair, record.session
-        session.turn_count = stored.begun.turn - 1
-        prompt = session.prompt_of(stored.begun.shared_count, tokens_of(stored.begun.prompt))
-        resolved = resumable(begun.resolved, pair.limits, draft_fits=pair.mismatch is None)
-        whose = Principal(record.principal)  # its limits are not known here, and it had its place
-        place = self.admission.take_over(Wish(whose, len(prompt), len(prompt), resolved.room(len(prompt))))
-        with given_back([place]):
-            turn = self._run(
-                record,
-                prompt,
-                resolved,
-                stored.begun.request_id,
-                context_of(begun.traceparent),
-                place,
-                content=begun.content,
-                after=after,
-                said=tokens_of(stored.tokens),
-            )
-        if stored.tokens and not resolved.tells_tokens_only and record.running is not None:
-            record.running.end(Ending.CUT)  # what was told beside those tokens is nowhere
-        return turn
 
     def _known_turn(self, record: SessionRecord, message: UserMessage) -> TurnRecord | None:
         turn = record.requests.find(message.name)
@@ -624,7 +520,7 @@ class Sessions:
         if turns and (undone or len(turns) < generation.choice_count):  # or not all of them are kept: generated anew
             await self._store.forget_request(principal, name.id)
             for record in records:
-                await self._drop(record, Ending.CANCELLED)
+                await self._unloading.drop(record, Ending.CANCELLED)
             return None
         return turns or None
 
@@ -651,94 +547,6 @@ class Sessions:
             row.running_turn,
             session_payload_of(row).clock,
         )
-
-    def _release(self, record: SessionRecord) -> None:
-        if self._pair is not None:
-            self._pair.rounds.release(record.rounds)
-
-    async def _drop(self, record: SessionRecord, why: Ending) -> None:
-        """Keep a session no more, whatever runs in it."""
-        self._loaded.remove(record)
-        if record.running is not None:
-            await self.tasks.end(record.running, why)
-            record.running = None  # nobody waits for its end who would wait for ever
-        self._release(record)
-
-    def _spare_memory(self) -> None:
-        """What others have made in the store gave way to, or has rested for longest, need not be in memory too."""
-        for record in self._loaded.surplus():
-            self._lose(record)
-
-    def _lose(self, record: SessionRecord) -> None:
-        """A session of which nothing runs is another's by now, or gone."""
-        self._loaded.remove(record)
-        self._release(record)
-
-    async def _write_ends(self, record: SessionRecord) -> None:
-        """What could not be written before."""
-        try:
-            await self._keeper.write_ends(record)
-        except SessionMovedError:
-            await self._drop(record, Ending.MOVED)
-        except StoreUnavailableError as error:
-            log.error("session %s: %s", record.session.id, error)
-
-    async def _forget(self, record: SessionRecord, *, expired: bool = False) -> bool:
-        """Have no trace left of a session. False if that cannot be done now."""
-        try:
-            await self._keeper.delete(record, expired=expired)
-        except StoreUnavailableError as error:
-            log.error("session %s: %s", record.session.id, error)
-            return False
-        self._lose(record)
-        return True
-
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(_TIDYING_PERIOD_SECONDS)
-            for record in self._loaded.idle():
-                if await self._forget(record, expired=True):
-                    log.info("session %s expired", record.session.id, extra={"session_id": record.session.id})
-                    self._watcher.session_expired()
-
-    async def _live(self) -> None:
-        """Stay an owner."""
-        is_sure = True
-        while True:
-            await asyncio.sleep(self._ownership.period)
-            try:
-                is_sure = await self._ownership.beat() and is_sure
-                if not is_sure:
-                    await self._drop_lost()
-                    is_sure = True
-            except StoreUnavailableError as error:
-                log.error("%s", error)
-
-    async def _tend(self) -> None:
-        """Write down how far turns are, and take over what others have left."""
-        while True:
-            await asyncio.sleep(self._ownership.period)
-            try:
-                running = [record for record in self._loaded.all() if record.running is not None]
-                for record in await self._keeper.note_progress(running):
-                    await self._drop(record, Ending.MOVED)
-                for record in self._loaded.all():
-                    if record.unwritten:
-                        await self._write_ends(record)
-                await self._store.expire(self.ttl_seconds)
-                if self.is_serving and not self.tasks.draining:
-                    await self.elsewhere.recover()
-            except StoreUnavailableError as error:
-                log.error("%s", error)
-            except Exception:  # what is wrong with one session is not to end all others
-                log.exception("looking after sessions")
-
-    async def _drop_lost(self) -> None:
-        """Others had taken this process for dead: what they have by now is not its own."""
-        owned = await self._store.owned(self._ownership.me.id)
-        for record in self._loaded.all():
-            if record.row is not None and owned.get(record.row.id) != record.row.epoch:
-                await self._drop(record, Ending.MOVED)
 
 
 def _not_there(session_id: str) -> SessionNotFoundError:

@@ -316,7 +316,7 @@ def test_what_is_wrong_with_a_field_is_named_and_not_quoted(spans: InMemorySpanE
     (root,) = spans.get_finished_spans()
     assert root.status.description == "content" and root.attributes is not None
     assert len(str(root.attributes[names.CONVERSATION_ID])) == 64
-    assert watching.totals.rejected == {"INVALID_FIELDS": 1}
+    assert watching.totals.rejected == {"INVALID_FIELDS": 1, "OVERLOADED": 0, "PRINCIPAL_LIMIT": 0}
 
 
 # --- what it comes to
