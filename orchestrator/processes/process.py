@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import logging
 import sys
 from contextlib import AsyncExitStack
@@ -23,6 +22,7 @@ from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
+from slipstream.garbage import spare_what_is_there
 from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
@@ -36,9 +36,6 @@ _MAX_REQUEST_BYTES = 16 * 2**20
 
 _LAST_WORDS_SECONDS = 0.5
 """For streams to bring their last events once all turns have ended."""
-
-_COLLECTED_AFTER = 50_000
-"""Objects made more than freed. A round makes hundreds and frees them by itself; only cycles wait for the collector."""
 
 
 def run_process(settings: OrchestratorSettings, place: Place | None = None) -> None:
@@ -115,7 +112,7 @@ async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             sessions.serve(await peers.connect(tasks))
-            _spare_the_collector()
+            spare_what_is_there()
             # A connection stays with the process that got it: where the port is shared, only one that can serve may get any.
             if server.shares_port:
                 await _listen(server)
@@ -139,10 +136,3 @@ async def _report_health(peers: Peers, server: Server) -> None:
         verifier_reachable, _ = peers.reachable
         await server.set_serving(verifier_reachable)
         await changed.wait()
-
-
-def _spare_the_collector() -> None:
-    """What is there by now stays: looking through it for garbage again and again took a tenth of the time under load."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECTED_AFTER)

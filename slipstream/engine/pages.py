@@ -35,7 +35,11 @@ class PagePool:
 
     def __init__(self, page_count: int) -> None:
         self.page_count = page_count
-        self._free: dict[int, None] = dict.fromkeys(range(page_count, 0, -1))  # the last one is taken first
+        self._free_count = page_count
+        self._freed: dict[int, None] = {}
+        """Free pages that were in use before; the last one is taken first."""
+        self._fresh = 1
+        """Every free page before this one is in ``_freed``: a pool of millions takes no time to make, and no room."""
         self._next_start = 1
         self._references = [0] * (page_count + 1)
         self._page_by_key: dict[bytes, int] = {}
@@ -48,11 +52,12 @@ class PagePool:
 
         Pages in a row are attended to where they lie, others are gathered first. So sequences begin apart from one another.
         """
-        if self._free:
+        if self._free_count:
             page = self._start() if after is None else after + 1
-            if page not in self._free:
-                page = next(reversed(self._free))
-            del self._free[page]
+            if not self._is_free(page):
+                page = self._any_free()
+            self._freed.pop(page, None)
+            self._free_count -= 1
         elif self._cached:
             page, _ = self._cached.popitem(last=False)
             self._unpublish(page)
@@ -74,7 +79,8 @@ class PagePool:
             if page in self._key_by_page:
                 self._cached[page] = None
             else:
-                self._free[page] = None
+                self._freed[page] = None
+                self._free_count += 1
 
     def publish(self, page: int, key: bytes) -> None:
         """Make a full page findable by its key. The first page published under a key stays the one found."""
@@ -92,15 +98,17 @@ class PagePool:
 
     def counts(self) -> PageCounts:
         """Where the pages are."""
-        free, cached = len(self._free), len(self._cached)
+        free, cached = self._free_count, len(self._cached)
         return PageCounts(self.page_count, free, self.page_count - free - cached, cached)
 
     def check(self) -> None:
         """AssertionError if a page is lost, counted twice or in a state it cannot be in. Walks all pages: not for hot paths."""
         held = {page for page, count in enumerate(self._references) if count}
-        free, cached = set(self._free), set(self._cached)
+        freed, cached = set(self._freed), set(self._cached)
+        free = freed | {page for page in range(self._fresh, self.page_count + 1) if self._is_free(page)}
         assert not (held & free or held & cached or free & cached), "a page is in two states"
         assert held | free | cached == set(range(1, self.page_count + 1)), "a page is lost"
+        assert len(free) == self._free_count, "free pages are counted wrong"
         assert cached <= set(self._key_by_page), "a cached page cannot be found"
         assert not free & set(self._key_by_page), "a free page can be found"
 
@@ -109,9 +117,20 @@ class PagePool:
         for _ in range(_START_TRIALS):
             start = self._next_start
             self._next_start = start + _STRIDE if start + _STRIDE <= self.page_count else 1
-            if start in self._free and (start + 1 in self._free or start == self.page_count):
+            if self._is_free(start) and (start == self.page_count or self._is_free(start + 1)):
                 break
         return start
+
+    def _is_free(self, page: int) -> bool:
+        return page <= self.page_count and not self._references[page] and page not in self._cached
+
+    def _any_free(self) -> int:
+        """One of those that there are."""
+        if self._freed:
+            return next(reversed(self._freed))
+        while not self._is_free(self._fresh):
+            self._fresh += 1
+        return self._fresh
 
     def _unpublish(self, page: int) -> None:
         del self._page_by_key[self._key_by_page.pop(page)]

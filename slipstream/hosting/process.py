@@ -18,6 +18,7 @@ from slipstream.engine.job import Job
 from slipstream.engine.model import Model
 from slipstream.engine.plan import Padding
 from slipstream.errors import SlipstreamError
+from slipstream.garbage import spare_what_is_there
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
@@ -141,6 +142,7 @@ async def _host(
     add_service(host, settings, server, model_service)
     gate.loaded = True
     on_serving((host, model_service))
+    spare_what_is_there()
     await server.set_serving(True)
     log.info("serving %s on port %d", shown_name, port)
     await server.run_until_signalled()

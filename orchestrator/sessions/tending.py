@@ -1,0 +1,94 @@
+"""What goes on beside turns for as long as there are any: staying an owner, writing down how far they are, taking over what
+others have left, and letting sessions expire."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+from orchestrator.errors import StoreUnavailableError
+from orchestrator.sessions.keeper import Keeper
+from orchestrator.sessions.loaded import LoadedSessions
+from orchestrator.sessions.turn import Ending
+from orchestrator.sessions.unloading import Unloading
+from orchestrator.store.ownership import Ownership
+from orchestrator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+_EXPIRY_PERIOD_SECONDS = 1.0
+
+
+class Tending:
+    """Looks after the sessions of one process. Each of ``loops`` runs until it is cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        ownership: Ownership,
+        loaded: LoadedSessions,
+        keeper: Keeper,
+        unloading: Unloading,
+        *,
+        recover: Callable[[], Coroutine[None, None, None]],
+        on_expired: Callable[[], None],
+    ) -> None:
+        """``recover`` takes over what others have left, ``on_expired`` is told of each session."""
+        self._store = store
+        self._ownership = ownership
+        self._loaded = loaded
+        self._keeper = keeper
+        self._unloading = unloading
+        self._recover = recover
+        self._on_expired = on_expired
+
+    def loops(self) -> list[Coroutine[None, None, None]]:
+        """To be run beside one another: a store that is slow to write must not cost the ownership."""
+        return [self._expire(), self._live(), self._tend()]
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRY_PERIOD_SECONDS)
+            for record in self._loaded.idle():
+                if await self._unloading.forget(record, expired=True):
+                    log.info("session %s expired", record.session.id, extra={"session_id": record.session.id})
+                    self._on_expired()
+
+    async def _live(self) -> None:
+        """Stay an owner."""
+        is_sure = True
+        while True:
+            await asyncio.sleep(self._ownership.period)
+            try:
+                is_sure = await self._ownership.beat() and is_sure
+                if not is_sure:
+                    await self._drop_lost()
+                    is_sure = True
+            except StoreUnavailableError as error:
+                log.error("%s", error)
+
+    async def _tend(self) -> None:
+        """Write down how far turns are, and take over what others have left."""
+        while True:
+            await asyncio.sleep(self._ownership.period)
+            try:
+                running = [record for record in self._loaded.all() if record.running is not None]
+                for record in await self._keeper.note_progress(running):
+                    await self._unloading.drop(record, Ending.MOVED)
+                for record in self._loaded.all():
+                    if record.unwritten:
+                        await self._unloading.write_ends(record)
+                await self._store.expire(self._loaded.ttl_seconds)
+                await self._recover()
+            except StoreUnavailableError as error:
+                log.error("%s", error)
+            except Exception:  # what is wrong with one session is not to end all others
+                log.exception("looking after sessions")
+
+    async def _drop_lost(self) -> None:
+        """Others had taken this process for dead: what they have by now is not its own."""
+        owned = await self._store.owned(self._ownership.me.id)
+        for record in self._loaded.all():
+            if record.row is not None and owned.get(record.row.id) != record.row.epoch:
+                await self._unloading.drop(record, Ending.MOVED)

@@ -1,0 +1,67 @@
+"""Sessions that leave this process's memory: deleted, expired, another's by now, or resting while there is no room."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from orchestrator.errors import SessionMovedError, StoreUnavailableError
+from orchestrator.sessions.keeper import Keeper
+from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
+from orchestrator.sessions.pair import Pair
+from orchestrator.sessions.turn import Ending
+from orchestrator.sessions.turn_tasks import TurnTasks
+
+log = logging.getLogger(__name__)
+
+
+class Unloading:
+    """Takes sessions out, and gives back what was held for them."""
+
+    def __init__(self, loaded: LoadedSessions, keeper: Keeper, tasks: TurnTasks, pair: Callable[[], Pair]) -> None:
+        """``pair`` is there where a session is."""
+        self._loaded = loaded
+        self._keeper = keeper
+        self._tasks = tasks
+        self._pair = pair
+
+    def release(self, record: SessionRecord) -> None:
+        """Give back its pages and its places at the peers."""
+        self._pair().rounds.release(record.rounds)
+
+    def lose(self, record: SessionRecord) -> None:
+        """Keep one no more of which nothing runs."""
+        self._loaded.remove(record)
+        self.release(record)
+
+    async def drop(self, record: SessionRecord, why: Ending) -> None:
+        """Keep one no more, whatever runs in it."""
+        self._loaded.remove(record)
+        if record.running is not None:
+            await self._tasks.end(record.running, why)
+            record.running = None  # nobody waits for its end who would wait for ever
+        self.release(record)
+
+    def spare_memory(self) -> None:
+        """What others have made in the store gave way to, or has rested for longest, need not be in memory too."""
+        for record in self._loaded.surplus():
+            self.lose(record)
+
+    async def forget(self, record: SessionRecord, *, expired: bool = False) -> bool:
+        """Have no trace left of a session of which nothing runs. False if that cannot be done now."""
+        try:
+            await self._keeper.delete(record, expired=expired)
+        except StoreUnavailableError as error:
+            log.error("session %s: %s", record.session.id, error)
+            return False
+        self.lose(record)
+        return True
+
+    async def write_ends(self, record: SessionRecord) -> None:
+        """What could not be written before; if the session is another's by now, it is dropped."""
+        try:
+            await self._keeper.write_ends(record)
+        except SessionMovedError:
+            await self.drop(record, Ending.MOVED)
+        except StoreUnavailableError as error:
+            log.error("session %s: %s", record.session.id, error)
