@@ -82,19 +82,19 @@ class SessionDrafting:
         self.sequence.limit(shared_length)
         self.speculation.begin_turn(shared_length)
         self.leave_request()
-        self.request = None
         self.take_finished()
         self.take_failed()
 
     def leave_request(self) -> None:
-        """Nobody waits for the latest request any more. What still comes of it is taken."""
+        """Nobody waits for the latest request any more. What still comes of it is taken; here it is forgotten, for it refers to
+        this, and a session that is over would wait for the collector with all that it knows of its text."""
         if self.request is not None:
             self.request.leave()
+            self.request = None
 
     def move(self) -> None:
         """Another draft will be asked from here on, which knows nothing yet."""
         self.leave_request()
-        self.request = None
         self.sequence = PeerSequence()
         self.breaker = Breaker()
 

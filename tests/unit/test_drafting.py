@@ -137,6 +137,21 @@ async def test_a_request_that_nobody_waits_for_has_one_end_whatever_still_comes(
     assert exchange.left and exchange.ending is None
 
 
+async def test_what_a_session_knew_of_its_text_is_free_as_soon_as_it_is_over() -> None:
+    session = SessionDrafting(SessionSpeculation(PairKnowledge()))
+    session.request = request(Side(), session, [1, 2, 3])
+    session.request.finish(TIMING)
+    gc.collect()
+    gc.disable()
+    try:
+        session.leave_request()
+        known = weakref.ref(session.speculation)
+        del session
+        assert known() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("how", ["finished", "given up", "left"])
 async def test_a_request_that_is_over_is_free_at_once_and_waits_for_no_collector(
     session: SessionDrafting, how: str
