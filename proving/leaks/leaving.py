@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import grpc
@@ -26,6 +27,8 @@ _LONG = 200
 _LATEST = 5
 """Deltas after which it is left at the latest."""
 _LEAVE_SECONDS = 0.03
+_WORDS = ["".join(letters) for letters in product("abcdefgh", repeat=3)]
+"""Of prompts. There is an end to them, as in a language: tokenizers keeps the last 10,000 words that a thread has met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Scene:
 
     def prompt(self) -> str:
         """Of a turn."""
-        return "".join(self.rng.choices("abcdefgh ", k=self.rng.randrange(1, 80)))
+        return " ".join(self.rng.choices(_WORDS, k=self.rng.randrange(1, 20)))
 
 
 async def _some(responses: AsyncIterator[Any], rng: random.Random) -> None:
