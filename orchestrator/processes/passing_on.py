@@ -57,8 +57,13 @@ class Others:
         self._reaching = reaching
         self._channels: dict[str, grpc.aio.Channel] = {}
 
+    def sibling(self, address: str) -> str | None:
+        """Where a process that shares this one's port listens for the others; None if that at an address is none of them."""
+        return None if self._place is None else self._place.nearer(address)
+
     async def ready(self, address: str) -> Stub | None:
         """Another process to ask; None if it cannot be reached."""
+        address = self.sibling(address) or address
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._open(address)
@@ -80,8 +85,8 @@ class Others:
         """Those that share this one's port, as far as they can be reached."""
         if self._place is None:
             return []
-        addresses = {self._place.address(number) for number in range(self._place.count)} - {self.ownership.me.address}
-        found = await asyncio.gather(*map(self.ready, addresses))
+        numbers = [number for number in range(self._place.count) if number != self._place.number]
+        found = await asyncio.gather(*(self.ready(self._place.address(number)) for number in numbers))
         return [stub for stub in found if stub is not None]
 
     async def close(self) -> None:
@@ -191,7 +196,7 @@ class PassingService(OrchestratorService):
         answers = [await super().GetStatus(request, context)]
         for stub in [] if _is_passed_on(context) else await self._others.siblings():
             try:
-                answers.append(await stub.GetStatus(request, **self._passed_on(context)))
+                answers.append(await stub.GetStatus(request, **self._passed_on(context, to_sibling=True)))
             except UnauthenticatedError as error:  # its token has ended meanwhile
                 await abort(context, error)
             except grpc.aio.AioRpcError as error:
@@ -218,11 +223,12 @@ class PassingService(OrchestratorService):
             return self._session(first.start, context)
         return self._request(first, context, listed=True)
 
-    def _passed_on(self, context: Context) -> dict[str, Any]:
-        """What a call that is passed on takes along: on whose behalf it is, its trace, and its client's time."""
+    def _passed_on(self, context: Context, *, to_sibling: bool) -> dict[str, Any]:
+        """What a call that is passed on takes along: on whose behalf it is, its trace, and its client's time. Only siblings
+        are told who that is, and believe it: others look at the client's token themselves."""
         metadata = [pair for pair in context.invocation_metadata() or () if not pair[0].startswith(_OWN_TO_A_HOP)]
-        own = ((_PASSED_ON, "1"), *self._access.on_behalf(context))
-        return {"metadata": [*metadata, *own], "timeout": context.time_remaining()}
+        on_behalf = self._access.on_behalf(context) if to_sibling else ()
+        return {"metadata": [*metadata, (_PASSED_ON, "1"), *on_behalf], "timeout": context.time_remaining()}
 
     async def _reach(self, locate: Locate, context: Context) -> tuple[Stub, OwnerRow, dict[str, Any]] | None:
         """The process to ask, and what the call takes along; None: this one. Ends the call if there is none to be had."""
@@ -233,9 +239,10 @@ class PassingService(OrchestratorService):
                     raise SessionMovedError("the session is kept by another process by now")
                 stub = await self._others.ready(owner.address)
                 if stub is not None:
-                    return stub, owner, self._passed_on(context)
+                    to_sibling = self._others.sibling(owner.address) is not None
+                    return stub, owner, self._passed_on(context, to_sibling=to_sibling)
                 if time.monotonic() > patience:
-                    raise NotReadyError("the process that keeps this session cannot be reached")
+                    raise NotReadyError(f"the process that keeps this session cannot be reached{_why(owner.address)}")
                 with suppress(TimeoutError):  # nobody looks while the store is away
                     async with asyncio.timeout(self._others.ownership.lease_seconds):
                         await self._others.ownership.look_again()
@@ -408,6 +415,12 @@ async def _again(
 def _is_away(error: grpc.aio.AioRpcError) -> bool:
     """Whether there was no process to answer. What a process refuses has details."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and rpc_status.from_call(error) is None  # type: ignore[arg-type]
+
+
+def _why(address: str) -> str:
+    if address.startswith("unix:"):
+        return ": if it runs on another machine, it has to be started with --advertise"
+    return ""
 
 
 def _is_passed_on(context: Context) -> bool:

@@ -25,10 +25,24 @@ class Place:
     """Where each process has its socket file, for calls that the others pass on."""
     proof: str = field(default_factory=partial(secrets.token_hex, 16), repr=False)
     """What only these processes know: who shows it is one of them."""
+    outside: str = ""
+    """host:port where the first of them is reached from other machines, each of the others at the next port; empty: none is."""
 
     def address(self, number: int) -> str:
         """Where a process listens for the others."""
         return f"unix:{self.directory / str(number)}"
+
+    @property
+    def own_address(self) -> str:
+        """Where whoever shares the store reaches this process."""
+        return numbered(self.outside, self.number) if self.outside else self.address(self.number)
+
+    def nearer(self, address: str) -> str | None:
+        """Where one of these processes listens for the others; None if what is reached at an address is none of them."""
+        for number in range(self.count):
+            if address in (self.address(number), numbered(self.outside, number)):
+                return self.address(number)
+        return None
 
     def holds(self, file: str) -> bool:
         """Whether a file ends with these processes."""

@@ -56,7 +56,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         settings.address,
         ("slipstream.v1.OrchestratorService",),
         drain_seconds=_LAST_WORDS_SECONDS,
-        private=None if place is None else place.address(place.number),
+        own=[] if place is None else _own_ports(settings, place),
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
     )
@@ -71,7 +71,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         if place is None:
             own_address = settings.advertise or address_to_reach(settings.address, server.bind())
         else:
-            own_address = place.address(place.number)
+            own_address = place.own_address
         ownership = Ownership(store, owner_of(own_address), settings.session_lease_seconds)
         sessions = Sessions(
             loaded,
@@ -101,6 +101,15 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         await asyncio.wait([connecting])
     if not connecting.cancelled() and (failure := connecting.exception()) is not None:
         raise failure
+
+
+def _own_ports(settings: OrchestratorSettings, place: Place) -> list[str]:
+    """Where a process of several listens beside the port that it shares."""
+    own = [place.address(place.number)]
+    if place.outside:
+        host, port = settings.address.rpartition(":")[0], place.own_address.rpartition(":")[2]
+        own.append(f"{host}:{port}")
+    return own
 
 
 async def _listen(server: Server) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from platformdirs import user_cache_path, user_state_path
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from orchestrator.sessions.admission import AdmissionSettings
@@ -94,7 +94,9 @@ class OrchestratorSettings(ListenSettings):
         5, gt=0, description="how long a process that keeps sessions may say nothing before others go on with its turns"
     )
     advertise: str = Field(
-        "", description="host:port at which other processes of the same store reach this one; left out: --address"
+        "",
+        description="host:port at which other processes of the same store reach this one; left out: --address. Several "
+        "processes (--process-count) have a port each, this one and the next: needed where other machines share the store",
     )
     access: str = Field(
         "",
@@ -185,6 +187,18 @@ class OrchestratorSettings(ListenSettings):
     def draft_addresses(self) -> list[str]:
         """The drafts', likewise."""
         return _listed(self.draft)
+
+    @model_validator(mode="after")
+    def _has_a_port_for_each_process(self) -> OrchestratorSettings:
+        if self.process_count > 1 and self.advertise:
+            digits, shared = self.advertise.rpartition(":")[2], self.address.rpartition(":")[2]
+            if not digits.isdecimal():
+                raise ValueError(f"advertise must be host:port, but is {self.advertise!r}")
+            first, last = int(digits), int(digits) + self.process_count - 1
+            if shared.isdecimal() and first <= int(shared) <= last:
+                what = f"advertise stands for the ports {first} to {last}, one for each process"
+                raise ValueError(f"{what}: {shared} is the one that all share (--address)")
+        return self
 
     @field_validator("verifier")
     @classmethod

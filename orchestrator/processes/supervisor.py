@@ -54,7 +54,7 @@ def supervise(settings: OrchestratorSettings) -> int | str:
 class _Processes:
     def __init__(self, settings: OrchestratorSettings, directory: Path) -> None:
         self._settings = settings
-        self._place = Place(0, settings.process_count, directory)
+        self._place = Place(0, settings.process_count, directory, outside=settings.advertise)
         # A new interpreter each: gRPC does not live through a fork.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, multiprocessing.context.SpawnProcess] = {}

@@ -48,17 +48,17 @@ class Server:
         service_names: Sequence[str],
         *,
         drain_seconds: float = 10.0,
-        private: str | None = None,
+        own: Sequence[str] = (),
         max_request_bytes: int = MAX_MESSAGE_BYTES,
         listening: Listening | None = None,
     ) -> None:
-        """With a ``private`` address too the port is shared with other processes, each of which has one of its own, where
-        plaintext is spoken. A larger message is refused, with RESOURCE_EXHAUSTED, before anything of it is read. Without
-        ``listening`` the port is plaintext."""
+        """With addresses of its ``own`` too the port is shared with other processes, each of which has others; plaintext is
+        spoken at one that is a socket's file. A larger message is refused, with RESOURCE_EXHAUSTED, before anything of it is
+        read. Without ``listening`` ports are plaintext."""
         self.address = address
         self._listening = listening = listening or Listening()
-        self._private = private
-        self.shares_port = private is not None
+        self._own = own
+        self.shares_port = bool(own)
         options = dict(SHARED_PORT_OPTIONS if self.shares_port else SERVER_OPTIONS)
         options["grpc.max_receive_message_length"] = max_request_bytes
         asking = () if listening.token is None else (AsksForToken(listening.token),)
@@ -90,8 +90,8 @@ class Server:
         """Take the port, and return it: of interest if the address asked for port 0. AddressInUseError if it is taken."""
         if self._port is None:
             self._port = self._listen_on(self.address, self._listening.credentials)
-            if self._private is not None:
-                self._listen_on(self._private)
+            for address in self._own:
+                self._listen_on(address, None if address.startswith("unix:") else self._listening.credentials)
         return self._port
 
     async def start(self) -> int:

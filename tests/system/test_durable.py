@@ -6,12 +6,14 @@ import dataclasses
 import json
 import queue
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -253,9 +255,15 @@ def test_a_client_of_ours_notices_nothing(tmp_path: Path) -> None:
 class Replica(Service):
     """Another orchestrator of the same store."""
 
-    def __init__(self, local: LocalServices, store: str) -> None:
+    def __init__(
+        self,
+        local: LocalServices,
+        store: str,
+        more: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
         flags = ["--verifier", local.verifier_address, "--draft", "", "--learnt-directory", "", "--store", store]
-        super().__init__("orchestrator", "orchestrator", free_address(), [*flags, *LEASE], {})
+        super().__init__("orchestrator", "orchestrator", free_address(), [*flags, *LEASE, *more], environment or {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
@@ -288,6 +296,49 @@ def test_replicas_share_sessions_and_take_over_what_one_leaves(store: str, numbe
             assert events[-1].finished.usage.generated_token_count == COUNT
             third = [response.event for response in first.SendMessage(message(ids[0], "three", "and then", 10))]
             assert third[0].turn == 3 and len(tokens_of(third)) == 10
+
+
+def test_several_processes_on_each_of_two_machines_find_one_anothers_sessions(tmp_path: Path) -> None:
+    store = str(tmp_path / "sessions.db")
+    with LocalServices(dataclasses.replace(STEADY, store="memory")) as local, ExitStack() as stack:
+        ((whole, _),) = undisturbed(local, ["hello"])
+        stubs = []
+        for _ in range(2):
+            directory = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
+            flags = ["--process-count", "2", "--advertise", f"127.0.0.1:{two_free_ports()}"]
+            family = Replica(local, store, flags, {"TMPDIR": directory})
+            stack.callback(family.stop)
+            family.wait_until_healthy()
+            stubs.append(Stub(stack.enter_context(grpc.insecure_channel(family.address))))
+            for socket_file in list(Path(directory).glob("slipstream-*/?")):  # as far away as on another machine
+                socket_file.unlink()
+        first, second = stubs
+        session_id = first.CreateSession(pb.CreateSessionRequest(system="be brief")).session.id
+        read_some(first, message(session_id, "one", "hello"))
+        assert tokens_of(watched(second, session_id, 1)) == whole
+        answer = [response.event for response in second.SendMessage(message(session_id, "two", "and then", 10))]
+        assert answer[0].turn == 2 and len(tokens_of(answer)) == 10
+
+
+@pytest.mark.parametrize(
+    ("advertise", "why"),
+    [("here:50050", "the one that all share"), ("here:50051", "the one that all share"), ("here", "must be host:port")],
+)
+def test_processes_that_would_share_what_is_each_ones_own_are_refused(advertise: str, why: str) -> None:
+    command = [sys.executable, "-m", "orchestrator", "--process-count", "2", "--advertise", advertise]
+    done = subprocess.run([*command, "--address", "127.0.0.1:50051"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and why in done.stderr
+
+
+def two_free_ports() -> int:
+    """The first of two in a row."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            with suppress(OSError, OverflowError):
+                other.bind(("127.0.0.1", port + 1))
+                return port
 
 
 def test_sessions_of_other_weights_are_left_to_whoever_has_them(tmp_path: Path) -> None:

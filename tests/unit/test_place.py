@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
-from orchestrator.processes.place import address_to_reach, owner_of
+from orchestrator.processes.place import Place, address_to_reach, owner_of
 
 
 def test_who_comes_to_an_address_after_another_is_its_successor() -> None:
@@ -27,3 +28,15 @@ def test_who_comes_to_an_address_after_another_is_its_successor() -> None:
 )
 def test_an_address_says_where_others_reach_it(address: str, reached: str) -> None:
     assert address_to_reach(address, 7) == reached
+
+
+def test_siblings_are_reached_by_their_sockets_files_and_others_where_they_say() -> None:
+    alone = Place(1, 2, Path("/run/a"))
+    assert alone.own_address == "unix:/run/a/1"
+    known = Place(1, 2, Path("/run/a"), outside="here:60")
+    assert known.own_address == "here:61"
+    for place in (alone, known):
+        assert place.nearer("unix:/run/a/0") == "unix:/run/a/0"
+        assert place.nearer("unix:/run/b/0") is None and place.nearer("there:60") is None
+    assert [known.nearer(f"here:{port}") for port in (59, 60, 61, 62)] == [None, "unix:/run/a/0", "unix:/run/a/1", None]
+    assert alone.nearer("here:60") is None
