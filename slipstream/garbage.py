@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import gc
 
-_COLLECTED_AFTER = 50_000
-"""Objects made more than freed. A round makes hundreds and frees them by itself; only cycles wait for the collector."""
-
 
 def spare_what_is_there() -> None:
     """What there is once a process serves stays. Looking through it for garbage again and again took a tenth of the time of an
     orchestrator under load; of a model service each full look took 130 ms, and its end most of a second."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECTED_AFTER)

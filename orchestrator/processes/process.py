@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import sys
 from contextlib import AsyncExitStack
@@ -36,6 +37,9 @@ _MAX_REQUEST_BYTES = 16 * 2**20
 
 _LAST_WORDS_SECONDS = 0.5
 """For streams to bring their last events once all turns have ended."""
+
+_COLLECTED_AFTER = 50_000
+"""Objects made more than freed. A round makes hundreds and frees them by itself; only cycles wait for the collector."""
 
 
 def run_process(settings: OrchestratorSettings, place: Place | None = None) -> None:
@@ -122,6 +126,7 @@ async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
         async with asyncio.TaskGroup() as tasks:
             sessions.serve(await peers.connect(tasks))
             spare_what_is_there()
+            gc.set_threshold(_COLLECTED_AFTER)
             # A connection stays with the process that got it: where the port is shared, only one that can serve may get any.
             if server.shares_port:
                 await _listen(server)
