@@ -37,6 +37,10 @@ class Place:
         """Where whoever shares the store reaches this process."""
         return numbered(self.outside, self.number) if self.outside else self.address(self.number)
 
+    def outside_port(self, shared: str) -> str:
+        """Where this process listens for other machines, beside the port that all share at an address."""
+        return f"{shared.rpartition(':')[0]}:{self.own_address.rpartition(':')[2]}"
+
     def nearer(self, address: str) -> str | None:
         """Where one of these processes listens for the others; None if what is reached at an address is none of them."""
         for number in range(self.count):

@@ -111,8 +111,7 @@ def _own_ports(settings: OrchestratorSettings, place: Place) -> list[str]:
     """Where a process of several listens beside the port that it shares."""
     own = [place.address(place.number)]
     if place.outside:
-        host, port = settings.address.rpartition(":")[0], place.own_address.rpartition(":")[2]
-        own.append(f"{host}:{port}")
+        own.append(place.outside_port(settings.address))
     return own
 
 

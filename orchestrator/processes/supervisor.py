@@ -11,7 +11,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
@@ -42,19 +42,27 @@ def supervise(settings: OrchestratorSettings) -> int | str:
     configure_logging("orchestrator", settings.log_level, settings.log_format)
     try:
         settings.listening(), settings.reaching()  # what is wrong with them is said once, not by each process
-        with _reserved(settings.address) as address, tempfile.TemporaryDirectory(prefix="slipstream-") as directory:
+        with (
+            _reserved(settings.address) as address,
+            tempfile.TemporaryDirectory(prefix="slipstream-") as directory,
+            ExitStack() as stack,
+        ):
+            place = Place(0, settings.process_count, Path(directory), outside=settings.advertise)
+            for number in range(settings.process_count if settings.advertise else 0):
+                port = dataclasses.replace(place, number=number).outside_port(address)
+                stack.enter_context(_reserved(port, "--advertise"))
             # What is in memory has to be in one that they share.
             store = f"{directory}/sessions.db" if settings.store == MEMORY else settings.store
             own = settings.model_copy(update={"address": address, "store": store})
-            return _Processes(own, Path(directory)).run()
+            return _Processes(own, place).run()
     except SlipstreamError as error:
         return f"orchestrator: {error}"
 
 
 class _Processes:
-    def __init__(self, settings: OrchestratorSettings, directory: Path) -> None:
+    def __init__(self, settings: OrchestratorSettings, place: Place) -> None:
         self._settings = settings
-        self._place = Place(0, settings.process_count, directory, outside=settings.advertise)
+        self._place = place
         # A new interpreter each: gRPC does not live through a fork.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, multiprocessing.context.SpawnProcess] = {}
@@ -115,8 +123,9 @@ def _run_child(parent_pid: int, settings: OrchestratorSettings, place: Place) ->
 
 
 @contextmanager
-def _reserved(address: str) -> Iterator[str]:
-    """The address with its port settled, kept from others who would not share it. AddressInUseError if it is taken."""
+def _reserved(address: str, flag: str = "--address") -> Iterator[str]:
+    """The address with its port settled, kept from others who would not share it. AddressInUseError if it is taken, which a
+    port that processes share would not tell."""
     host, _, digits = address.rpartition(":")
     try:
         port = int(digits)
@@ -131,7 +140,7 @@ def _reserved(address: str) -> Iterator[str]:
             where = probe.getsockname()
         kept = _bound(socket.socket(family, kind, protocol), where)
     except (OSError, ValueError) as error:
-        raise AddressInUseError.at(address) from error
+        raise AddressInUseError.at(address, flag) from error
     with kept:
         yield f"{host}:{where[1]}"
 

@@ -330,6 +330,18 @@ def test_processes_that_would_share_what_is_each_ones_own_are_refused(advertise:
     assert done.returncode != 0 and why in done.stderr
 
 
+def test_a_port_of_a_processs_own_that_is_taken_is_refused_though_it_could_be_shared() -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "orchestrator", "--process-count", "2", "--advertise", f"here:{port - 1}"]
+        command += ["--address", free_address(), "--store", "memory"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0 and f"127.0.0.1:{port}" in done.stderr and "--advertise" in done.stderr
+
+
 def two_free_ports() -> int:
     """The first of two in a row."""
     while True:
