@@ -48,6 +48,8 @@ class PeerLoad:
     held_page_count: int
     cached_page_count: int
     step_count: int
+    unfinished_count: int | None
+    """None if the service does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,11 @@ class ModelPeer(Generic[ItemT, ResultT]):
         except grpc.aio.AioRpcError:
             log.debug("the %s service at %s does not say how busy it is", self.role, self.address)
             return None
-        return PeerLoad(**{name: getattr(answer.load, name) for name in PeerLoad.__dataclass_fields__})
+        load = answer.load
+        counts = {name: getattr(load, name) for name in PeerLoad.__dataclass_fields__}
+        if not load.HasField("unfinished_count"):
+            counts["unfinished_count"] = None
+        return PeerLoad(**counts)
 
     async def _get_load(self, timeout: float = _STATUS_SECONDS) -> model_pb2.GetLoadResponse:
         return await self._model.GetLoad(model_pb2.GetLoadRequest(), timeout=timeout)

@@ -2,15 +2,16 @@
 
 ::
 
-    an answer, a step --> silence --half the least time--> look --as long again--> look .. --> stalled
-            ^________________________a step has been made__________|                            two looks without a word, or
-                                                                                                no step for the whole deadline
+    an answer, a step --> silence --a third of the least time--> look --as long again--> look .. --> stalled
+            ^___________________________a step has been made___________|       two looks without a word, two at which it has
+                                                                               nothing to do, or no step for the whole deadline
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 _FACTOR = 4.0
 """Times what the tokens owed are expected to take: attending to long pasts is slower than what was measured."""
@@ -21,8 +22,21 @@ _FULL_STEP = 512
 _UNKNOWN_TOKEN_SECONDS = 0.005
 """Of a token where nothing is known yet; times the factor that is fifty tokens a second, as large a model on a few cores."""
 
-_LOOKS_WITHOUT_A_WORD = 2
-"""A process that does not even say how busy it is has been stopped; one look may just have come at a bad moment."""
+_LOOKS = 2
+"""Of which each alone says that it has stalled: one may just have come at a bad moment. A process that does not even say how
+busy it is has been stopped; one that has nothing to do has lost what it owes, or it was lost on the way."""
+
+_LEAST_SILENCE = 1 / 3
+"""Of the least time, before each look: two looks that wait as long for an answer end within it."""
+
+
+class Look(NamedTuple):
+    """What a peer says of itself."""
+
+    step_count: int
+    """Steps it has made."""
+    unfinished_count: int | None
+    """Items of anybody's that it has and has not answered; None from a peer that does not count them."""
 
 
 class Progress:
@@ -39,7 +53,7 @@ class Progress:
         self._clock = clock
         self._owed_count = self._owed_tokens = 0
         self._since = self._looked = 0.0
-        self._unanswered = 0
+        self._unanswered = self._idle = 0
         self._step_count: int | None = None
         self._stands_still = False
 
@@ -64,16 +78,18 @@ class Progress:
         """An item has its answer; a refusal is none, for refused is also what a full queue has no place for."""
         self._begin_silence()
 
-    def looked(self, asked: float, step_count: int | None) -> None:
-        """The peer, asked at a time, says how many steps it has made; None if it says nothing."""
+    def looked(self, asked: float, look: Look | None) -> None:
+        """The peer, asked at a time, says how far it is; None if it says nothing."""
         if asked < self._since:  # it has got on meanwhile
             return
         self._looked = asked
-        if step_count is None:
+        if look is None:
             self._unanswered += 1
             return
+        step_count = look.step_count
         before, self._step_count = self._step_count, step_count
         self._unanswered = 0
+        self._idle = self._idle + 1 if look.unfinished_count == 0 else 0
         self._stands_still = step_count == before
         if before is not None and not self._stands_still:
             self._begin_silence()
@@ -88,19 +104,19 @@ class Progress:
     @property
     def seconds_to_look(self) -> float:
         """Until it is time to look at the peer; 0 if it is."""
-        return max(0.0, max(self._since, self._looked) + self._least / 2 - self._clock())
+        return max(0.0, max(self._since, self._looked) + self._least * _LEAST_SILENCE - self._clock())
 
     @property
     def is_stalled(self) -> bool:
         """Whether the peer does not get on. One look alone never says so: if it was we who were held up, what the peer has done
         meanwhile is still on its way."""
-        if self._unanswered >= _LOOKS_WITHOUT_A_WORD:
+        if max(self._unanswered, self._idle) >= _LOOKS:
             return True
         return self._stands_still and self._clock() - self._since >= self.deadline
 
     def _begin_silence(self) -> None:
         self._since = self._clock()
         self._looked = 0.0
-        self._unanswered = 0
+        self._unanswered = self._idle = 0
         self._stands_still = False
         self._step_count = None

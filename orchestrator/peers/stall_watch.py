@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from orchestrator.peers.progress import Progress
+from orchestrator.peers.progress import Look, Progress
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 
@@ -36,13 +36,13 @@ class StallWatch:
         self,
         progress: Progress,
         *,
-        look: Callable[[], Awaitable[int | None]],
+        look: Callable[[], Awaitable[Look | None]],
         probe: Callable[[], Awaitable[object]],
         probe_seconds: float,
         renew: Callable[[], None],
         on_changed: Callable[[bool], None],
     ) -> None:
-        """``look`` asks how many steps it has made, ``probe`` has it verify something, which at first may take
+        """``look`` asks how far it is, ``probe`` has it verify something, which at first may take
         ``probe_seconds``; ``renew`` gives its stream up, and ``on_changed`` is told when it has stalled and when it answers
         again."""
         self._probe_seconds = probe_seconds

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from slipstream.engine.engine import Engine
@@ -113,6 +113,7 @@ class EngineHost(Generic[JobT]):
         self._rounds: dict[str, _Round[JobT]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._asked: dict[Job, _Round[JobT]] = {}
+        self._compiling_count = 0
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished, on_step)
         self._sweeper: asyncio.Task[None] | None = None
         self.on_closed: Callable[[str], None] = lambda handle: None
@@ -132,7 +133,7 @@ class EngineHost(Generic[JobT]):
     @property
     def load(self) -> Load:
         """As it is now."""
-        return self._thread.load
+        return replace(self._thread.load, unfinished_count=len(self._asked) + self._compiling_count)
 
     def open(self, handle: str, lease_seconds: float | None, owner: str = "") -> None:
         """A handle under a name that the caller has chosen, unless it is open already; None for the default lease.
@@ -204,7 +205,11 @@ class EngineHost(Generic[JobT]):
         compiling = asyncio.to_thread(compiler.validate, rule.structure)  # it may take as long as many rounds take
 
         async def compile_and_run() -> None:
-            await compiling
+            self._compiling_count += 1
+            try:
+                await compiling
+            finally:
+                self._compiling_count -= 1
             self._run(handle, number, make_job, listener, content)
 
         return compile_and_run()

@@ -20,3 +20,5 @@ class Load:
     kv_byte_count: int = 0
     step_count: int = 0
     preempted_count: int = 0
+    unfinished_count: int = 0
+    """Rounds without an answer yet, those included whose structure is being compiled."""

@@ -48,14 +48,15 @@ class Hanging(Service, model_pb2_grpc.ModelServiceServicer):
         self.refusal: PeerError | None = None
         self.refusal_count = 0
         self.step_count = 0
+        self.unfinished_count: int | None = None
         self.unanswered: list[tuple[verifier_pb2.VerifyItem, Answer[verifier_pb2.VerifyResult]]] = []
 
-    async def start(self) -> VerifierPeer:
+    async def start(self, token_seconds: float = QUICK) -> VerifierPeer:
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(self, self.server.grpc)
         model_pb2_grpc.add_ModelServiceServicer_to_server(self, self.server.grpc)
         port = await self.server.start()
         await self.server.set_serving(True)
-        peer = VerifierPeer(f"127.0.0.1:{port}", DEADLINE, lambda token_count: token_count * QUICK)
+        peer = VerifierPeer(f"127.0.0.1:{port}", DEADLINE, lambda token_count: token_count * token_seconds)
         peer.info = INFO
         await peer._health.wait_until_serving()
         return peer
@@ -73,7 +74,9 @@ class Hanging(Service, model_pb2_grpc.ModelServiceServicer):
     async def GetLoad(self, request: model_pb2.GetLoadRequest, context: Any) -> model_pb2.GetLoadResponse:
         await until(lambda: not self.is_mute)
         self.step_count += self.steps_go_on
-        return model_pb2.GetLoadResponse(load=model_pb2.Load(step_count=self.step_count))
+        return model_pb2.GetLoadResponse(
+            load=model_pb2.Load(step_count=self.step_count, unfinished_count=self.unfinished_count)
+        )
 
     def _answer(self, item: verifier_pb2.VerifyItem, answer: Answer[verifier_pb2.VerifyResult]) -> None:
         if self.refusal is not None and not item.HasField("close"):
@@ -100,9 +103,9 @@ class Rig:
         self.services: list[Hanging] = []
         self.changes: list[bool] = []
 
-    async def start(self, count: int) -> None:
+    async def start(self, count: int, token_seconds: float = QUICK) -> None:
         self.services = [Hanging() for _ in range(count)]
-        self.verifiers = Verifiers([await service.start() for service in self.services])
+        self.verifiers = Verifiers([await service.start(token_seconds) for service in self.services])
         for peer in self.verifiers.peers:
             self.verifiers.admit(peer)
         self.verifiers.on_reachable_changed(lambda: self.changes.append(self.verifiers.reachable))
@@ -156,6 +159,23 @@ async def test_a_verifier_that_stops_answering_is_left_and_asked_again_when_it_a
     rounds = [item.round for item in service.items if item.handle == sequence.handle]
     assert rounds == [1, 2, 3], "the round is stated again under a new number"
     assert rig.side.retries["VERIFIER_STALLED"] >= 1
+
+
+@pytest.mark.parametrize(("unfinished_count", "is_left"), [(0, True), (1, False), (None, False)])
+async def test_one_that_owes_and_has_nothing_to_do_is_left_at_the_deadline_however_long_the_prompt(
+    unfinished_count: int | None, is_left: bool
+) -> None:
+    """What it was asked, or its answer, was lost on the way, and the stream stands."""
+    rig = Rig()
+    await rig.start(1, token_seconds=1.0)
+    (service,) = rig.services
+    service.hangs, service.unfinished_count = True, unfinished_count
+    verifying = asyncio.create_task(rig.verify(PeerSequence()))
+    await asyncio.sleep(2 * DEADLINE)
+    assert rig.peer.is_stalled is is_left
+    service.go_on()
+    assert await asyncio.wait_for(verifying, 30) == RULE.seed
+    await rig.close()
 
 
 async def test_all_that_waits_fails_at_once_and_nothing_else_waits_for_a_deadline(rig: Rig) -> None:

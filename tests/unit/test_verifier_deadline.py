@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.peers.progress import Progress
+from orchestrator.peers.progress import Look, Progress
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.speculation.costs import StepTimeCurve, VerifyCosts
 from orchestrator.speculation.plan import Overlap, Regime
@@ -21,10 +21,11 @@ class Watched:
         self.clock = Clock()
         self.progress = Progress(LEAST, lambda token_count: token_count * token_seconds, self.clock)
 
-    def look(self, step_count: int | None) -> None:
+    def look(self, step_count: int | None, unfinished_count: int | None = None) -> None:
         """Wait until it is time, then look."""
         self.clock.now += self.progress.seconds_to_look
-        self.progress.looked(self.clock.now, step_count)
+        look = None if step_count is None else Look(step_count, unfinished_count)
+        self.progress.looked(self.clock.now, look)
 
 
 def test_the_deadline_is_the_least_time_and_a_multiple_of_what_all_that_is_owed_should_take() -> None:
@@ -48,14 +49,36 @@ def test_where_nothing_is_known_a_token_gets_a_fiftieth_of_a_second() -> None:
     assert progress.deadline == pytest.approx(LEAST + FACTOR * COLD * 10_000)
 
 
-def test_one_that_says_nothing_has_stalled_at_the_second_look_after_the_least_time() -> None:
+def test_one_that_says_nothing_has_stalled_at_the_second_look_a_third_before_the_least_time() -> None:
     watched = Watched()
     watched.progress.owe(100_000)  # a prompt that may take minutes changes nothing: the process itself is gone
     began = watched.clock.now
     watched.look(None)
-    assert watched.clock.now - began == LEAST / 2 and not watched.progress.is_stalled
+    assert watched.clock.now - began == pytest.approx(LEAST / 3) and not watched.progress.is_stalled
     watched.look(None)
-    assert watched.clock.now - began == LEAST and watched.progress.is_stalled
+    assert watched.clock.now - began == pytest.approx(2 * LEAST / 3) and watched.progress.is_stalled
+
+
+def test_one_that_twice_has_nothing_to_do_has_lost_what_it_owes() -> None:
+    watched = Watched()
+    watched.progress.owe(100_000)
+    watched.look(7, 0)
+    assert not watched.progress.is_stalled, "what was asked may be on its way"
+    watched.look(7, 0)
+    assert watched.progress.is_stalled
+    watched.progress.verified()
+    assert not watched.progress.is_stalled
+
+
+@pytest.mark.parametrize("other", [1, None])
+def test_one_look_at_which_it_has_something_to_do_or_does_not_say_forgets_that_it_had_nothing(
+    other: int | None,
+) -> None:
+    watched = Watched()
+    watched.progress.owe(100_000)
+    for unfinished_count in (0, other, 0, other):
+        watched.look(7, unfinished_count)
+        assert not watched.progress.is_stalled
 
 
 def test_one_look_without_a_word_is_forgotten_at_the_next() -> None:
@@ -83,7 +106,7 @@ def test_one_that_makes_steps_never_stalls_however_long_it_owes() -> None:
         watched.look(step_count)
         assert not watched.progress.is_stalled
     watched.look(999)
-    assert not watched.progress.is_stalled, "it has stood still for half the least time"
+    assert not watched.progress.is_stalled, "it has stood still for a third of the least time"
 
 
 def test_each_answer_begins_the_silence_anew() -> None:
@@ -91,9 +114,9 @@ def test_each_answer_begins_the_silence_anew() -> None:
     watched.progress.owe(1)
     watched.progress.owe(1)
     for _ in range(100):
-        watched.clock.now += LEAST / 2 - 1
+        watched.clock.now += LEAST / 3 - 1
         watched.progress.verified()
-        assert watched.progress.seconds_to_look == LEAST / 2
+        assert watched.progress.seconds_to_look == pytest.approx(LEAST / 3)
     watched.look(None)
     watched.progress.verified()
     watched.look(None)
@@ -120,7 +143,7 @@ def test_an_idle_one_is_silent_from_its_next_item_on() -> None:
     assert not watched.progress.is_owed
     watched.clock.now += 3600
     watched.progress.owe(1)
-    assert watched.progress.is_owed and watched.progress.seconds_to_look == LEAST / 2
+    assert watched.progress.is_owed and watched.progress.seconds_to_look == pytest.approx(LEAST / 3)
 
 
 def test_whoever_was_held_up_itself_looks_twice_before_it_blames_another() -> None:
@@ -130,7 +153,7 @@ def test_whoever_was_held_up_itself_looks_twice_before_it_blames_another() -> No
     watched.clock.now += 60
     watched.look(5)
     assert not watched.progress.is_stalled
-    assert watched.progress.seconds_to_look == LEAST / 2
+    assert watched.progress.seconds_to_look == pytest.approx(LEAST / 3)
 
 
 def test_so_many_tokens_take_as_many_of_the_longest_steps_measured_as_they_fill() -> None:

@@ -340,6 +340,7 @@ class Load(_message.Message):
     KV_BYTE_COUNT_FIELD_NUMBER: _builtins.int
     STEP_COUNT_FIELD_NUMBER: _builtins.int
     PREEMPTED_COUNT_FIELD_NUMBER: _builtins.int
+    UNFINISHED_COUNT_FIELD_NUMBER: _builtins.int
     running_count: _builtins.int
     """Items in work."""
     waiting_count: _builtins.int
@@ -362,6 +363,10 @@ class Load(_message.Message):
     """Forwards since start."""
     preempted_count: _builtins.int
     """Idle sequences whose pages were taken for others, since start."""
+    unfinished_count: _builtins.int
+    """Items that have arrived and have no answer yet: those in work, those that wait, and those whose structure is being compiled.
+    Unset by services that do not count them.
+    """
     def __init__(
         self,
         *,
@@ -376,12 +381,15 @@ class Load(_message.Message):
         kv_byte_count: _builtins.int = ...,
         step_count: _builtins.int = ...,
         preempted_count: _builtins.int = ...,
+        unfinished_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unfinished_count", b"_unfinished_count", "unfinished_count", b"unfinished_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_page_count", b"cached_page_count", "free_page_count", b"free_page_count", "held_page_count", b"held_page_count", "kv_byte_count", b"kv_byte_count", "page_count", b"page_count", "page_size", b"page_size", "preempted_count", b"preempted_count", "running_count", b"running_count", "sequence_count", b"sequence_count", "step_count", b"step_count", "waiting_count", b"waiting_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unfinished_count", b"_unfinished_count", "cached_page_count", b"cached_page_count", "free_page_count", b"free_page_count", "held_page_count", b"held_page_count", "kv_byte_count", b"kv_byte_count", "page_count", b"page_count", "page_size", b"page_size", "preempted_count", b"preempted_count", "running_count", b"running_count", "sequence_count", b"sequence_count", "step_count", b"step_count", "unfinished_count", b"unfinished_count", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__unfinished_count: _TypeAlias = _typing.Literal["unfinished_count"]  # noqa: Y015
+    _WhichOneofArgType__unfinished_count: _TypeAlias = _typing.Literal["_unfinished_count", b"_unfinished_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unfinished_count) -> _WhichOneofReturnType__unfinished_count | None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
 
