@@ -2,7 +2,7 @@
 
 ::
 
-    an answer, a step --> silence --a third of the least time--> look --as long again--> look .. --> stalled
+    an answer, a step --> silence --three tenths of the least--> look --as long again--> look .. --> stalled
             ^___________________________a step has been made___________|       two looks without a word, two at which it has
                                                                                nothing to do, or no step for the whole deadline
 """
@@ -23,11 +23,12 @@ _UNKNOWN_TOKEN_SECONDS = 0.005
 """Of a token where nothing is known yet; times the factor that is fifty tokens a second, as large a model on a few cores."""
 
 _LOOKS = 2
-"""Of which each alone says that it has stalled: one may just have come at a bad moment. A process that does not even say how
+"""That say the same, one after the other, for one may just have come at a bad moment. A process that does not even say how
 busy it is has been stopped; one that has nothing to do has lost what it owes, or it was lost on the way."""
 
-_LEAST_SILENCE = 1 / 3
-"""Of the least time, before each look: two looks that wait as long for an answer end within it."""
+LOOK_SHARE = 0.3
+"""Of the least time, the silence before each look: two looks that wait as long for an answer end within nine tenths of it, and
+the last is left to move in."""
 
 
 class Look(NamedTuple):
@@ -104,7 +105,7 @@ class Progress:
     @property
     def seconds_to_look(self) -> float:
         """Until it is time to look at the peer; 0 if it is."""
-        return max(0.0, max(self._since, self._looked) + self._least * _LEAST_SILENCE - self._clock())
+        return max(0.0, max(self._since, self._looked) + self._least * LOOK_SHARE - self._clock())
 
     @property
     def is_stalled(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from orchestrator.peers.exchange import Terms, Verification, timing_of
 from orchestrator.peers.model_peer import ModelPeer
-from orchestrator.peers.progress import Look, Progress
+from orchestrator.peers.progress import LOOK_SHARE, Look, Progress
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.stall_watch import StallWatch, VerifierStalledError
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
@@ -23,7 +23,7 @@ from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""In which a service says how busy it is, if its process runs; a third of the deadline if that is less."""
+"""In which a service says how busy it is, if its process runs; `LOOK_SHARE` of the deadline if that is less."""
 
 _PROBE_TERMS = Terms("", "", 60.0)
 """Of a handle for one token that is anybody's."""
@@ -41,7 +41,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
     ) -> None:
         """``deadline_seconds`` of silence and, as `Progress` says, the ``work`` of what it owes: then it has stalled."""
         super().__init__("verifier", address, reaching)
-        self._look_seconds = min(_LOOK_SECONDS, deadline_seconds / 3)
+        self._look_seconds = min(_LOOK_SECONDS, deadline_seconds * LOOK_SHARE)
         self._stalls = StallWatch(
             Progress(deadline_seconds, work),
             look=self._look,

@@ -10,7 +10,7 @@ from orchestrator.speculation.costs import StepTimeCurve, VerifyCosts
 from orchestrator.speculation.plan import Overlap, Regime
 from tests.unit.clock import Clock
 
-LEAST = 10.0
+LEAST, SHARE = 10.0, 0.3
 FULL_STEP, FACTOR, COLD = 512, 4.0, 0.005
 
 
@@ -49,14 +49,14 @@ def test_where_nothing_is_known_a_token_gets_a_fiftieth_of_a_second() -> None:
     assert progress.deadline == pytest.approx(LEAST + FACTOR * COLD * 10_000)
 
 
-def test_one_that_says_nothing_has_stalled_at_the_second_look_a_third_before_the_least_time() -> None:
+def test_one_that_says_nothing_has_stalled_at_the_second_look_before_the_least_time_is_over() -> None:
     watched = Watched()
     watched.progress.owe(100_000)  # a prompt that may take minutes changes nothing: the process itself is gone
     began = watched.clock.now
     watched.look(None)
-    assert watched.clock.now - began == pytest.approx(LEAST / 3) and not watched.progress.is_stalled
+    assert watched.clock.now - began == pytest.approx(SHARE * LEAST) and not watched.progress.is_stalled
     watched.look(None)
-    assert watched.clock.now - began == pytest.approx(2 * LEAST / 3) and watched.progress.is_stalled
+    assert watched.clock.now - began == pytest.approx(2 * SHARE * LEAST) and watched.progress.is_stalled
 
 
 def test_one_that_twice_has_nothing_to_do_has_lost_what_it_owes() -> None:
@@ -106,7 +106,7 @@ def test_one_that_makes_steps_never_stalls_however_long_it_owes() -> None:
         watched.look(step_count)
         assert not watched.progress.is_stalled
     watched.look(999)
-    assert not watched.progress.is_stalled, "it has stood still for a third of the least time"
+    assert not watched.progress.is_stalled, "it has stood still for three tenths of the least time"
 
 
 def test_each_answer_begins_the_silence_anew() -> None:
@@ -114,9 +114,9 @@ def test_each_answer_begins_the_silence_anew() -> None:
     watched.progress.owe(1)
     watched.progress.owe(1)
     for _ in range(100):
-        watched.clock.now += LEAST / 3 - 1
+        watched.clock.now += SHARE * LEAST - 1
         watched.progress.verified()
-        assert watched.progress.seconds_to_look == pytest.approx(LEAST / 3)
+        assert watched.progress.seconds_to_look == pytest.approx(SHARE * LEAST)
     watched.look(None)
     watched.progress.verified()
     watched.look(None)
@@ -143,7 +143,7 @@ def test_an_idle_one_is_silent_from_its_next_item_on() -> None:
     assert not watched.progress.is_owed
     watched.clock.now += 3600
     watched.progress.owe(1)
-    assert watched.progress.is_owed and watched.progress.seconds_to_look == pytest.approx(LEAST / 3)
+    assert watched.progress.is_owed and watched.progress.seconds_to_look == pytest.approx(SHARE * LEAST)
 
 
 def test_whoever_was_held_up_itself_looks_twice_before_it_blames_another() -> None:
@@ -153,7 +153,7 @@ def test_whoever_was_held_up_itself_looks_twice_before_it_blames_another() -> No
     watched.clock.now += 60
     watched.look(5)
     assert not watched.progress.is_stalled
-    assert watched.progress.seconds_to_look == pytest.approx(LEAST / 3)
+    assert watched.progress.seconds_to_look == pytest.approx(SHARE * LEAST)
 
 
 def test_so_many_tokens_take_as_many_of_the_longest_steps_measured_as_they_fill() -> None:
