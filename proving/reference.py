@@ -18,8 +18,9 @@ from proving.pairs import pair_named
 from proving.prompts import PromptSource
 from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
-from slipstream.engine.engine import MIB, Engine
+from slipstream.engine.engine import Engine
 from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
+from slipstream.engine.planned import MIB, Planned
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.engine.transformers_model import TransformersModel
 from slipstream.sampling.choose import choose
@@ -38,7 +39,7 @@ class PlainDecoder:
         self._model = TransformersModel.load(str(target), device="cpu", dtype=dtype)
         pages = BATCH_SIZE * (-(-longest // _PAGE_SIZE) + 1)
         memory = pages * _PAGE_SIZE * self._model.bytes_per_token / MIB
-        self._cache = Engine(self._model, kv_memory_mib=memory, page_size=_PAGE_SIZE).cache
+        self._cache = Engine(Planned(self._model, page_size=_PAGE_SIZE), kv_memory_mib=memory).cache
 
     def decode(self, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], token_count: int) -> Reference:
         """A batch of turns, each after its prompt."""

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import Choose, run_by_forwards
+from slipstream.engine.model import Choose
 from slipstream.engine.plan import StepPlan
+from slipstream.engine.planned import run_by_forwards
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 

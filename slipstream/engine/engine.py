@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from slipstream.engine.errors import OutOfPagesError, UnsupportedModelError
-from slipstream.engine.model import Model
-from slipstream.engine.pages import PADDING_PAGE, PagePool
-from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, Segment, build_plan
+from slipstream.engine.errors import OutOfPagesError
+from slipstream.engine.model import Backend
+from slipstream.engine.pages import PagePool
+from slipstream.engine.plan import FIRST_KEYS, KEY_BLOCK, Segment
 from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
@@ -24,8 +24,6 @@ from slipstream.sampling.logprobs import logprobs_of
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.row import VOID, Choice, Mask, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
-
-MIB = 2**20
 
 _PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 """Token counts of the forwards that a profile measures."""
@@ -83,29 +81,16 @@ class Appended:
 class Engine:
     """A model, its pages and the step that joins them. Belongs to one thread."""
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        kv_memory_mib: float,
-        page_size: int = 16,
-        padding: Padding = BATCH_INVARIANT,
-    ) -> None:
-        """Reserve KV memory. UnsupportedModelError if the page size does not fit or no page does."""
-        if FIRST_KEYS % page_size:
-            raise UnsupportedModelError(f"page_size must divide {FIRST_KEYS}, but is {page_size}")
-        page_count = math.floor(kv_memory_mib * MIB / (model.bytes_per_token * page_size))
-        if page_count < 1:
-            needed = model.bytes_per_token * page_size / MIB
-            raise UnsupportedModelError(f"kv_memory_mib of {kv_memory_mib:g} holds no page; one takes {needed:.2g} MiB")
-        self.model = model
-        self.page_size = page_size
-        self._padding = padding
-        self.pool = PagePool(page_count)
-        self.cache = SequenceCache(self.pool, page_size)
-        self.kv_byte_count = model.reserve(page_count, page_size)
-        self._slot_count = (page_count + 1) * page_size  # with the padding page
-        self.context_length = min(model.context_length, page_count * page_size)
+    def __init__(self, backend: Backend, *, kv_memory_mib: float) -> None:
+        """Reserve KV memory. UnsupportedModelError if it holds no page."""
+        self.backend = backend
+        self.model = backend.model
+        reserved = backend.reserve(kv_memory_mib)
+        self.page_size = reserved.page_size
+        self.kv_byte_count = reserved.byte_count
+        self.pool = PagePool(reserved.page_count)
+        self.cache = SequenceCache(self.pool, self.page_size)
+        self.context_length = min(self.model.context_length, reserved.page_count * self.page_size)
         self.step_count = 0
         self.step_times: list[tuple[int, float]] = []
         """What the last `profile` measured."""
@@ -120,7 +105,7 @@ class Engine:
             if token_count > self.context_length or time.monotonic() > give_up:
                 break
             times = []
-            for _ in range(self.model.settled_after + _PROFILE_TRIALS):
+            for _ in range(self.backend.settled_after + _PROFILE_TRIALS):
                 self.cache.extend(sequence, [0] * token_count)
                 started = time.monotonic()
                 self.step([Append(sequence, token_count, 1 if self.runs_on else token_count, SamplingRule())])
@@ -138,12 +123,12 @@ class Engine:
         sequence, rule, served = Sequence("warm"), SamplingRule(), self.step_count
         for length in _WARMED_LENGTHS:
             counts = (1,) if self.runs_on else _WARMED_COUNTS
-            if not self.model.settled_after or length + max(counts) > self.context_length:
+            if not self.backend.settled_after or length + max(counts) > self.context_length:
                 break
             self.cache.extend(sequence, [0] * (length - len(sequence)))
             self.step([Append(sequence, len(sequence), 1, rule)])
             for count in counts:
-                for _ in range(self.model.settled_after):
+                for _ in range(self.backend.settled_after):
                     if time.monotonic() > give_up:
                         break
                     self.cache.extend(sequence, [0] * count)
@@ -159,8 +144,8 @@ class Engine:
 
     def discard(self, sequence: Sequence) -> None:
         """Throw away what was written for a sequence and cannot be trusted: it forgets all its tokens, and the pages that
-        nobody shares are erased, with the padding page. Raises what the device raises if it cannot compute any more."""
-        self.model.erase_pages([PADDING_PAGE, *(page for page in sequence.pages if self.pool.writable(page))])
+        nobody shares are erased. Raises what the device raises if it cannot compute any more."""
+        self.backend.erase_pages([page for page in sequence.pages if self.pool.writable(page)])
         self.cache.release(sequence)
 
     def steps(
@@ -189,9 +174,8 @@ class Engine:
             )
             for append in appends
         ]
-        self.model.copy_pages(self.cache.take_copies())
-        plan = build_plan(segments, self.page_size, self.model.device, self._padding, self._slot_count)
-        logits = self.model.forward(plan)
+        self.backend.copy_pages(self.cache.take_copies())
+        logits = self.backend.forward(segments)
         self.step_count += 1
         answers = self._answer(appends, BlockedLogits(logits))
         for append, answer in zip(appends, answers, strict=True):
@@ -200,19 +184,9 @@ class Engine:
         return answers
 
     @property
-    def padding_mark(self) -> str:
-        """Of the rule that steps are padded by, which has a part in their bits."""
-        return self._padding.mark
-
-    @property
-    def row_multiple(self) -> int:
-        """What a step's rows are padded to a multiple of."""
-        return self._padding.rows(2)
-
-    @property
     def runs_on(self) -> bool:
-        """Whether `run_on` may be used: rows are not padded, which what a target promises needs."""
-        return self._padding.single_row
+        """Whether `run_on` may be used."""
+        return self.backend.runs_on
 
     def run_on(
         self, appends: TokenSequence[Append], count: int, interrupted: Callable[[], bool] = lambda: False
@@ -221,20 +195,19 @@ class Engine:
         one choice a step, fewer if one is among the rule's end tokens or the run was ``interrupted``, which is asked after
         each step. Or the one error of a sequence that was discarded, as in `step`.
 
-        All have one rule and as many appended tokens, which take a step each. All steps are planned once. The last token is
+        All have one rule and as many appended tokens, which take a step each. The last token is
         not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has changed.
         """
         sequences, given = [append.sequence for append in appends], appends[0].token_count
         starts = [len(sequence) for sequence in sequences]
         self._make_room(sequences, count - 1)
-        self.model.copy_pages(self.cache.take_copies())
+        self.backend.copy_pages(self.cache.take_copies())
         segments = [
             Segment([sequence.tokens[start - given]], start - given, sequence.pages, 1, room=given + count - 2)
             for sequence, start in zip(sequences, starts, strict=True)
         ]
-        plan = build_plan(segments, self.page_size, self.model.device, self._padding, self._slot_count)
         run = Run(sequences, starts, appends[0].rule, given, count, interrupted)
-        self.model.run_on(plan, run.next_tokens)
+        self.backend.run_on(segments, run.next_tokens)
         self.step_count += run.step_count
         return [
             self._run_answers(sequence, start, choices)

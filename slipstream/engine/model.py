@@ -1,13 +1,18 @@
-"""The protocol every model stands behind: plans in, logits out."""
+"""What the engine drives: a backend. It knows a model, keeps the KV of pages, and turns appended tokens into logits.
+
+A page is what the KV of sequences is counted, shared and copied in. A backend whose attention reads pages has many small ones
+(`slipstream.engine.planned`); to one that keeps each sequence's KV in a piece, that is a page (`slipstream.engine.llamacpp`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from slipstream.engine.plan import StepPlan
+from slipstream.engine.plan import Segment
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 
@@ -16,8 +21,8 @@ Choose = Callable[[torch.Tensor], list[int] | None]
 None to end."""
 
 
-class Model(Protocol):
-    """A model and its KV memory, as the engine drives it: plans in, logits out."""
+class ModelFacts(Protocol):
+    """What everybody may know of a model."""
 
     architecture: str
     vocabulary_size: int
@@ -28,31 +33,49 @@ class Model(Protocol):
     device: torch.device
     weights_fingerprint: str
     """Two models with the same one answer alike, given the same dtype and kind of device."""
-    bytes_per_token: int
-    """KV bytes one token takes over all layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """KV memory: ``page_count`` pages, numbered from 1, of ``page_size`` tokens."""
+
+    page_count: int
+    page_size: int
+    byte_count: int
+
+
+class Backend(Protocol):
+    """A model and its KV memory. Belongs to one thread."""
+
+    @property
+    def model(self) -> ModelFacts:
+        """What it computes."""
+
+    mark: str
+    """Four hexadecimal digits, of whatever has a part in the logits' bits beside the model itself."""
+
+    row_multiple: int
+    """What a step's rows cost a multiple of."""
+
+    runs_on: bool
+    """Whether `run_on` may be used: its rows may have other bits than `forward`'s, which a target may not have."""
 
     settled_after: int
     """Forwards of one shape, from the first, after which another one takes as long as it will."""
 
-    def reserve(self, page_count: int, page_size: int) -> int:
-        """Reserve KV memory for that many pages; returns its bytes."""
+    def reserve(self, memory_mib: float) -> Reserved:
+        """Reserve KV memory. UnsupportedModelError if it holds no page."""
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
         """Copy whole pages, in order."""
 
     def erase_pages(self, pages: list[int]) -> None:
-        """Overwrite pages with zeros: what they hold cannot be trusted, and a masked key must still be a finite number. Raises
-        what the device raises, at once, if it cannot compute any more."""
+        """What these pages hold cannot be trusted: it must not reach anything computed from now on. Raises what the device
+        raises, at once, if it cannot compute any more."""
 
-    def forward(self, plan: StepPlan) -> torch.Tensor:
-        """Logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the model's dtype."""
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another."""
 
-    def run_on(self, plan: StepPlan, choose: Choose) -> None:
-        """Step after step until ``choose`` ends them: first the plan, whose segments have one token each and room for more,
-        then each segment's next token."""
-
-
-def run_by_forwards(forward: Callable[[StepPlan], torch.Tensor], plan: StepPlan, choose: Choose) -> None:
-    """`Model.run_on` by ``forward``."""
-    while (tokens := choose(forward(plan))) is not None:
-        plan.advance(tokens)
+    def run_on(self, segments: list[Segment], choose: Choose) -> None:
+        """Step after step until ``choose`` ends them: first the segments, which have one token each and room for more, then
+        each one's next token."""

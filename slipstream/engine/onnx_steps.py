@@ -53,7 +53,7 @@ class OnnxSteps:
         return keys <= self._shape.longest and keys * len(plan.segments) <= MOST_KEYS
 
     def run(self, plan: StepPlan, memory: KvMemory, choose: Choose) -> None:
-        """`slipstream.engine.model.Model.run_on`."""
+        """`slipstream.engine.planned.PlanModel.run_on`."""
         bound = self._bound(len(plan.segments), _key_count(plan))
         slots = _slots(plan)
         bound.load(memory, slots)

@@ -15,9 +15,10 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.fingerprint import weights_fingerprint
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.loading import DTYPES, load_pretrained
-from slipstream.engine.model import Choose, run_by_forwards
+from slipstream.engine.model import Choose
 from slipstream.engine.onnx_steps import build_onnx_steps
 from slipstream.engine.plan import StepPlan
+from slipstream.engine.planned import run_by_forwards
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 

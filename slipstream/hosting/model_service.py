@@ -50,9 +50,9 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             dtype=model.dtype,
             device=str(model.device),
             max_draft_length=max_draft_length,
-            weights_fingerprint=f"{model.weights_fingerprint}{host.engine.padding_mark}{SAMPLING_VERSION:02x}",
+            weights_fingerprint=f"{model.weights_fingerprint}{host.engine.backend.mark}{SAMPLING_VERSION:02x}",
             sampling_version=SAMPLING_VERSION,
-            row_multiple=host.engine.row_multiple,
+            row_multiple=host.engine.backend.row_multiple,
             kv_token_count=host.engine.pool.page_count * host.engine.page_size,
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from slipstream.engine.arithmetic import SCHEME, ArithmeticModel, ArithmeticSettings
-from slipstream.engine.engine import MIB, Engine
+from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
-from slipstream.engine.model import Model
 from slipstream.engine.plan import Padding
+from slipstream.engine.planned import MIB, PlanModel, Planned
 from slipstream.errors import SlipstreamError
 from slipstream.garbage import spare_what_is_there
 from slipstream.hosting.metrics import readings
@@ -153,7 +153,7 @@ def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine
     started = time.monotonic()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    model: Model
+    model: PlanModel
     if name.startswith(SCHEME):
         model = ArithmeticModel(ArithmeticSettings.parse(name))
     else:
@@ -169,12 +169,7 @@ def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine
             single_rows=padding.single_row,
             trust=settings.trust(),
         )
-    engine = Engine(
-        model,
-        kv_memory_mib=settings.kv_memory_mib,
-        page_size=settings.page_size,
-        padding=padding,
-    )
+    engine = Engine(Planned(model, page_size=settings.page_size, padding=padding), kv_memory_mib=settings.kv_memory_mib)
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",
         model.architecture,

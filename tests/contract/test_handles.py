@@ -23,6 +23,7 @@ from orchestrator.speculation.proposal import NOTHING_PROPOSED
 from slipstream.engine.arithmetic import ArithmeticModel, ArithmeticSettings
 from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost, HostLimits
+from slipstream.engine.planned import Planned
 from slipstream.engine.schedule import BatchLimits
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.watching import ServiceWatch
@@ -55,7 +56,7 @@ class Services:
 
     async def start(self) -> None:
         def load() -> Engine:
-            return Engine(ArithmeticModel(ArithmeticSettings(ends=0)), kv_memory_mib=1)
+            return Engine(Planned(ArithmeticModel(ArithmeticSettings(ends=0))), kv_memory_mib=1)
 
         self.verifier: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(), self._limits)
         self.draft: EngineHost[ProposeJob] = EngineHost(load, BatchLimits(), self._limits)

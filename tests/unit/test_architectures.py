@@ -18,6 +18,7 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
+from slipstream.engine.planned import Planned
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
@@ -86,7 +87,7 @@ async def served(directory: Path) -> AsyncIterator[EngineHost[VerifyJob]]:
 
     def load() -> Engine:
         model = TransformersModel.load(str(directory), device="cpu", dtype="float32")
-        return Engine(model, kv_memory_mib=4, page_size=PAGE_SIZE)
+        return Engine(Planned(model, page_size=PAGE_SIZE), kv_memory_mib=4)
 
     host: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(prefill_chunk=PREFILL_CHUNK), HostLimits())
     await host.start()

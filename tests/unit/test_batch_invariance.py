@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from slipstream.engine.engine import Engine
-from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
+from slipstream.engine.plan import Segment
+from slipstream.engine.planned import Planned
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.transformers_model import TransformersModel
 from tests import tiny_models
@@ -21,7 +22,7 @@ class Recorder:
 
     def __init__(self, directory: Path, dtype: str) -> None:
         model = TransformersModel.load(str(directory), device="cpu", dtype=dtype)
-        self.engine = Engine(model, kv_memory_mib=16)
+        self.engine = Engine(Planned(model), kv_memory_mib=16)
 
     def step(self, parts: list[tuple[Sequence, list[int]]]) -> list[torch.Tensor]:
         """Append tokens to sequences in one forward; logits ``[tokens, vocabulary]`` for each part."""
@@ -30,10 +31,8 @@ class Recorder:
             start = len(sequence)
             self.engine.cache.extend(sequence, tokens)
             segments.append(Segment(tokens, start, sequence.pages, len(tokens)))
-        self.engine.model.copy_pages(self.engine.cache.take_copies())
-        logits = self.engine.model.forward(
-            build_plan(segments, self.engine.page_size, torch.device("cpu"), BATCH_INVARIANT)
-        )
+        self.engine.backend.copy_pages(self.engine.cache.take_copies())
+        logits = self.engine.backend.forward(segments)
         return list(logits.split([len(tokens) for _, tokens in parts]))
 
 

@@ -11,6 +11,7 @@ import torch
 from slipstream.engine.capture import CapturedForward
 from slipstream.engine.engine import Append, Engine
 from slipstream.engine.plan import BATCH_INVARIANT, TIGHT, Padding, Segment, StepPlan, build_plan
+from slipstream.engine.planned import Planned
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
@@ -83,7 +84,7 @@ def test_a_data_dependent_branch_is_never_recorded() -> None:
 def test_a_models_captured_logits_have_its_own_bits(family: str, padding: Padding, dtype: str, tmp_path: Path) -> None:
     directory = tiny_models.save(tiny_models.build(family), tmp_path)
     model = TransformersModel.load(str(directory), device="cpu", dtype=dtype)
-    engine = Engine(model, kv_memory_mib=4, padding=padding)
+    engine = Engine(Planned(model, padding=padding), kv_memory_mib=4)
     sequence = Sequence("a")
     engine.cache.extend(sequence, list(range(5, 25)))
     engine.step([Append(sequence, 20, 1, SamplingRule())])
@@ -122,7 +123,7 @@ def test_a_warm_engine_records_nothing_while_it_serves_a_longer_chat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = tiny_models.save(tiny_models.build("llama"), tmp_path)
-    engine = Engine(TransformersModel.load(str(saved), device="cpu", dtype="bfloat16"), kv_memory_mib=8)
+    engine = Engine(Planned(TransformersModel.load(str(saved), device="cpu", dtype="bfloat16")), kv_memory_mib=8)
     engine.warm(60)
     assert engine.step_count == 0 and engine.pool.counts().held == engine.pool.counts().cached == 0
     recorded: list[object] = []

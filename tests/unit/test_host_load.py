@@ -12,6 +12,7 @@ from slipstream.engine.arithmetic import ArithmeticModel, ArithmeticSettings
 from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
+from slipstream.engine.planned import Planned
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation
@@ -53,7 +54,7 @@ class Compiler:
 @pytest.fixture
 async def host() -> AsyncIterator[EngineHost[VerifyJob]]:
     def load() -> Engine:
-        return Engine(ArithmeticModel(ArithmeticSettings(ends=0)), kv_memory_mib=1)
+        return Engine(Planned(ArithmeticModel(ArithmeticSettings(ends=0))), kv_memory_mib=1)
 
     host: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(), HostLimits())
     await host.start()

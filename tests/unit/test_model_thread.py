@@ -20,6 +20,7 @@ from slipstream.engine.errors import ModelThreadFailedError, RoundConflictError,
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Fork, Job, Statement
 from slipstream.engine.plan import BATCH_INVARIANT, TIGHT, Padding, StepPlan
+from slipstream.engine.planned import Planned
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import SequenceCache
 from slipstream.engine.transformers_model import TransformersModel
@@ -82,7 +83,7 @@ async def hosting(load: Callable[[], Engine], limits: BatchLimits | None = None)
 
 
 def paper(model: type[ArithmeticModel] = ArithmeticModel, padding: Padding = BATCH_INVARIANT) -> Engine:
-    return Engine(model(PAPER), kv_memory_mib=0.1, padding=padding)
+    return Engine(Planned(model(PAPER), padding=padding), kv_memory_mib=0.1)
 
 
 def said(prompt: Sequence[int], count: int) -> list[int]:
@@ -287,7 +288,7 @@ async def test_nan_in_a_real_models_pages_reaches_no_other_sequence(tmp_path: Pa
         model = TransformersModel.load(str(directory), device="cpu", dtype="float32")
         with torch.no_grad():
             model._model.get_input_embeddings().weight[POISON] = torch.nan
-        return Engine(model, kv_memory_mib=0.5)
+        return Engine(Planned(model), kv_memory_mib=0.5)
 
     prompts = [[(7 * i + shift) % 190 for i in range(60)] for shift in range(3)]
     async with hosting(load) as host:
@@ -466,7 +467,7 @@ async def test_a_prompt_gets_on_in_every_step_that_rounds_would_fill() -> None:
     prompt = [90, *range(100, 112)]
     limits = BatchLimits(max_step_tokens=4, prefill_chunk=4)
     model = Held(PAPER)
-    async with hosting(lambda: Engine(model, kv_memory_mib=1), limits) as host:
+    async with hosting(lambda: Engine(Planned(model), kv_memory_mib=1), limits) as host:
         drafting = asyncio.gather(*(propose(host, [first, 5], length=16) for first in range(10, 15)))
         await asyncio.sleep(0)  # they are submitted first
         verifying = asyncio.create_task(verify(host, prompt))

@@ -10,7 +10,8 @@ import torch
 
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
+from slipstream.engine.plan import Segment
+from slipstream.engine.planned import Planned
 from slipstream.engine.rotary import steady_context_length
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.transformers_model import TransformersModel
@@ -45,7 +46,7 @@ def load(case: str, directory: Path) -> TransformersModel:
 
 class Stepper:
     def __init__(self, model: TransformersModel) -> None:
-        self.engine = Engine(model, kv_memory_mib=8)
+        self.engine = Engine(Planned(model), kv_memory_mib=8)
 
     def step(self, *parts: tuple[Sequence, list[int]]) -> list[torch.Tensor]:
         """Logits at each part's tokens, in one forward."""
@@ -54,8 +55,8 @@ class Stepper:
             start = len(sequence)
             self.engine.cache.extend(sequence, tokens)
             segments.append(Segment(tokens, start, sequence.pages, len(tokens)))
-        plan = build_plan(segments, self.engine.page_size, torch.device("cpu"), BATCH_INVARIANT)
-        return [part.clone() for part in self.engine.model.forward(plan).split([len(tokens) for _, tokens in parts])]
+        logits = self.engine.backend.forward(segments)
+        return [part.clone() for part in logits.split([len(tokens) for _, tokens in parts])]
 
 
 def texts(length: int) -> tuple[list[int], list[int]]:

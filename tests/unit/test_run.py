@@ -11,6 +11,7 @@ from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError
 from slipstream.engine.onnx_steps import build_onnx_steps
 from slipstream.engine.plan import TIGHT
+from slipstream.engine.planned import Planned
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.transformers_model import TransformersModel
 from slipstream.sampling.row import Choice
@@ -21,7 +22,7 @@ from tests import tiny_models
 def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
     saved = tiny_models.save(tiny_models.build(family), directory)
     model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=True)
-    return Engine(model, kv_memory_mib=mib, padding=TIGHT)
+    return Engine(Planned(model, padding=TIGHT), kv_memory_mib=mib)
 
 
 def chosen(answers: list[list[Appended]]) -> list[list[Choice]]:

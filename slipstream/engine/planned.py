@@ -1,0 +1,91 @@
+"""Models that compute by a plan, over pages: transformers' on CPU and CUDA, and the paper model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.model import Choose, ModelFacts, Reserved
+from slipstream.engine.pages import PADDING_PAGE
+from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, Padding, Segment, StepPlan, build_plan
+from slipstream.engine.sequence import PageCopy
+
+MIB = 2**20
+
+
+class PlanModel(ModelFacts, Protocol):
+    """Plans in, logits out."""
+
+    settled_after: int
+
+    bytes_per_token: int
+    """KV bytes one token takes over all layers."""
+
+    def reserve(self, page_count: int, page_size: int) -> int:
+        """Reserve KV memory for that many pages; returns its bytes."""
+
+    def copy_pages(self, copies: list[PageCopy]) -> None:
+        """Copy whole pages, in order."""
+
+    def erase_pages(self, pages: list[int]) -> None:
+        """Overwrite pages with zeros: a masked key must still be a finite number. Raises what the device raises, at once, if it
+        cannot compute any more."""
+
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        """Logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the model's dtype."""
+
+    def run_on(self, plan: StepPlan, choose: Choose) -> None:
+        """Step after step until ``choose`` ends them: first the plan, whose segments have one token each and room for more,
+        then each segment's next token."""
+
+
+def run_by_forwards(forward: Callable[[StepPlan], torch.Tensor], plan: StepPlan, choose: Choose) -> None:
+    """`PlanModel.run_on` by ``forward``."""
+    while (tokens := choose(forward(plan))) is not None:
+        plan.advance(tokens)
+
+
+class Planned:
+    """`Backend` of a model that computes by a plan, padded by a rule."""
+
+    def __init__(self, model: PlanModel, *, page_size: int = 16, padding: Padding = BATCH_INVARIANT) -> None:
+        """UnsupportedModelError if the page size does not fit."""
+        if FIRST_KEYS % page_size:
+            raise UnsupportedModelError(f"page_size must divide {FIRST_KEYS}, but is {page_size}")
+        self.model = model
+        self.mark = padding.mark
+        self.row_multiple = padding.rows(2)
+        self.runs_on = padding.single_row  # rows are not padded, which what a target promises needs
+        self.settled_after = model.settled_after
+        self._page_size = page_size
+        self._padding = padding
+        self._slot_count = 0
+
+    def reserve(self, memory_mib: float) -> Reserved:
+        page_bytes = self.model.bytes_per_token * self._page_size
+        page_count = math.floor(memory_mib * MIB / page_bytes)
+        if page_count < 1:
+            raise UnsupportedModelError(
+                f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes / MIB:.2g} MiB"
+            )
+        self._slot_count = (page_count + 1) * self._page_size  # with the padding page
+        return Reserved(page_count, self._page_size, self.model.reserve(page_count, self._page_size))
+
+    def copy_pages(self, copies: list[PageCopy]) -> None:
+        self.model.copy_pages(copies)
+
+    def erase_pages(self, pages: list[int]) -> None:
+        self.model.erase_pages([PADDING_PAGE, *pages])
+
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        return self.model.forward(self._plan(segments))
+
+    def run_on(self, segments: list[Segment], choose: Choose) -> None:
+        self.model.run_on(self._plan(segments), choose)
+
+    def _plan(self, segments: list[Segment]) -> StepPlan:
+        return build_plan(segments, self._page_size, self.model.device, self._padding, self._slot_count)
