@@ -1,4 +1,5 @@
-"""The embedded pair for llama.cpp, through xllamacpp's wheel: converted once to GGUF, in bfloat16 as it is.
+"""The embedded pair for llama.cpp, through xllamacpp's wheel: converted once to GGUF, in bfloat16 as it is unless another
+type is said.
 
 A wheel is built for many machines; llama.cpp built for this one alone decodes faster yet, which the tables' text says.
 """
@@ -45,8 +46,8 @@ def converted(directory: Path, target: Path, draft: Path) -> tuple[Path, Path]:
     return files[0], files[1]
 
 
-def convert(model: Path, file: Path) -> Path:
-    """Write a Llama model and its byte-level tokenizer as a GGUF ``file``."""
+def convert(model: Path, file: Path, weights: str = "BF16") -> Path:
+    """Write a Llama model and its byte-level tokenizer as a GGUF ``file``, its ``weights`` as BF16, F32, Q8_0 or Q4_0."""
     import gguf
 
     config = json.loads((model / "config.json").read_text())
@@ -64,11 +65,11 @@ def convert(model: Path, file: Path) -> Path:
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if weights == "F32" else f"MOSTLY_{weights}"])
     _add_tokenizer(writer, model, config)
     for path in sorted(model.glob("*.safetensors")):
         for name, tensor in load_file(path).items():
-            _add_tensor(writer, name, tensor, config["head_dim"])
+            _add_tensor(writer, name, tensor, config["head_dim"], gguf.GGMLQuantizationType[weights])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -94,9 +95,10 @@ def _add_tokenizer(writer: Any, model: Path, config: dict[str, Any]) -> None:
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_pad_token_id(config["pad_token_id"])
     writer.add_add_bos_token(False)
+    writer.add_chat_template((model / "chat_template.jinja").read_text())
 
 
-def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int) -> None:
+def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int, kind: Any) -> None:
     import gguf
 
     if name.startswith("model.layers."):
@@ -110,8 +112,7 @@ def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int) -> 
     if tensor.ndim == 1:
         writer.add_tensor(name, tensor.float().numpy())
         return
-    bits = tensor.to(torch.bfloat16).contiguous().view(torch.uint16).numpy()
-    writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.add_tensor(name, gguf.quants.quantize(tensor.float().contiguous().numpy(), kind), raw_dtype=kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from slipstream.engine import activations, attention, capture, packing, rotary
 from slipstream.engine.checkpoint import NO_TRUST, Trust
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.fingerprint import weights_fingerprint
+from slipstream.engine.generation import end_token_ids, sampling_defaults
 from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.loading import DTYPES, load_pretrained
 from slipstream.engine.model import Choose
@@ -20,7 +21,6 @@ from slipstream.engine.onnx_steps import build_onnx_steps
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.planned import run_by_forwards
 from slipstream.engine.sequence import PageCopy
-from slipstream.sampling.rule import SamplingDefaults
 
 _PROBE_ROWS = 8
 
@@ -39,8 +39,8 @@ class TransformersModel:
         self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
         declared = int(getattr(config, "max_position_embeddings", 0) or 2**20)
         self.context_length = rotary.steady_context_length(config, declared)
-        self.end_token_ids = _end_token_ids(generation, config)
-        self.sampling_defaults = _sampling_defaults(generation)
+        self.end_token_ids = end_token_ids(generation, config)
+        self.sampling_defaults = sampling_defaults(generation)
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.device = model.device
         self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
@@ -143,28 +143,3 @@ def _probe_layers(model: Any) -> list[LayerShape]:
             "attention interface; recurrent or private attention cannot be served"
         )
     return [probe.layers[index] for index in range(layer_count)]
-
-
-def _end_token_ids(generation: GenerationConfig, config: Any) -> tuple[int, ...]:
-    ids = generation.eos_token_id if generation.eos_token_id is not None else getattr(config, "eos_token_id", None)
-    if ids is None:
-        return ()
-    return tuple(ids) if isinstance(ids, list) else (int(ids),)
-
-
-def _sampling_defaults(generation: GenerationConfig) -> SamplingDefaults:
-    def given(name: str, default: float) -> float:
-        value = getattr(generation, name, None)
-        return default if value is None else value
-
-    penalty = given("repetition_penalty", 1.0)
-    if not generation.do_sample:
-        return SamplingDefaults(repetition_penalty=penalty)
-    return SamplingDefaults(
-        temperature=given("temperature", 1.0),
-        top_k=int(given("top_k", 0)),
-        top_p=given("top_p", 1.0),
-        min_p=given("min_p", 0.0),
-        typical_p=given("typical_p", 1.0),
-        repetition_penalty=penalty,
-    )

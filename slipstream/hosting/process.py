@@ -7,16 +7,19 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from slipstream.engine.arithmetic import SCHEME, ArithmeticModel, ArithmeticSettings
 from slipstream.engine.engine import Engine
+from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
+from slipstream.engine.model import Backend
 from slipstream.engine.plan import Padding
-from slipstream.engine.planned import MIB, PlanModel, Planned
+from slipstream.engine.planned import MIB, Planned
 from slipstream.errors import SlipstreamError
 from slipstream.garbage import spare_what_is_there
 from slipstream.hosting.metrics import readings
@@ -26,6 +29,7 @@ from slipstream.hosting.starting import RefusesWhileLoading
 from slipstream.hosting.tokenizer_files import (
     TOKENIZER_FILE,
     embedded_directory,
+    is_gguf,
     load_tokenizer_files,
     refuse_tokens_without_rows,
 )
@@ -153,29 +157,43 @@ def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine
     started = time.monotonic()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    model: PlanModel
-    if name.startswith(SCHEME):
-        model = ArithmeticModel(ArithmeticSettings.parse(name))
-    else:
-        from slipstream.engine.transformers_model import (
-            TransformersModel,
-        )  # three seconds the paper model can do without
-
-        log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
-        model = TransformersModel.load(
-            name,
-            device=settings.device,
-            dtype=settings.dtype,
-            single_rows=padding.single_row,
-            trust=settings.trust(),
-        )
-    engine = Engine(Planned(model, page_size=settings.page_size, padding=padding), kv_memory_mib=settings.kv_memory_mib)
+    engine = Engine(_backend(settings, name, padding), kv_memory_mib=settings.kv_memory_mib)
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",
-        model.architecture,
+        engine.model.architecture,
         time.monotonic() - started,
         engine.kv_byte_count / MIB,
         engine.pool.page_count,
         engine.page_size,
     )
     return engine
+
+
+def _backend(settings: ModelServiceSettings, name: str, padding: Padding) -> Backend:
+    """What serves a model of that name. Each is imported where it is needed: transformers takes three seconds."""
+    if name.startswith(SCHEME):
+        paper = ArithmeticModel(ArithmeticSettings.parse(name))
+        return Planned(paper, page_size=settings.page_size, padding=padding)
+    if is_gguf(name):
+        from slipstream.engine.llamacpp.backend import LlamaCppBackend
+
+        if settings.device != "cpu":
+            raise UnsupportedModelError(f"GGUF models are served on the cpu, but --device is {settings.device!r}")
+        log.info("loading %s by llama.cpp", name)
+        return LlamaCppBackend(
+            Path(name).expanduser(),
+            threads=torch.get_num_threads(),
+            most_tokens=settings.max_step_tokens,
+            exact=not padding.single_row,
+        )
+    from slipstream.engine.transformers_model import TransformersModel
+
+    log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
+    model = TransformersModel.load(
+        name,
+        device=settings.device,
+        dtype=settings.dtype,
+        single_rows=padding.single_row,
+        trust=settings.trust(),
+    )
+    return Planned(model, page_size=settings.page_size, padding=padding)

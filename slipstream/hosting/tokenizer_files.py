@@ -47,12 +47,16 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
 
     from slipstream.engine.loading import heard, read_config
 
-    directory = directory_of(model, weights=False, trust=trust)
-    read_config(directory, model, trust)
-    _refuse_absent(directory, model)
+    if is_gguf(model):
+        directory = Path(model).expanduser().parent
+        own = {} if _has_vocabulary(directory) else {"gguf_file": Path(model).name}
+    else:
+        directory, own = directory_of(model, weights=False, trust=trust), {}
+        read_config(directory, model, trust)
+        _refuse_absent(directory, model)
     try:
         with heard(model):
-            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code)
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code, **own)
         backend = tokenizer.backend_tokenizer
     except Exception as error:  # any of transformers' and of tokenizers'
         raise UnsupportedModelError(
@@ -74,9 +78,18 @@ def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model:
         )
 
 
+def is_gguf(model: str) -> bool:
+    """Whether a model is a file for llama.cpp; its tokenizer lies beside it, or is in it."""
+    return model.endswith(".gguf")
+
+
+def _has_vocabulary(directory: Path) -> bool:
+    return any(all((directory / name).exists() for name in names) for names in _VOCABULARIES)
+
+
 def _refuse_absent(directory: Path, model: str) -> None:
     """Without any file transformers makes an empty tokenizer for some families."""
-    if not any(all((directory / name).exists() for name in names) for names in _VOCABULARIES):
+    if not _has_vocabulary(directory):
         raise UnsupportedModelError(
             f"{model} has no tokenizer: it needs {TOKENIZER_FILE}, which a fast tokenizer's save_pretrained writes"
         )

@@ -1,0 +1,147 @@
+"""A GGUF model as the engine drives it: each sequence's KV in a stream of libllama's memory, which is a page here.
+
+Batch invariance on the CPU, measured with llama.cpp b11284 in f32, bf16 and Q8_0: a row has the same bits for every count of
+rows above one, wherever its neighbours are, with KV in float32 and a stream for each sequence. A lone row goes another way, and
+so does one that alone is asked for its logits: the last layer computes only such rows. So where bits are promised each sequence
+has two rows at least, two of them asked for logits, and sequences with as many rows share a batch: libllama would take others
+apart by what all of them have, and leave a lone row of the longest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.llamacpp import library
+from slipstream.engine.llamacpp.gguf_model import GgufModel
+from slipstream.engine.model import Choose, Reserved
+from slipstream.engine.plan import Segment
+from slipstream.engine.sequence import PageCopy
+
+MIB = 2**20
+
+_STREAM_MULTIPLE = 256
+"""Cells that libllama rounds a stream up to."""
+
+_LEAST_ROWS = 2
+
+_MOST_STREAMS = 64
+
+
+class LlamaCppBackend:
+    """`slipstream.engine.model.Backend` of a GGUF file."""
+
+    settled_after = 1
+
+    def __init__(self, path: Path, *, threads: int, most_tokens: int, exact: bool) -> None:
+        """``most_tokens`` go into one forward. ``exact`` promises that a row's bits depend on its sequence alone; without it
+        anything goes. UnsupportedModelError says what is wrong with the file, or why it cannot promise that."""
+        self.model = GgufModel(path)
+        if exact:
+            self.model.refuse_unproven()
+        self._library = library.load()
+        self._threads = threads
+        self._most_rows = _LEAST_ROWS * most_tokens
+        self._least_rows = _LEAST_ROWS if exact else 1
+        self.runs_on = not exact
+        self.row_multiple = self._least_rows
+        self.mark = hashlib.sha256(f"llamacpp rows={self._least_rows}".encode()).hexdigest()[:4]
+        self._context: int | None = None
+
+    def reserve(self, memory_mib: float) -> Reserved:
+        fitting = math.floor(memory_mib * MIB / self.model.bytes_per_token) // _STREAM_MULTIPLE * _STREAM_MULTIPLE
+        wished = -(-(self.model.context_length + _LEAST_ROWS) // _STREAM_MULTIPLE) * _STREAM_MULTIPLE
+        if not fitting:
+            least = _STREAM_MULTIPLE * self.model.bytes_per_token / MIB
+            raise UnsupportedModelError(
+                f"kv_memory_mib of {memory_mib:g} holds no sequence; one of {_STREAM_MULTIPLE} tokens takes {least:.2g} MiB"
+            )
+        cells = min(fitting, wished)
+        streams = min(_MOST_STREAMS, fitting // cells)
+        params = self._library.llama_context_default_params()
+        params.n_ctx, params.n_seq_max = cells * streams, streams
+        params.n_batch = params.n_ubatch = params.n_outputs_max = params.n_outputs_max_per_seq = self._most_rows
+        params.n_threads = params.n_threads_batch = self._threads
+        params.flash_attn_type, params.type_k, params.type_v = 0, library.F32, library.F32
+        params.kv_unified, params.swa_full, params.no_perf = False, True, True
+        library.heard.clear()
+        self._context = self._library.llama_init_from_model(self.model.handle, params)
+        if not self._context:
+            raise UnsupportedModelError(
+                f"{self.model.path} cannot be served by llama.cpp: {' '.join(library.heard) or 'no reason was given'}"
+            )
+        self._memory = self._library.llama_get_memory(self._context)
+        self._batch = self._library.llama_batch_init(self._most_rows, 0, 1)
+        for row in range(self._most_rows):
+            self._batch.n_seq_id[row] = 1
+        cells = self._library.llama_n_ctx_seq(self._context) - _LEAST_ROWS
+        return Reserved(streams, cells, streams * cells * self.model.bytes_per_token)
+
+    def copy_pages(self, copies: list[PageCopy]) -> None:
+        for copy in copies:
+            self._cut(copy.destination, 0)
+            self._library.llama_memory_seq_cp(self._memory, copy.source - 1, copy.destination - 1, -1, -1)
+
+    def erase_pages(self, pages: list[int]) -> None:
+        for page in pages:
+            self._cut(page, 0)
+
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        groups: defaultdict[int, list[Segment]] = defaultdict(list)
+        for segment in segments:
+            groups[max(len(segment.tokens), self._least_rows) if self._least_rows > 1 else 0].append(segment)
+        logits: dict[int, torch.Tensor] = {}
+        for group in groups.values():
+            rows = torch.split(self._decode(group), [segment.wanted for segment in group])
+            logits.update(zip(map(id, group), rows, strict=True))
+        if len(groups) == 1:
+            return rows[0] if len(rows) == 1 else torch.cat(rows)
+        return torch.cat([logits[id(segment)] for segment in segments])
+
+    def run_on(self, segments: list[Segment], choose: Choose) -> None:
+        while (tokens := choose(self._decode(segments))) is not None:
+            segments = [
+                Segment([token], segment.start + 1, segment.pages, 1)
+                for segment, token in zip(segments, tokens, strict=True)
+            ]
+
+    def _cut(self, page: int, length: int) -> None:
+        self._library.llama_memory_seq_rm(self._memory, page - 1, length, -1)
+
+    def _decode(self, segments: list[Segment]) -> torch.Tensor:
+        """Logits ``[rows, vocabulary]`` at the wanted rows of segments that have as many rows."""
+        batch = self._batch
+        row = 0
+        wanted: list[int] = []
+        """Of the rows whose logits are asked for."""
+        asked_count = 0
+        for segment in segments:
+            (page,) = segment.pages
+            self._cut(page, segment.start)  # what was rolled back, and the padding of the step before
+            count = len(segment.tokens)
+            row_count = max(count, self._least_rows)
+            first_asked = min(count - segment.wanted, row_count - self._least_rows)
+            padding = itertools.repeat(segment.tokens[-1], row_count - count)
+            for index, token in enumerate(itertools.chain(segment.tokens, padding)):
+                batch.token[row] = token
+                batch.pos[row] = segment.start + index
+                batch.seq_id[row][0] = page - 1
+                batch.logits[row] = index >= first_asked
+                row += 1
+            first = asked_count + count - segment.wanted - first_asked
+            wanted.extend(range(first, first + segment.wanted))
+            asked_count += row_count - first_asked
+        batch.n_tokens = row
+        library.heard.clear()
+        if status := self._library.llama_decode(self._context, batch):
+            raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(library.heard)}")
+        shape = (asked_count, self.model.vocabulary_size)
+        logits = np.ctypeslib.as_array(self._library.llama_get_logits(self._context), shape)
+        return torch.from_numpy(logits[wanted])  # a copy: the next step overwrites them

@@ -1,0 +1,102 @@
+"""What a GGUF file says of its model, and the model itself in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.generation import generation_of
+from slipstream.engine.llamacpp import library
+
+_MAGIC = b"GGUF"
+_FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
+_PROVEN = ("f32", "bf16", "q8_0")
+"""Types of weights with which a row's bits were seen not to depend on what else is in its batch."""
+
+_LONGEST_VALUE = 4096
+_SAMPLES, _SAMPLE_BYTES = 1024, 64
+_AGAIN = "copy, download or convert it again"
+
+
+class GgufModel:
+    """`slipstream.engine.model.ModelFacts` of a file, loaded."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, path: Path) -> None:
+        """UnsupportedModelError says what is wrong with it."""
+        self.path = path
+        self._library = library.load()
+        self._refuse_no_file()
+        library.heard.clear()
+        params = self._library.llama_model_default_params()
+        params.n_gpu_layers = 0
+        self.handle = self._library.llama_model_load_from_file(str(path).encode(), params)
+        if not self.handle:
+            said = " ".join(library.heard) or "no reason was given"
+            raise UnsupportedModelError(f"llama.cpp cannot load {path}: {said}; {_AGAIN}")
+        model, vocabulary = self.handle, self._library.llama_model_get_vocab(self.handle)
+        kind = self._said("general.architecture") or "unknown"
+        for name in ("has_encoder", "is_recurrent", "is_hybrid"):
+            if getattr(self._library, f"llama_model_{name}")(model):
+                raise UnsupportedModelError(
+                    f"{path} is of architecture {kind!r}, which {name.replace('_', ' ')}: only decoder-only models whose "
+                    "tokens can be taken back can be served"
+                )
+        self.architecture = kind
+        self.vocabulary_size = self._library.llama_vocab_n_tokens(vocabulary)
+        self.context_length = self._library.llama_model_n_ctx_train(model)
+        ends = (self._library.llama_vocab_eos(vocabulary), self._library.llama_vocab_eot(vocabulary))
+        said_ends, self.sampling_defaults = generation_of(path.parent)
+        self.end_token_ids = said_ends or tuple(sorted({token for token in ends if token >= 0}))
+        file_type = int(self._said("general.file_type") or -1)
+        self.dtype = _FILE_TYPES.get(file_type, f"gguf type {file_type}")
+        self.bytes_per_token = self._bytes_per_token(kind)
+        self.weights_fingerprint = self._fingerprint()
+
+    def refuse_unproven(self) -> None:
+        """UnsupportedModelError if the weights are of a type whose bits nobody has looked at."""
+        if self.dtype not in _PROVEN:
+            raise UnsupportedModelError(
+                f"{self.path} has weights of type {self.dtype}; a target's must be {', '.join(_PROVEN)}, with which its "
+                "text was seen not to depend on the batch. A draft's may be any"
+            )
+
+    def _refuse_no_file(self) -> None:
+        try:
+            with self.path.open("rb") as file:
+                magic = file.read(len(_MAGIC))
+        except OSError as error:
+            raise UnsupportedModelError(f"no GGUF file at {self.path}: {error.strerror}") from error
+        if magic != _MAGIC:
+            raise UnsupportedModelError(f"{self.path} is no GGUF file: it begins with {magic!r}; {_AGAIN}")
+
+    def _said(self, key: str) -> str | None:
+        buffer = ctypes.create_string_buffer(_LONGEST_VALUE)
+        length = self._library.llama_model_meta_val_str(self.handle, key.encode(), buffer, _LONGEST_VALUE)
+        return None if length < 0 else buffer.value.decode(errors="replace")
+
+    def _bytes_per_token(self, kind: str) -> int:
+        model = self.handle
+        size = self._library.llama_model_n_embd(model) // self._library.llama_model_n_head(model)
+        sizes = [int(self._said(f"{kind}.attention.{part}_length") or size) for part in ("key", "value")]
+        return int(
+            self._library.llama_model_n_layer(model) * self._library.llama_model_n_head_kv(model) * sum(sizes) * 4
+        )
+
+    def _fingerprint(self) -> str:
+        """sha256 over all that it computes with: the file's size, its beginning, which says everything but the weights, many
+        evenly spaced bytes of those, the library, and the processor's instructions that it uses."""
+        said = [version("xllamacpp"), self._library.llama_print_system_info().decode(), str(self.end_token_ids)]
+        digest = hashlib.sha256("\n".join(said).encode())
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            digest.update(str(len(data)).encode() + data[: 2**20])
+            for start in range(0, len(data), max(1, len(data) // _SAMPLES)):
+                digest.update(data[start : start + _SAMPLE_BYTES])
+        return digest.hexdigest()

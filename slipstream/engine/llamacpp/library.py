@@ -1,0 +1,223 @@
+"""libllama's C API, as far as it is used, out of xllamacpp's wheel, whose extension module exports it.
+
+The structures are those of llama.h in the release that the wheel is pinned to. They have no version of their own, so what the
+library itself fills them with is compared with what llama.h says before anything else is asked of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import logging
+from collections.abc import Mapping
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from slipstream.engine.errors import UnsupportedModelError
+
+log = logging.getLogger(__name__)
+
+F32 = 0
+"""ggml's number of float32."""
+
+_SPARE = 256
+"""Bytes after each structure: one that has grown at its end is still copied whole."""
+
+_WARNING = 3
+"""Of ggml's log levels: none, debug, info, warning, error."""
+
+
+class ModelParams(ctypes.Structure):
+    """llama_model_params."""
+
+    _fields_ = (
+        ("devices", c_void_p),
+        ("tensor_buft_overrides", c_void_p),
+        ("n_gpu_layers", c_int32),
+        ("split_mode", c_int32),
+        ("load_mode", c_int32),
+        ("lazy_mode", c_int32),
+        ("main_gpu", c_int32),
+        ("tensor_split", c_void_p),
+        ("progress_callback", c_void_p),
+        ("progress_callback_user_data", c_void_p),
+        ("kv_overrides", c_void_p),
+        ("vocab_only", c_bool),
+        ("check_tensors", c_bool),
+        ("use_extra_bufts", c_bool),
+        ("no_host", c_bool),
+        ("no_alloc", c_bool),
+        ("load_mtp", c_bool),
+        ("spare", c_int8 * _SPARE),
+    )
+
+
+class ContextParams(ctypes.Structure):
+    """llama_context_params."""
+
+    _fields_ = (
+        ("n_ctx", c_uint32),
+        ("n_batch", c_uint32),
+        ("n_ubatch", c_uint32),
+        ("n_seq_max", c_uint32),
+        ("n_rs_seq", c_uint32),
+        ("n_outputs_max", c_uint32),
+        ("n_outputs_max_per_seq", c_uint32),
+        ("n_threads", c_int32),
+        ("n_threads_batch", c_int32),
+        ("ctx_type", c_int32),
+        ("rope_scaling_type", c_int32),
+        ("pooling_type", c_int32),
+        ("attention_type", c_int32),
+        ("flash_attn_type", c_int32),
+        ("rope_freq_base", c_float),
+        ("rope_freq_scale", c_float),
+        ("yarn_ext_factor", c_float),
+        ("yarn_attn_factor", c_float),
+        ("yarn_beta_fast", c_float),
+        ("yarn_beta_slow", c_float),
+        ("yarn_orig_ctx", c_uint32),
+        ("defrag_thold", c_float),
+        ("cb_eval", c_void_p),
+        ("cb_eval_user_data", c_void_p),
+        ("type_k", c_int32),
+        ("type_v", c_int32),
+        ("abort_callback", c_void_p),
+        ("abort_callback_data", c_void_p),
+        ("private", c_void_p),
+        ("embeddings", c_bool),
+        ("offload_kqv", c_bool),
+        ("no_perf", c_bool),
+        ("op_offload", c_bool),
+        ("swa_full", c_bool),
+        ("kv_unified", c_bool),
+        ("samplers", c_void_p),
+        ("n_samplers", c_size_t),
+        ("spare", c_int8 * _SPARE),
+    )
+
+
+class Batch(ctypes.Structure):
+    """llama_batch."""
+
+    _fields_ = (
+        ("n_tokens", c_int32),
+        ("token", POINTER(c_int32)),
+        ("embd", c_void_p),
+        ("pos", POINTER(c_int32)),
+        ("n_seq_id", POINTER(c_int32)),
+        ("seq_id", POINTER(POINTER(c_int32))),
+        ("logits", POINTER(c_int8)),
+    )
+
+
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "llama_backend_init": (None,),
+    "llama_batch_free": (None, Batch),
+    "llama_batch_init": (Batch, c_int32, c_int32, c_int32),
+    "llama_context_default_params": (ContextParams,),
+    "llama_decode": (c_int32, c_void_p, Batch),
+    "llama_free": (None, c_void_p),
+    "llama_get_logits": (POINTER(c_float), c_void_p),
+    "llama_get_memory": (c_void_p, c_void_p),
+    "llama_init_from_model": (c_void_p, c_void_p, ContextParams),
+    "llama_log_set": (None, c_void_p, c_void_p),
+    "llama_memory_seq_cp": (None, c_void_p, c_int32, c_int32, c_int32, c_int32),
+    "llama_memory_seq_rm": (c_bool, c_void_p, c_int32, c_int32, c_int32),
+    "llama_model_default_params": (ModelParams,),
+    "llama_model_free": (None, c_void_p),
+    "llama_model_get_vocab": (c_void_p, c_void_p),
+    "llama_model_has_encoder": (c_bool, c_void_p),
+    "llama_model_is_hybrid": (c_bool, c_void_p),
+    "llama_model_is_recurrent": (c_bool, c_void_p),
+    "llama_model_load_from_file": (c_void_p, c_char_p, ModelParams),
+    "llama_model_meta_val_str": (c_int32, c_void_p, c_char_p, c_char_p, c_size_t),
+    "llama_model_n_ctx_train": (c_int32, c_void_p),
+    "llama_model_n_embd": (c_int32, c_void_p),
+    "llama_model_n_head": (c_int32, c_void_p),
+    "llama_model_n_head_kv": (c_int32, c_void_p),
+    "llama_model_n_layer": (c_int32, c_void_p),
+    "llama_model_size": (c_uint64, c_void_p),
+    "llama_n_ctx_seq": (c_uint32, c_void_p),
+    "llama_print_system_info": (c_char_p,),
+    "llama_vocab_eos": (c_int32, c_void_p),
+    "llama_vocab_eot": (c_int32, c_void_p),
+    "llama_vocab_n_tokens": (c_int32, c_void_p),
+}
+"""Each with what it returns and takes."""
+
+_MODEL_DEFAULTS = {
+    "main_gpu": 0,
+    "vocab_only": False,
+    "check_tensors": False,
+    "use_extra_bufts": True,
+    "no_alloc": False,
+}
+_CONTEXT_DEFAULTS = {
+    "n_ctx": 512,
+    "n_batch": 2048,
+    "n_ubatch": 512,
+    "n_seq_max": 1,
+    "rope_scaling_type": -1,
+    "pooling_type": -1,
+    "attention_type": -1,
+    "flash_attn_type": -1,
+    "rope_freq_base": 0.0,
+    "yarn_ext_factor": -1.0,
+    "defrag_thold": -1.0,
+    "type_k": 1,
+    "type_v": 1,
+    "embeddings": False,
+    "offload_kqv": True,
+    "kv_unified": False,
+    "n_samplers": 0,
+}
+"""By these it is seen that a structure is laid out as here."""
+
+
+@functools.cache
+def load() -> Any:
+    """The library, ready to be used. UnsupportedModelError if it is not installed or another one than is known here."""
+    spec = importlib.util.find_spec("xllamacpp")
+    if spec is None or spec.origin is None:
+        raise UnsupportedModelError("GGUF models need llama.cpp: pip install 'slipstream-llm[llamacpp]'")
+    (path,) = Path(spec.origin).parent.glob("xllamacpp*.so")
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise _other(str(error)) from error
+    _compare(library.llama_model_default_params(), _MODEL_DEFAULTS)
+    _compare(library.llama_context_default_params(), _CONTEXT_DEFAULTS)
+    library.llama_log_set(_listener, None)
+    library.llama_backend_init()
+    return library
+
+
+def _compare(found: ctypes.Structure, expected: Mapping[str, float]) -> None:
+    for name, value in expected.items():
+        if getattr(found, name) != value:
+            raise _other(f"{type(found).__name__}.{name} is {getattr(found, name)} by default, not {value}")
+
+
+def _other(why: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"the llama.cpp that is installed is another than this version knows ({why}): pip install 'slipstream-llm[llamacpp]'"
+    )
+
+
+heard: list[str] = []
+"""What the library has said since it was last asked for something: warnings and errors."""
+
+
+def _listen(level: int, text: bytes, _: object) -> None:
+    if level >= _WARNING and text.strip():
+        heard.append(text.decode(errors="replace").strip())
+        del heard[:-8]
+
+
+_listener = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)(_listen)
