@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 
 from slipstream.engine.errors import UnsupportedModelError
@@ -68,6 +66,9 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
         )
     if name.startswith(("~", "/", ".")) or name.count("/") > 1:
         raise UnsupportedModelError(_NO_DIRECTORY.format(name))
+    from huggingface_hub import snapshot_download  # a fifth of a second that whoever has a directory does without
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
     patterns = [*_SMALL_FILES, *(_CODE_FILES if trust.code else ())]
     if weights:
         patterns += [*_WEIGHT_FILES, *(_PICKLE_FILES if trust.pickle else ())]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from types import TracebackType
 
-from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
@@ -130,6 +129,10 @@ class _Pusher:
     """Tells an OTLP collector every OTEL_METRIC_EXPORT_INTERVAL milliseconds, and once more at the end."""
 
     def __init__(self, source: Source, resource: Resource) -> None:
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
+            OTLPMetricExporter,
+        )  # only who tells waits for it
+
         self._source = source
         self._resource = resource
         self._begun = time.time_ns()

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -51,6 +50,8 @@ def exporting_spans(service_name: str) -> Iterator[None]:
     if not (os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         yield
         return
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # only who exports waits for it
+
     os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", _EXPORT_DELAY)
     os.environ.setdefault("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _EXPORT_BATCH)
     os.environ.setdefault("OTEL_BSP_MAX_QUEUE_SIZE", _EXPORT_QUEUE)

@@ -419,7 +419,7 @@ def test_nothing_is_fetched_from_the_hub_that_is_not_to_be_used(
         seen.extend(file for file in there if any(fnmatch(file, pattern) for pattern in allow_patterns))
         return "/there"
 
-    monkeypatch.setattr("slipstream.engine.checkpoint.snapshot_download", snapshot_download)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     assert directory_of("org/name", weights=weights, trust=trust) == Path("/there")
     assert set(seen) == fetched
 
