@@ -32,6 +32,8 @@ class ModelInfo:
     """What a forward's tokens are padded to a multiple of."""
     kv_token_count: int = field(default=0, compare=False)
     """Tokens that all its KV pages together hold; 0: not known."""
+    kv_page_size: int = field(default=1, compare=False)
+    """Tokens that one of them holds."""
 
 
 def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
@@ -52,4 +54,5 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         step_times=tuple((point.token_count, seconds(point.time)) for point in message.step_times),
         row_multiple=max(1, message.row_multiple),
         kv_token_count=message.kv_token_count,
+        kv_page_size=max(1, message.kv_page_size),
     )

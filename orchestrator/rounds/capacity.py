@@ -54,6 +54,11 @@ class Capacity:
         counts = [peer.info.kv_token_count for peer in self._verifiers.in_use if peer.info is not None]
         return sum(counts) if all(counts) else 0
 
+    @property
+    def kv_page_size(self) -> int:
+        """Tokens that a piece of it holds, which is one sequence's; the largest of theirs."""
+        return max((peer.info.kv_page_size for peer in self._verifiers.in_use if peer.info is not None), default=1)
+
     def prompt_seconds(self, token_count: int) -> float:
         """What prompts of so many tokens in all take beside rounds."""
         costs = self._costs()

@@ -64,6 +64,10 @@ class Capacity(Protocol):
     def kv_token_count(self) -> int:
         """Tokens that the memory for KV holds; 0: not known."""
 
+    @property
+    def kv_page_size(self) -> int:
+        """Tokens that a piece of it holds, which is one sequence's."""
+
     def prompt_seconds(self, token_count: int) -> float:
         """What prompts of so many tokens in all take beside rounds."""
 
@@ -103,10 +107,11 @@ class Wish:
         """At most."""
         return self.prompt_length + self.choice_count * self.room
 
-    @property
-    def kv_token_count(self) -> int:
-        """Of memory; the choices share their prompt."""
-        return self.prompt_length + self.choice_count * (self.room + _KV_SLACK)
+    def kv_token_counts(self, page_size: int) -> tuple[int, int]:
+        """Of memory, in whole pages of so many tokens: what the choices share, which their prompt fills, and what each has."""
+        shared = self.prompt_length // page_size * page_size
+        own = self.prompt_length - shared + self.room + _KV_SLACK
+        return shared, -(-own // page_size) * page_size
 
 
 class Asking:
@@ -287,11 +292,20 @@ class Admission:
         return not self._running or (self._has_places(wish) and self._has_time(wish))
 
     def _has_places(self, wish: Wish) -> bool:
-        return self._is_within(len(self._running) + wish.choice_count, self._kv_token_count + wish.kv_token_count)
+        return self._is_within(
+            len(self._running) + wish.choice_count, self._kv_token_count + self._kv_token_count_of(wish)
+        )
 
     def _can_ever_fit(self, wish: Wish) -> bool:
         """Whether there could be room beside another's turn."""
-        return self._is_within(wish.choice_count, wish.kv_token_count)
+        return self._is_within(wish.choice_count, self._kv_token_count_of(wish))
+
+    def _kv_token_counts(self, wish: Wish) -> tuple[int, int]:
+        return wish.kv_token_counts(1 if self._capacity is None else self._capacity.kv_page_size)
+
+    def _kv_token_count_of(self, wish: Wish) -> int:
+        shared, own = self._kv_token_counts(wish)
+        return shared + wish.choice_count * own
 
     def _is_within(self, turn_count: int, kv_token_count: int) -> bool:
         most = 0
@@ -319,8 +333,9 @@ class Admission:
 
     def _give(self, wish: Wish, waited: float, now: float) -> list[Place]:
         places = []
+        shared, own = self._kv_token_counts(wish)
         for index in range(wish.choice_count):
-            kv = wish.room + _KV_SLACK + (0 if index else wish.prompt_length)
+            kv = own + (0 if index else shared)
             place = Place(self, wish, kv, waited, now)
             self._kv_token_count += kv
             self._running.add(place)

@@ -54,6 +54,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             sampling_version=SAMPLING_VERSION,
             row_multiple=host.engine.backend.row_multiple,
             kv_token_count=host.engine.pool.page_count * host.engine.page_size,
+            kv_page_size=host.engine.page_size,
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
         self.handles = Handles(host, self.info)

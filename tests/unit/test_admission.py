@@ -21,9 +21,10 @@ A, B = Principal("a"), Principal("b")
 class Measured:
     """A verifier of two milliseconds a token and twenty a step."""
 
-    def __init__(self, round_count: int = 100, kv_token_count: int = 0) -> None:
+    def __init__(self, round_count: int = 100, kv_token_count: int = 0, kv_page_size: int = 1) -> None:
         self.round_count = round_count
         self.kv_token_count = kv_token_count
+        self.kv_page_size = kv_page_size
 
     def prompt_seconds(self, token_count: int) -> float:
         return 0.002 * token_count
@@ -313,6 +314,30 @@ async def test_no_more_begin_than_the_memory_surely_holds() -> None:
     told.measure(Measured(kv_token_count=1000))
     await take(told, wish(prompt=300, room=200))
     await take(told, wish(prompt=300, room=200))
+
+
+async def test_a_piece_of_memory_is_one_turns_however_little_of_it_that_takes() -> None:
+    """As where each sequence's KV lies in a stream of its own."""
+    door = admission(None)
+    door.measure(Measured(kv_token_count=3 * 2048, kv_page_size=2048))
+    places = [await take(door) for _ in range(3)]
+    fourth, choices = asked(door), asked(door, wish(choices=2))
+    await settle()
+    assert not fourth.done()
+    places[0].leave(1)
+    await settle()
+    assert [fourth.done(), choices.done()] == [True, False]
+    places[1].leave(1)
+    await settle()
+    assert not choices.done(), "two choices take two"
+    places[2].leave(1)
+    await settle()
+    assert choices.done()
+
+
+def test_choices_share_the_pages_that_their_prompt_fills() -> None:
+    assert wish(prompt=100, room=40, choices=5).kv_token_counts(16) == (96, 112)
+    assert wish(prompt=100, room=40).kv_token_counts(2048) == (0, 2048)
 
 
 async def test_a_long_prompt_waits_until_another_is_read_and_a_short_one_does_not() -> None:

@@ -32,6 +32,9 @@ _STREAM_MULTIPLE = 256
 
 _LEAST_ROWS = 2
 
+_PROPOSAL_ROOM = 64
+"""Cells beyond a context: who asks for all of it is counted with a proposal's tokens, and is to take one stream."""
+
 _MOST_STREAMS = 64
 
 
@@ -57,7 +60,8 @@ class LlamaCppBackend:
 
     def reserve(self, memory_mib: float) -> Reserved:
         fitting = math.floor(memory_mib * MIB / self.model.bytes_per_token) // _STREAM_MULTIPLE * _STREAM_MULTIPLE
-        wished = -(-(self.model.context_length + _LEAST_ROWS) // _STREAM_MULTIPLE) * _STREAM_MULTIPLE
+        longest = self.model.context_length + _PROPOSAL_ROOM + _LEAST_ROWS
+        wished = -(-longest // _STREAM_MULTIPLE) * _STREAM_MULTIPLE
         if not fitting:
             least = _STREAM_MULTIPLE * self.model.bytes_per_token / MIB
             raise UnsupportedModelError(

@@ -82,6 +82,7 @@ class ModelInfo(_message.Message):
     SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
     ROW_MULTIPLE_FIELD_NUMBER: _builtins.int
     KV_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    KV_PAGE_SIZE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -108,6 +109,8 @@ class ModelInfo(_message.Message):
     """A forward's tokens are padded to a multiple of this, and up to it a token more takes no longer. 0 counts as 1."""
     kv_token_count: _builtins.int
     """Tokens that all KV pages together hold. 0: not known."""
+    kv_page_size: _builtins.int
+    """Tokens that one of them holds: no two sequences write to the same. 0 counts as 1."""
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by the model's generation config."""
@@ -138,10 +141,11 @@ class ModelInfo(_message.Message):
         sampling_version: _builtins.int = ...,
         row_multiple: _builtins.int = ...,
         kv_token_count: _builtins.int = ...,
+        kv_page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_token_count", b"kv_token_count", "max_draft_length", b"max_draft_length", "name", b"name", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "max_draft_length", b"max_draft_length", "name", b"name", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
