@@ -66,7 +66,7 @@ def convert(model: Path, file: Path, weights: str = "BF16") -> Path:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if weights == "F32" else f"MOSTLY_{weights}"])
-    _add_tokenizer(writer, model, config)
+    add_tokenizer(writer, model, config)
     for path in sorted(model.glob("*.safetensors")):
         for name, tensor in load_file(path).items():
             _add_tensor(writer, name, tensor, config["head_dim"], gguf.GGMLQuantizationType[weights])
@@ -77,7 +77,8 @@ def convert(model: Path, file: Path, weights: str = "BF16") -> Path:
     return file
 
 
-def _add_tokenizer(writer: Any, model: Path, config: dict[str, Any]) -> None:
+def add_tokenizer(writer: Any, model: Path, config: dict[str, Any]) -> None:
+    """Tell a ``writer`` a model's byte-level tokenizer and chat template."""
     import gguf
 
     tokenizer = json.loads((model / "tokenizer.json").read_text())

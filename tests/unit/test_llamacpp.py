@@ -19,8 +19,9 @@ from slipstream.engine.plan import Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from slipstream.sampling.rule import SamplingRule
+from tests import gguf_models
 
-LENGTH = 150
+LENGTH = 90
 _RANDOM = random.Random(18)
 TEXT = [_RANDOM.randrange(3, 4000) for _ in range(LENGTH)]
 
@@ -36,9 +37,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return file
 
 
-@pytest.fixture(scope="module", params=["F32", "BF16", "Q8_0"])
-def engine(request: pytest.FixtureRequest, files: Callable[[str], Path]) -> Engine:
-    return engine_of(files(request.param))
+@pytest.fixture(scope="module", params=["F32", "BF16", "Q8_0", "qwen2", "qwen3", "llama"])
+def engine(
+    request: pytest.FixtureRequest, files: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Engine:
+    """Of the embedded target by its weights' type, or of wide layers by its architecture, queries sharing their keys."""
+    if request.param[0].isupper():
+        return engine_of(files(request.param))
+    weights = {"qwen2": "BF16", "qwen3": "Q8_0", "llama": "F32"}[request.param]
+    return engine_of(gguf_models.write(tmp_path_factory.mktemp("wide") / "model.gguf", request.param, weights))
 
 
 def engine_of(path: Path, *, exact: bool = True, mib: float = 200) -> Engine:
@@ -76,13 +83,13 @@ def logits_of(
     ("counts", "other"),
     [
         ([1] * LENGTH, None),
-        ([2] * 75, None),
-        ([7] * 21 + [3], None),
-        ([64, 64, 22], None),
+        ([2] * 45, None),
+        ([7] * 12 + [6], None),
+        ([64, 26], None),
         ([1] * LENGTH, lambda count: 1),
-        ([5] * 30, lambda count: 5),
-        ([5] * 30, lambda count: 4),
-        ([9] * 16 + [6], lambda count: 20),
+        ([5] * 18, lambda count: 5),
+        ([5] * 18, lambda count: 4),
+        ([9] * 10, lambda count: 20),
     ],
     ids=["one by one", "twos", "sevens", "chunks", "beside one", "beside as many", "beside one less", "beside more"],
 )
@@ -102,10 +109,10 @@ def test_a_fork_goes_on_by_itself(engine: Engine) -> None:
     """And whoever is written to first moves to a stream of its own."""
     whole = logits_of(engine, [LENGTH])
     first = CachedSequence("first")
-    engine.cache.extend(first, TEXT[:100])
-    engine.step([Append(first, 100, 1, SamplingRule())])
+    engine.cache.extend(first, TEXT[:60])
+    engine.step([Append(first, 60, 1, SamplingRule())])
     fork = engine.cache.fork(first, "fork")
-    engine.cache.truncate(fork, 90)
+    engine.cache.truncate(fork, 50)
 
     def forward(sequence: CachedSequence, tokens: list[int]) -> torch.Tensor:
         start = len(sequence)
@@ -115,10 +122,10 @@ def test_a_fork_goes_on_by_itself(engine: Engine) -> None:
 
     other = forward(fork, [5] * 10)
     assert fork.pages != first.pages
-    assert torch.equal(forward(first, TEXT[100:]), whole[100:])
-    engine.cache.truncate(fork, 90)
-    assert torch.equal(forward(fork, TEXT[90:100]), whole[90:100])
-    assert not torch.equal(other, whole[90:100])
+    assert torch.equal(forward(first, TEXT[60:]), whole[60:])
+    engine.cache.truncate(fork, 50)
+    assert torch.equal(forward(fork, TEXT[50:60]), whole[50:60])
+    assert not torch.equal(other, whole[50:60])
     engine.give_back(first)
     engine.give_back(fork)
     assert engine.pool.counts().held == 0
@@ -181,6 +188,20 @@ def test_what_the_text_cannot_be_promised_with_is_refused_for_a_target_alone(fil
     with pytest.raises(UnsupportedModelError, match=r"has weights of type q4_0; a target's must be f32, bf16, q8_0"):
         engine_of(files("Q4_0"))
     assert engine_of(files("Q4_0"), exact=False).model.dtype == "q4_0"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "experts", "said"),
+    [
+        ("gemma", 0, "is a gemma; a target must be one of llama, qwen2, qwen3, "),
+        ("llama", 2, "is a mixture of experts"),
+    ],
+)
+def test_so_is_what_nobody_has_looked_at(tmp_path: Path, architecture: str, experts: int, said: str) -> None:
+    path = gguf_models.write(tmp_path / "model.gguf", architecture, experts=experts)
+    with pytest.raises(UnsupportedModelError, match=said):
+        engine_of(path)
+    assert engine_of(path, exact=False).model.architecture == architecture
 
 
 def test_other_weights_have_another_fingerprint(files: Callable[[str], Path], tmp_path: Path) -> None:

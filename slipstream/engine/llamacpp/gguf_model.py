@@ -16,8 +16,9 @@ from slipstream.engine.llamacpp import library
 
 _MAGIC = b"GGUF"
 _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
-_PROVEN = ("f32", "bf16", "q8_0")
-"""Types of weights with which a row's bits were seen not to depend on what else is in its batch."""
+_PROVEN_TYPES = ("f32", "bf16", "q8_0")
+_PROVEN_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+"""Types of weights, and architectures, with which a row's bits were seen not to depend on what else is in its batch."""
 
 _LONGEST_VALUE = 4096
 _SAMPLES, _SAMPLE_BYTES = 1024, 64
@@ -61,11 +62,19 @@ class GgufModel:
         self.weights_fingerprint = self._fingerprint()
 
     def refuse_unproven(self) -> None:
-        """UnsupportedModelError if the weights are of a type whose bits nobody has looked at."""
-        if self.dtype not in _PROVEN:
+        """UnsupportedModelError if nobody has looked at the bits of such a model, or a lone row of them could not be told."""
+        why = "with which its text was seen not to depend on the batch. A draft's may be any"
+        if self.dtype not in _PROVEN_TYPES:
             raise UnsupportedModelError(
-                f"{self.path} has weights of type {self.dtype}; a target's must be {', '.join(_PROVEN)}, with which its "
-                "text was seen not to depend on the batch. A draft's may be any"
+                f"{self.path} has weights of type {self.dtype}; a target's must be {', '.join(_PROVEN_TYPES)}, {why}"
+            )
+        if self.architecture not in _PROVEN_ARCHITECTURES:
+            known = ", ".join(_PROVEN_ARCHITECTURES)
+            raise UnsupportedModelError(f"{self.path} is a {self.architecture}; a target must be one of {known}, {why}")
+        if int(self._said(f"{self.architecture}.expert_count") or 0):
+            raise UnsupportedModelError(
+                f"{self.path} is a mixture of experts, where a row may be alone with one: its bits would depend on the batch. "
+                "A draft's may"
             )
 
     def _refuse_no_file(self) -> None:
