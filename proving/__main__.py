@@ -23,6 +23,7 @@ from pathlib import Path
 from rich.console import Console
 
 from proving.disturbances import ALL
+from proving.pairs import BACKENDS, LLAMACPP, TORCH
 from proving.proof import Proof, Run
 from proving.report import Circumstances, complaints, markdown, sentence, table
 from proving.results import commit_of_tree
@@ -47,11 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
         sys.exit(f"--prompts must be at least {LEAST_PROMPTS}, so that every disturbance finds some")
     commit = options.commit or commit_of_tree()
     name = f"{commit}-seed{options.seed}-prompts{options.prompts}-tokens{options.tokens}"
-    directory = options.directory / name
+    directory = options.directory / (f"{name}-llamacpp" if options.backend == LLAMACPP else name)
     console.print(f"results in {directory}")
     started = time.monotonic()
     try:
-        verdict = Proof(Run(options.prompts, options.tokens, options.seed, directory), console).run()
+        verdict = Proof(Run(options.prompts, options.tokens, options.seed, directory, options.backend), console).run()
     except SlipstreamError as error:
         sys.exit(f"the proof could not be run: {error}")
     except KeyboardInterrupt:
@@ -75,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompts", type=int, default=40, help="how many prompts (default 40)")
     parser.add_argument("--tokens", type=int, default=128, help="tokens to generate after each (default 128)")
     parser.add_argument("--seed", type=int, default=0, help="decides prompts, their seeds and the schedule (default 0)")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default=TORCH,
+        help="what computes target and draft; llamacpp by GGUF files of the same pairs, the draft in four bits",
+    )
     parser.add_argument("--directory", type=Path, default=Path("build/prove"), help="where results are kept")
     parser.add_argument("--commit", help="what to file the results under instead of the tree's commit and changes")
     parser.add_argument("--report", type=Path, help="write the table and its circumstances there as markdown")

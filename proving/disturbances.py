@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from google.rpc import error_details_pb2
 
+from proving.pairs import TORCH
 from proving.proxy import Fault
 from proving.system import Setup, System
 from slipstream.client import Client, PeerError, Result, Settings
@@ -763,3 +764,10 @@ ALL: tuple[Disturbance, ...] = (
     VerifierKilled(),
     SecondVerifier(),
 )
+
+
+def disturbances_on(backend: str) -> Sequence[Disturbance]:
+    """All that there can be: llama.cpp's pages have one size, and no two sequences share one."""
+    if backend == TORCH:
+        return ALL
+    return [each for each in ALL if not isinstance(each, PageSize | WarmCache)]

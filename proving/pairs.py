@@ -14,36 +14,55 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from benchmarks.llamacpp_models import convert
 from slipstream.hosting.tokenizer_files import embedded_directory
+
+TORCH, LLAMACPP = "torch", "llamacpp"
+BACKENDS = (TORCH, LLAMACPP)
+"""What computes the target and the draft."""
 
 EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
 PAIRS = (EMBEDDED, RANDOM_WEIGHTS)
 
 _DISAGREEMENT = 0.1
 
+_GGUF_TYPES = {"float32": "F32", "bfloat16": "BF16"}
+_GGUF_DRAFT_TYPE = "Q4_0"
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Model directories of one tokenizer."""
+    """Models of one tokenizer, by directory or GGUF file, and the target's dtype."""
 
     target: Path
     draft: Path
+    config: Path
+    """Directory of the target's config.json."""
+    dtype: str
 
-    def kv_bytes_per_token(self, dtype: str) -> int:
+    def kv_bytes_per_token(self) -> int:
         """KV bytes that one token takes in the target."""
-        config = AutoConfig.from_pretrained(self.target)
+        config = AutoConfig.from_pretrained(self.config)
         size = int(config.head_dim) * int(config.num_key_value_heads) * int(config.num_hidden_layers)
-        return 2 * size * {"float32": 4, "bfloat16": 2}[dtype]
+        return 2 * size * (2 if self.dtype == "bfloat16" and self.target.is_dir() else 4)
 
 
-def prepare(directory: Path) -> None:
-    """Make the random pair in a run's directory, unless it is there. The same weights each time."""
-    pair = pair_named(RANDOM_WEIGHTS, directory)
-    if not (pair.draft / "config.json").exists():
+def prepare(directory: Path, backend: str) -> None:
+    """Make the random pair in a run's directory, and a backend's files, unless they are there. The same weights each time."""
+    target, draft = _directories(RANDOM_WEIGHTS, directory)
+    if not (draft / "config.json").exists():
         torch.manual_seed(0)
         model = LlamaForCausalLM(_CONFIG).eval()
-        save(model, pair.target)
-        save(perturbed(model, _DISAGREEMENT), pair.draft)
+        save(model, target)
+        save(perturbed(model, _DISAGREEMENT), draft)
+    if backend == LLAMACPP:
+        for name in PAIRS:
+            for dtype in _GGUF_TYPES:
+                pair = pair_named(name, directory, dtype, backend)
+                models = _directories(name, directory)
+                for model, file in zip(models, (pair.target, pair.draft), strict=True):
+                    if not file.exists():
+                        convert(model, file, _GGUF_TYPES[dtype] if file == pair.target else _GGUF_DRAFT_TYPE)
 
 
 def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrainedModel:
@@ -63,11 +82,19 @@ def save(model: PreTrainedModel, directory: Path) -> Path:
     return directory
 
 
-def pair_named(name: str, directory: Path) -> Pair:
+def pair_named(name: str, directory: Path, dtype: str, backend: str) -> Pair:
     """A pair by its name; ``directory`` is the run's."""
+    target, draft = _directories(name, directory)
+    if backend == TORCH:
+        return Pair(target, draft, target, dtype)
+    files = directory / "gguf" / name.replace(" ", "-")
+    return Pair(files / f"target-{dtype}.gguf", files / "draft.gguf", target, dtype)
+
+
+def _directories(name: str, directory: Path) -> tuple[Path, Path]:
     if name == EMBEDDED:
-        return Pair(embedded_directory("target"), embedded_directory("draft"))
-    return Pair(directory / "random-target", directory / "random-draft")
+        return embedded_directory("target"), embedded_directory("draft")
+    return directory / "random-target", directory / "random-draft"
 
 
 _CONFIG = LlamaConfig(

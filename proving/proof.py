@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from proving.comparison import Verdict, compare
-from proving.disturbances import ALL, Disturbance
-from proving.pairs import prepare
+from proving.disturbances import disturbances_on
+from proving.pairs import TORCH, prepare
 from proving.prompts import PromptSource
 from proving.results import ResultStore
 from proving.schedule import DTYPES, Cell, plan
@@ -43,19 +43,20 @@ class Run:
     token_count: int
     seed: int
     directory: Path
+    backend: str = TORCH
 
 
 class Proof:
     """Runs what is not done yet and compares everything."""
 
-    def __init__(self, run: Run, console: Console, disturbances: Sequence[Disturbance] = ALL) -> None:
+    def __init__(self, run: Run, console: Console) -> None:
         self.store = ResultStore(run.directory)
-        prepare(run.directory)
+        prepare(run.directory, run.backend)
         self._run = run
         self._console = console
-        self._disturbances = disturbances
+        self._disturbances = disturbances_on(run.backend)
         self._prompts = PromptSource(run.seed).draw(run.prompt_count)
-        self.cells = plan([len(prompt) for prompt in self._prompts], run.seed, disturbances)
+        self.cells = plan([len(prompt) for prompt in self._prompts], run.seed, self._disturbances)
 
     def run(self) -> Verdict:
         """Everything. SlipstreamError if a process cannot be started or a reference fails."""
@@ -80,7 +81,15 @@ class Proof:
         return compare(self.cells, self._disturbances, self.store)
 
     def _serve(self, cell: Cell, meter: _Meter) -> None:
-        run = CellRun(cell, self._prompts, self._run.token_count, self._run.seed, self._run.directory, meter.add)
+        run = CellRun(
+            cell,
+            self._prompts,
+            self._run.token_count,
+            self._run.seed,
+            self._run.directory,
+            self._run.backend,
+            meter.add,
+        )
         run.run()
         self.store.save_served(cell.index, run.generated, run.account)
         rate = self._tokens_in(cell) / run.account.seconds
@@ -121,7 +130,7 @@ class Proof:
     def _start_reference(self, dtype: str) -> subprocess.Popen[str]:
         run = self._run
         flags = ["--directory", str(run.directory), "--prompts", str(run.prompt_count), "--seed", str(run.seed)]
-        flags += ["--tokens", str(run.token_count), "--dtype", dtype]
+        flags += ["--tokens", str(run.token_count), "--dtype", dtype, "--backend", run.backend]
         command = [sys.executable, "-m", "slipstream.cli.child", str(os.getpid()), "proving.reference", *flags]
         with self._reference_log(dtype).open("w") as errors:
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)

@@ -8,18 +8,21 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from math import ceil
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from proving.disturbances import ALL
-from proving.pairs import pair_named
+from proving.disturbances import disturbances_on
+from proving.pairs import BACKENDS, TORCH, Pair, pair_named
 from proving.prompts import PromptSource
 from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
 from slipstream.engine.engine import Engine
-from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
+from slipstream.engine.llamacpp.backend import LlamaCppBackend
+from slipstream.engine.model import Backend
+from slipstream.engine.plan import Segment
 from slipstream.engine.planned import MIB, Planned
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.engine.transformers_model import TransformersModel
@@ -29,17 +32,24 @@ from slipstream.sampling.rule import SamplingRule
 
 BATCH_SIZE = 32
 _PAGE_SIZE = 16
+_STREAM_ROOM = 512
+"""Beyond a context, that a stream of llama.cpp's may take."""
 
 
 class PlainDecoder:
     """A target on the engine's parts, driven by a loop that knows no rounds and no scheduling."""
 
-    def __init__(self, target: Path, dtype: str, longest: int) -> None:
+    def __init__(self, pair: Pair, longest: int) -> None:
         """``longest`` sequence in tokens, prompt included."""
-        self._model = TransformersModel.load(str(target), device="cpu", dtype=dtype)
-        pages = BATCH_SIZE * (-(-longest // _PAGE_SIZE) + 1)
-        memory = pages * _PAGE_SIZE * self._model.bytes_per_token / MIB
-        self._cache = Engine(Planned(self._model, page_size=_PAGE_SIZE), kv_memory_mib=memory).cache
+        self._backend: Backend
+        if pair.target.is_dir():
+            model = TransformersModel.load(str(pair.target), device="cpu", dtype=pair.dtype)
+            self._backend = Planned(model, page_size=_PAGE_SIZE)
+            token_count = BATCH_SIZE * (ceil(longest / _PAGE_SIZE) + 1) * _PAGE_SIZE
+        else:
+            self._backend = LlamaCppBackend(pair.target, threads=1, most_tokens=longest, exact=True)
+            token_count = BATCH_SIZE * (self._backend.model.context_length + _STREAM_ROOM)
+        self._cache = Engine(self._backend, kv_memory_mib=token_count * pair.kv_bytes_per_token() / MIB).cache
 
     def decode(self, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], token_count: int) -> Reference:
         """A batch of turns, each after its prompt."""
@@ -69,8 +79,7 @@ class PlainDecoder:
             start = len(sequence)
             self._cache.extend(sequence, added)
             segments.append(Segment(added, start, sequence.pages, wanted=1))
-        plan = build_plan(segments, _PAGE_SIZE, self._model.device, BATCH_INVARIANT)
-        return self._model.forward(plan)
+        return self._backend.forward(segments)
 
 
 def _rule(turn: Turn) -> SamplingRule:
@@ -114,18 +123,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--dtype", choices=DTYPES, required=True)
+    parser.add_argument("--backend", choices=BACKENDS, default=TORCH)
     options = parser.parse_args()
     os.nice(10)  # it fills what the served system leaves idle
     torch.set_num_threads(1)
     store = ResultStore(options.directory)
     prompts = PromptSource(options.seed).draw(options.prompts)
-    cells = plan([len(prompt) for prompt in prompts], options.seed, ALL)
+    cells = plan([len(prompt) for prompt in prompts], options.seed, disturbances_on(options.backend))
     decoders: dict[str, PlainDecoder] = {}
     for cell in cells:
         if cell.dtype == options.dtype and store.reference(cell.index) is None:
             if cell.pair not in decoders:
-                target = pair_named(cell.pair, options.directory).target
-                decoders[cell.pair] = PlainDecoder(target, cell.dtype, max(map(len, prompts)) + options.tokens)
+                pair = pair_named(cell.pair, options.directory, cell.dtype, options.backend)
+                decoders[cell.pair] = PlainDecoder(pair, max(map(len, prompts)) + options.tokens)
             reference = decode_cell(
                 decoders[cell.pair], cell, prompts, options.tokens, lambda count: print(count, flush=True)
             )

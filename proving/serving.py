@@ -37,6 +37,7 @@ class CellRun:
         token_count: int,
         seed: int,
         directory: Path,
+        backend: str,
         report: Callable[[int], None],
     ) -> None:
         """``report`` is told how many tokens have come since it was last told."""
@@ -46,6 +47,7 @@ class CellRun:
         self._prompts = prompts
         self._token_count = token_count
         self._rng = random.Random(f"cell {cell.index} {seed}")
+        self._backend = backend
         self._report = report
         self._directory = directory
         self._row_of = {turn.prompt: row for row, turn in enumerate(cell.turns)}
@@ -64,8 +66,7 @@ class CellRun:
     def _setup(self) -> Setup:
         lengths = [len(self._prompts[turn.prompt]) + self._token_count for turn in self._cell.turns]
         setup = Setup(
-            pair=pair_named(self._cell.pair, self._directory),
-            dtype=self._cell.dtype,
+            pair=pair_named(self._cell.pair, self._directory, self._cell.dtype, self._backend),
             session_count=max(wave.session_count for wave in self._cell.waves),
             common_length=sum(lengths) // len(lengths),
             longest_length=max(lengths),

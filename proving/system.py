@@ -34,7 +34,6 @@ class Setup:
     """
 
     pair: Pair
-    dtype: str
     session_count: int
     common_length: int
     longest_length: int
@@ -109,7 +108,7 @@ class System:
     def start_verifier(self, index: int) -> None:
         """Start, or after `kill` start again, a verifier; does not wait for it."""
         setup = self.setup
-        flags = ["--model", str(setup.pair.target), "--dtype", setup.dtype, "--page-size", str(setup.page_size)]
+        flags = ["--model", str(setup.pair.target), "--dtype", setup.pair.dtype, "--page-size", str(setup.page_size)]
         flags += ["--prefill-chunk", str(setup.prefill_chunk), "--max-step-tokens", str(setup.max_step_tokens)]
         flags += ["--kv-memory-mib", str(_kv_memory_mib(setup)), "--threads", "1", "--drain-seconds", "0"]
         flags += self._peer_flags()
@@ -188,5 +187,5 @@ class System:
 
 def _kv_memory_mib(setup: Setup) -> float:
     if setup.kv_token_count is None:
-        return 256.0
-    return setup.kv_token_count * setup.pair.kv_bytes_per_token(setup.dtype) / 2**20
+        return 256.0 if setup.pair.target.is_dir() else 1024.0  # a GGUF file's sequences take a whole context each
+    return setup.kv_token_count * setup.pair.kv_bytes_per_token() / 2**20

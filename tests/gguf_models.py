@@ -14,9 +14,9 @@ from slipstream.hosting.tokenizer_files import embedded_directory
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_SIZE, LAYERS, CONTEXT = 1024, 2816, 16, 4, 64, 2, 512
 
 
-def write(path: Path, architecture: str, weights: str = "BF16", experts: int = 0) -> Path:
+def write(path: Path, architecture: str, weights: str = "BF16", experts: int = 0, nan_token: int | None = None) -> Path:
     """A llama, gemma, qwen2 (biases) or qwen3 (norms of queries and keys), of wide layers but few, with the embedded pair's
-    tokenizer; with ``experts`` a mixture of as many."""
+    tokenizer; with ``experts`` a mixture of as many. After ``nan_token`` nothing is a number."""
     import gguf
 
     embedded = embedded_directory("target")
@@ -44,12 +44,15 @@ def write(path: Path, architecture: str, weights: str = "BF16", experts: int = 0
 
     def matrix(name: str, *shape: int) -> None:
         values = rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
+        if name == "token_embd" and nan_token is not None:
+            values[nan_token] = np.nan
         writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
 
     def vector(name: str, size: int) -> None:
         writer.add_tensor(name, rng.normal(1, 0.1, size).astype(np.float32))
 
     matrix("token_embd", config["vocab_size"], HIDDEN)
+    matrix("output", config["vocab_size"], HIDDEN)
     vector("output_norm.weight", HIDDEN)
     for layer in range(LAYERS):
         block = f"blk.{layer}"

@@ -44,7 +44,9 @@ _ADVICE = {
 }
 """What to do about an error, by its reason."""
 
-Target = Annotated[str, typer.Option(help="target model: a directory, a hub id, 'embedded' or 'arithmetic:...'")]
+Target = Annotated[
+    str, typer.Option(help="target model: a directory, a hub id, a .gguf file, 'embedded' or 'arithmetic:...'")
+]
 Draft = Annotated[str, typer.Option(help="draft model, likewise; empty for none")]
 Device = Annotated[str, typer.Option(help="torch device of both models")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float32")]

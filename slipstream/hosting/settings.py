@@ -34,7 +34,7 @@ class ModelServiceSettings(ListenSettings):
     )
 
     model: str = Field(
-        description="transformers model directory or hub id; 'embedded' for the pair in the package; "
+        description="transformers model directory or hub id, or a .gguf file; 'embedded' for the pair in the package; "
         "'arithmetic:KEY=VALUE&...' for the paper model (see slipstream/engine/arithmetic.py)"
     )
     peer_token_file: str = Field(
@@ -53,10 +53,14 @@ class ModelServiceSettings(ListenSettings):
         "do whatever this service may",
     )
     device: str = Field("cpu", description="torch device: cpu, cuda, cuda:1")
-    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the weights and of the KV cache")
-    threads: int = Field(0, ge=0, description="torch threads; 0 takes torch's own choice")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "bfloat16", description="type of the weights and of the KV cache; a .gguf file says its own"
+    )
+    threads: int = Field(0, ge=0, description="threads that compute; 0 takes torch's own choice")
     kv_memory_mib: float = Field(512, gt=0, description="memory for KV pages in MiB, reserved at start")
-    page_size: int = Field(16, ge=1, le=128, description="tokens a KV page holds; a divisor of 128")
+    page_size: int = Field(
+        16, ge=1, le=128, description="tokens a KV page holds; a divisor of 128. A .gguf file's holds a whole context"
+    )
     max_draft_length: int = Field(64, ge=1, description="most proposal tokens an item may carry or ask for")
     max_step_tokens: int = Field(512, ge=8, description="tokens in one forward, over all sequences")
     prefill_chunk: int = Field(256, ge=8, description="tokens of one prompt in one forward")

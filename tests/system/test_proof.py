@@ -16,7 +16,7 @@ import pytest
 
 from proving.__main__ import main
 from proving.disturbances import ALL, Disturbance, OneSession, Scope, Strike, Wave
-from proving.pairs import pair_named
+from proving.pairs import TORCH, pair_named
 from proving.prompts import PromptSource
 from proving.proxy import Fault
 from proving.reference import PlainDecoder
@@ -106,7 +106,7 @@ def test_other_noise_in_the_reference_and_one_flipped_bit_are_seen(proven: tuple
         turn = cell.turns[noisy]
         prompt = PROMPTS[turn.prompt]
         other = PlainDecoder(
-            pair_named(cell.pair, store.directory).target, cell.dtype, len(prompt) + TOKEN_COUNT
+            pair_named(cell.pair, store.directory, cell.dtype, TORCH), len(prompt) + TOKEN_COUNT
         ).decode([prompt], [dataclasses.replace(turn, seed=turn.seed ^ 1)], TOKEN_COUNT)
         position = int((other.tokens[0] != reference.tokens[noisy]).nonzero()[0][0])
         expected["noisy"] = f"prompt {turn.prompt}, position {position}, token, margin {other.margins[0, position]:.4g}"
@@ -171,6 +171,7 @@ def test_a_token_changed_between_verifier_and_orchestrator_is_seen(proven: tuple
         TOKEN_COUNT,
         SEED,
         proven[0] / RUN,
+        TORCH,
         lambda _: None,
     )
     run.run()

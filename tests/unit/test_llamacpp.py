@@ -18,6 +18,7 @@ from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.plan import Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
+from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.rule import SamplingRule
 from tests import gguf_models
 
@@ -129,6 +130,20 @@ def test_a_fork_goes_on_by_itself(engine: Engine) -> None:
     engine.give_back(first)
     engine.give_back(fork)
     assert engine.pool.counts().held == 0
+
+
+def test_what_is_no_number_reaches_nobody_who_comes_after(tmp_path: Path) -> None:
+    """On the one stream that there is."""
+    path = gguf_models.write(tmp_path / "model.gguf", "llama", "F32", nan_token=7)
+    engine = engine_of(path, mib=1.5)
+    assert engine.pool.page_count == 1
+    expected = logits_of(engine, [LENGTH])
+    bad = CachedSequence("bad")
+    engine.cache.extend(bad, [5] * 200 + [7] + [5] * 50)
+    (answer,) = engine.step([Append(bad, 251, 1, SamplingRule())])
+    assert isinstance(answer.error, LogitsNotFiniteError) and not bad.pages
+    assert torch.equal(logits_of(engine, [LENGTH]), expected)
+    assert torch.equal(logits_of(engine, [7] * 12 + [6]), expected)
 
 
 def test_its_logits_are_those_of_transformers(files: Callable[[str], Path]) -> None:

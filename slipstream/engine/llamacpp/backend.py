@@ -9,6 +9,7 @@ apart by what all of them have, and leave a lone row of the longest.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import itertools
 import math
@@ -51,12 +52,14 @@ class LlamaCppBackend:
             self.model.refuse_unproven()
         self._library = library.load()
         self._threads = threads
-        self._most_rows = _LEAST_ROWS * most_tokens
+        self._most_rows = max(_LEAST_ROWS * most_tokens, _STREAM_MULTIPLE)
         self._least_rows = _LEAST_ROWS if exact else 1
         self.runs_on = not exact
         self.row_multiple = self._least_rows
         self.mark = hashlib.sha256(f"llamacpp rows={self._least_rows}".encode()).hexdigest()[:4]
         self._context: int | None = None
+        self._cell_count = 0
+        """Of each stream."""
 
     def reserve(self, memory_mib: float) -> Reserved:
         fitting = math.floor(memory_mib * MIB / self.model.bytes_per_token) // _STREAM_MULTIPLE * _STREAM_MULTIPLE
@@ -85,8 +88,9 @@ class LlamaCppBackend:
         self._batch = self._library.llama_batch_init(self._most_rows, 0, 1)
         for row in range(self._most_rows):
             self._batch.n_seq_id[row] = 1
-        cells = self._library.llama_n_ctx_seq(self._context) - _LEAST_ROWS
-        return Reserved(streams, cells, streams * cells * self.model.bytes_per_token)
+        self._cell_count = self._library.llama_n_ctx_seq(self._context)
+        byte_count = streams * self._cell_count * self.model.bytes_per_token
+        return Reserved(streams, self._cell_count - _LEAST_ROWS, byte_count)
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
         for copy in copies:
@@ -94,8 +98,21 @@ class LlamaCppBackend:
             self._library.llama_memory_seq_cp(self._memory, copy.source - 1, copy.destination - 1, -1, -1)
 
     def erase_pages(self, pages: list[int]) -> None:
+        """A cell that is taken back keeps its numbers, masked; and what is no number stays none when its weight is zero. So
+        each stream is written all over, from embeddings of zeros, not from a token's."""
+        size = self._library.llama_model_n_embd(self.model.handle)
+        batch = self._library.llama_batch_init(_STREAM_MULTIPLE, size, 1)
+        ctypes.memset(batch.embd, 0, _STREAM_MULTIPLE * size * ctypes.sizeof(ctypes.c_float))
+        batch.n_tokens = _STREAM_MULTIPLE
         for page in pages:
             self._cut(page, 0)
+            for start in range(0, self._cell_count, _STREAM_MULTIPLE):
+                for row in range(_STREAM_MULTIPLE):
+                    batch.pos[row], batch.n_seq_id[row], batch.logits[row] = start + row, 1, 0
+                    batch.seq_id[row][0] = page - 1
+                self._compute(batch)
+            self._cut(page, 0)
+        self._library.llama_batch_free(batch)
 
     def forward(self, segments: list[Segment]) -> torch.Tensor:
         groups: defaultdict[int, list[Segment]] = defaultdict(list)
@@ -143,9 +160,12 @@ class LlamaCppBackend:
             wanted.extend(range(first, first + segment.wanted))
             asked_count += row_count - first_asked
         batch.n_tokens = row
-        library.heard.clear()
-        if status := self._library.llama_decode(self._context, batch):
-            raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(library.heard)}")
+        self._compute(batch)
         shape = (asked_count, self.model.vocabulary_size)
         logits = np.ctypeslib.as_array(self._library.llama_get_logits(self._context), shape)
         return torch.from_numpy(logits[wanted])  # a copy: the next step overwrites them
+
+    def _compute(self, batch: ctypes.Structure) -> None:
+        library.heard.clear()
+        if status := self._library.llama_decode(self._context, batch):
+            raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(library.heard)}")
