@@ -23,9 +23,10 @@ up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier
 	@$(BIN)/slipstream up
 
 # Two files at a time; one torch thread each, or those of both would spin on one another's cores. A process that has ended is not
-# started again: it would be given the same test, and again.
+# started again: it would be given the same test, and again. In the files' own order, which has short ones last: by their tests'
+# number, xdist's own, the longest file comes last and alone.
 test: $(VENV)/dev ## run every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --max-worker-restart 0
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 check: $(VENV)/dev $(VENV)/deploy/ready ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
+from orchestrator.peers.progress import LOOK_SHARE
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, PeerError, Result, Settings
 from tests.system.conftest import PAPER_PAIR, paper_tokens, wait_for_health
@@ -191,7 +192,7 @@ def test_the_only_verifier_stopped_for_longer_than_the_patience_ends_turns_with_
                     wait_for_health(channel, serving=False, timeout=60)
             finally:
                 verifier.send_signal(signal.SIGCONT)
-            assert 5 + 3 <= seconds[0] < 60, "the deadline, then the patience"
+            assert 2 * LOOK_SHARE * 5 + 3 <= seconds[0] < 60, "two looks of the deadline, then the patience"
             assert seconds[1] < seconds[0] - 2, "the second turn has waited for the deadline again"
             with grpc.insecure_channel(local.orchestrator_address) as channel:
                 wait_for_health(channel)

@@ -176,6 +176,13 @@ def test_a_context_can_be_filled_to_its_last_token(files: Callable[[str], Path])
     assert len(sequence) == engine.page_size == engine.context_length
 
 
+def test_steps_of_few_tokens_can_be_warmed_up_too(files: Callable[[str], Path]) -> None:
+    engine = Engine(LlamaCppBackend(files("BF16"), threads=2, most_tokens=8, exact=True), kv_memory_mib=200)
+    engine.profile(5)
+    engine.warm(2)
+    assert engine.step_times and engine.pool.counts().held == 0
+
+
 def test_a_run_is_what_so_many_steps_are(files: Callable[[str], Path]) -> None:
     engine = engine_of(files("BF16"), exact=False)
     assert engine.runs_on

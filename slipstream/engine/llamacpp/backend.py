@@ -13,8 +13,10 @@ import ctypes
 import hashlib
 import itertools
 import math
+import weakref
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +40,9 @@ _PROPOSAL_ROOM = 64
 
 _MOST_STREAMS = 64
 
+_WARMED_ROWS = 1024
+"""Hold the longest forward of `Engine.warm`, however few tokens a step may have."""
+
 
 class LlamaCppBackend:
     """`slipstream.engine.model.Backend` of a GGUF file."""
@@ -52,7 +57,7 @@ class LlamaCppBackend:
             self.model.refuse_unproven()
         self._library = library.load()
         self._threads = threads
-        self._most_rows = max(_LEAST_ROWS * most_tokens, _STREAM_MULTIPLE)
+        self._most_rows = max(_LEAST_ROWS * most_tokens, _WARMED_ROWS)
         self._least_rows = _LEAST_ROWS if exact else 1
         self.runs_on = not exact
         self.row_multiple = self._least_rows
@@ -84,6 +89,7 @@ class LlamaCppBackend:
             raise UnsupportedModelError(
                 f"{self.model.path} cannot be served by llama.cpp: {' '.join(library.heard) or 'no reason was given'}"
             )
+        weakref.finalize(self, _free, self._library, self._context, self.model).atexit = False
         self._memory = self._library.llama_get_memory(self._context)
         self._batch = self._library.llama_batch_init(self._most_rows, 0, 1)
         for row in range(self._most_rows):
@@ -169,3 +175,8 @@ class LlamaCppBackend:
         library.heard.clear()
         if status := self._library.llama_decode(self._context, batch):
             raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(library.heard)}")
+
+
+def _free(loaded: Any, context: int, _: GgufModel) -> None:
+    """Free a context, and only then may its model go."""
+    loaded.llama_free(context)

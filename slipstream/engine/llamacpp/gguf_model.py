@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import mmap
+import weakref
 from importlib.metadata import version
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class GgufModel:
         if not self.handle:
             said = " ".join(library.heard) or "no reason was given"
             raise UnsupportedModelError(f"llama.cpp cannot load {path}: {said}; {_AGAIN}")
+        weakref.finalize(self, self._library.llama_model_free, self.handle).atexit = False
         model, vocabulary = self.handle, self._library.llama_model_get_vocab(self.handle)
         kind = self._said("general.architecture") or "unknown"
         for name in ("has_encoder", "is_recurrent", "is_hybrid"):
