@@ -52,7 +52,8 @@ def write(path: Path, architecture: str, weights: str = "BF16", experts: int = 0
         writer.add_tensor(name, rng.normal(1, 0.1, size).astype(np.float32))
 
     matrix("token_embd", config["vocab_size"], HIDDEN)
-    matrix("output", config["vocab_size"], HIDDEN)
+    if nan_token is not None:  # else the embedding is the output matrix too
+        matrix("output", config["vocab_size"], HIDDEN)
     vector("output_norm.weight", HIDDEN)
     for layer in range(LAYERS):
         block = f"blk.{layer}"
