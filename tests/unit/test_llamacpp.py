@@ -212,6 +212,17 @@ def test_what_the_text_cannot_be_promised_with_is_refused_for_a_target_alone(fil
     assert engine_of(files("Q4_0"), exact=False).model.dtype == "q4_0"
 
 
+def test_a_files_own_word_for_its_type_is_not_taken(files: Callable[[str], Path], tmp_path: Path) -> None:
+    data = files("Q4_0").read_bytes()
+    key = b"general.file_type" + (4).to_bytes(4, "little")  # a uint32 follows
+    assert data.count(key) == 1
+    at = data.index(key) + len(key)
+    (tmp_path / "model.gguf").write_bytes(data[:at] + (32).to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(UnsupportedModelError, match="has weights of type q4_0; a target's must be f32, bf16, q8_0"):
+        engine_of(tmp_path / "model.gguf")
+    assert engine_of(tmp_path / "model.gguf", exact=False).model.dtype == "bf16"
+
+
 @pytest.mark.parametrize(
     ("architecture", "experts", "said"),
     [

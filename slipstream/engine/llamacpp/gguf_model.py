@@ -66,9 +66,11 @@ class GgufModel:
     def refuse_unproven(self) -> None:
         """UnsupportedModelError if nobody has looked at the bits of such a model, or a lone row of them could not be told."""
         why = "with which its text was seen not to depend on the batch. A draft's may be any"
-        if self.dtype not in _PROVEN_TYPES:
+        others = self._tensor_types() - set(_PROVEN_TYPES)  # what the file calls itself says only what most of them are
+        if others:
             raise UnsupportedModelError(
-                f"{self.path} has weights of type {self.dtype}; a target's must be {', '.join(_PROVEN_TYPES)}, {why}"
+                f"{self.path} has weights of type {', '.join(sorted(others))}; a target's must be {', '.join(_PROVEN_TYPES)}, "
+                f"{why}"
             )
         if self.architecture not in _PROVEN_ARCHITECTURES:
             known = ", ".join(_PROVEN_ARCHITECTURES)
@@ -78,6 +80,11 @@ class GgufModel:
                 f"{self.path} is a mixture of experts, where a row may be alone with one: its bits would depend on the batch. "
                 "A draft's may"
             )
+
+    def _tensor_types(self) -> set[str]:
+        from gguf import GGUFReader
+
+        return {tensor.tensor_type.name.lower() for tensor in GGUFReader(self.path).tensors}
 
     def _refuse_no_file(self) -> None:
         try:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-import logging
 from collections.abc import Mapping
-from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
 
 from slipstream.engine.errors import UnsupportedModelError
-
-log = logging.getLogger(__name__)
 
 F32 = 0
 """ggml's number of float32."""
@@ -139,7 +136,6 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "llama_model_n_head": (c_int32, c_void_p),
     "llama_model_n_head_kv": (c_int32, c_void_p),
     "llama_model_n_layer": (c_int32, c_void_p),
-    "llama_model_size": (c_uint64, c_void_p),
     "llama_n_ctx_seq": (c_uint32, c_void_p),
     "llama_print_system_info": (c_char_p,),
     "llama_vocab_eos": (c_int32, c_void_p),
