@@ -159,5 +159,6 @@ class _Meter:
 
 def _read_counts(process: subprocess.Popen[str], meter: _Meter) -> None:
     assert process.stdout is not None
-    for line in process.stdout:
-        meter.add(int(line))
+    with process.stdout as counts:
+        for line in counts:
+            meter.add(int(line))

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmarks.llamacpp_models import convert
+from proving.__main__ import main
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
@@ -106,3 +107,10 @@ def test_what_cannot_be_ends_the_service_in_a_line(pair: tuple[Path, Path], flag
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == f"verifier: {said}"
+
+
+@pytest.mark.timeout(1200)
+def test_the_proof_holds_on_it(tmp_path: Path) -> None:
+    flags = ["--prompts", "40", "--tokens", "32", "--seed", "3", "--commit", "test", "--directory", str(tmp_path)]
+    assert main([*flags, "--backend", "llamacpp"]) == 0
+    assert (tmp_path / "test-seed3-prompts40-tokens32-llamacpp" / "gguf" / "embedded-pair" / "draft.gguf").exists()
