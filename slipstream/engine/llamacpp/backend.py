@@ -9,9 +9,7 @@ apart by what all of them have, and leave a lone row of the longest.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import itertools
 import math
 import weakref
 from collections import defaultdict
@@ -24,6 +22,7 @@ import torch
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import library
 from slipstream.engine.llamacpp.gguf_model import GgufModel
+from slipstream.engine.llamacpp.rows import Rows
 from slipstream.engine.model import Choose, Reserved
 from slipstream.engine.plan import Segment
 from slipstream.engine.sequence import PageCopy
@@ -91,9 +90,7 @@ class LlamaCppBackend:
             )
         weakref.finalize(self, _free, self._library, self._context, self.model).atexit = False
         self._memory = self._library.llama_get_memory(self._context)
-        self._batch = self._library.llama_batch_init(self._most_rows, 0, 1)
-        for row in range(self._most_rows):
-            self._batch.n_seq_id[row] = 1
+        self._rows = Rows(self._most_rows)
         self._cell_count = self._library.llama_n_ctx_seq(self._context)
         byte_count = streams * self._cell_count * self.model.bytes_per_token
         return Reserved(streams, self._cell_count - _LEAST_ROWS, byte_count)
@@ -106,19 +103,14 @@ class LlamaCppBackend:
     def erase_pages(self, pages: list[int]) -> None:
         """A cell that is taken back keeps its numbers, masked; and what is no number stays none when its weight is zero. So
         each stream is written all over, from embeddings of zeros, not from a token's."""
-        size = self._library.llama_model_n_embd(self.model.handle)
-        batch = self._library.llama_batch_init(_STREAM_MULTIPLE, size, 1)
-        ctypes.memset(batch.embd, 0, _STREAM_MULTIPLE * size * ctypes.sizeof(ctypes.c_float))
-        batch.n_tokens = _STREAM_MULTIPLE
+        rows = Rows(_STREAM_MULTIPLE, self._library.llama_model_n_embd(self.model.handle))
         for page in pages:
             self._cut(page, 0)
             for start in range(0, self._cell_count, _STREAM_MULTIPLE):
-                for row in range(_STREAM_MULTIPLE):
-                    batch.pos[row], batch.n_seq_id[row], batch.logits[row] = start + row, 1, 0
-                    batch.seq_id[row][0] = page - 1
-                self._compute(batch)
+                rows.clear()
+                rows.add(page - 1, start, range(_STREAM_MULTIPLE), asked_from=_STREAM_MULTIPLE)
+                self._compute(rows)
             self._cut(page, 0)
-        self._library.llama_batch_free(batch)
 
     def forward(self, segments: list[Segment]) -> torch.Tensor:
         groups: defaultdict[int, list[Segment]] = defaultdict(list)
@@ -144,8 +136,8 @@ class LlamaCppBackend:
 
     def _decode(self, segments: list[Segment]) -> torch.Tensor:
         """Logits ``[rows, vocabulary]`` at the wanted rows of segments that have as many rows."""
-        batch = self._batch
-        row = 0
+        rows = self._rows
+        rows.clear()
         wanted: list[int] = []
         """Of the rows whose logits are asked for."""
         asked_count = 0
@@ -155,25 +147,19 @@ class LlamaCppBackend:
             count = len(segment.tokens)
             row_count = max(count, self._least_rows)
             first_asked = min(count - segment.wanted, row_count - self._least_rows)
-            padding = itertools.repeat(segment.tokens[-1], row_count - count)
-            for index, token in enumerate(itertools.chain(segment.tokens, padding)):
-                batch.token[row] = token
-                batch.pos[row] = segment.start + index
-                batch.seq_id[row][0] = page - 1
-                batch.logits[row] = index >= first_asked
-                row += 1
+            padding = [segment.tokens[-1]] * (row_count - count)
+            rows.add(page - 1, segment.start, [*segment.tokens, *padding], asked_from=first_asked)
             first = asked_count + count - segment.wanted - first_asked
             wanted.extend(range(first, first + segment.wanted))
             asked_count += row_count - first_asked
-        batch.n_tokens = row
-        self._compute(batch)
+        self._compute(rows)
         shape = (asked_count, self.model.vocabulary_size)
         logits = np.ctypeslib.as_array(self._library.llama_get_logits(self._context), shape)
         return torch.from_numpy(logits[wanted])  # a copy: the next step overwrites them
 
-    def _compute(self, batch: ctypes.Structure) -> None:
+    def _compute(self, rows: Rows) -> None:
         library.heard.clear()
-        if status := self._library.llama_decode(self._context, batch):
+        if status := self._library.llama_decode(self._context, rows.batch()):
             raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(library.heard)}")
 
 

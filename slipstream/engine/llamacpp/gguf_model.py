@@ -6,7 +6,6 @@ import ctypes
 import hashlib
 import mmap
 import weakref
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -111,7 +110,7 @@ class GgufModel:
     def _fingerprint(self) -> str:
         """sha256 over all that it computes with: the file's size, its beginning, which says everything but the weights, many
         evenly spaced bytes of those, the library, and the processor's instructions that it uses."""
-        said = [version("xllamacpp"), self._library.llama_print_system_info().decode(), str(self.end_token_ids)]
+        said = [library.fingerprint(), self._library.llama_print_system_info().decode(), str(self.end_token_ids)]
         digest = hashlib.sha256("\n".join(said).encode())
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             digest.update(str(len(data)).encode() + data[: 2**20])

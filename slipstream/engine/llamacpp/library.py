@@ -1,6 +1,7 @@
-"""libllama's C API, as far as it is used, out of xllamacpp's wheel, whose extension module exports it.
+"""libllama's C API, as far as it is used, out of whichever of two packages is installed: llama-cpp-python, which pip builds for
+the machine it is on, before xllamacpp's wheel, which is there in seconds and runs anywhere.
 
-The structures are those of llama.h in the release that the wheel is pinned to. They have no version of their own, so what the
+The structures are those of llama.h in the releases that these are pinned to. They have no version of their own, so what the
 library itself fills them with is compared with what llama.h says before anything else is asked of it.
 """
 
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import importlib.util
 from collections.abc import Mapping
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_size_t, c_uint32, c_void_p
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ F32 = 0
 
 _SPARE = 256
 """Bytes after each structure: one that has grown at its end is still copied whole."""
+
+_INSTALL = "pip install 'slipstream-llm[llamacpp]', or llamacpp-native to have it built for this machine"
 
 _WARNING = 3
 """Of ggml's log levels: none, debug, info, warning, error."""
@@ -51,49 +56,59 @@ class ModelParams(ctypes.Structure):
     )
 
 
+_CONTEXT_NUMBERS = (
+    ("n_ctx", c_uint32),
+    ("n_batch", c_uint32),
+    ("n_ubatch", c_uint32),
+    ("n_seq_max", c_uint32),
+    ("n_rs_seq", c_uint32),
+    ("n_outputs_max", c_uint32),
+    ("n_outputs_max_per_seq", c_uint32),
+    ("n_threads", c_int32),
+    ("n_threads_batch", c_int32),
+    ("ctx_type", c_int32),
+    ("rope_scaling_type", c_int32),
+    ("pooling_type", c_int32),
+    ("attention_type", c_int32),
+    ("flash_attn_type", c_int32),
+    ("rope_freq_base", c_float),
+    ("rope_freq_scale", c_float),
+    ("yarn_ext_factor", c_float),
+    ("yarn_attn_factor", c_float),
+    ("yarn_beta_fast", c_float),
+    ("yarn_beta_slow", c_float),
+    ("yarn_orig_ctx", c_uint32),
+    ("defrag_thold", c_float),
+    ("cb_eval", c_void_p),
+    ("cb_eval_user_data", c_void_p),
+    ("type_k", c_int32),
+    ("type_v", c_int32),
+    ("abort_callback", c_void_p),
+    ("abort_callback_data", c_void_p),
+)
+_CONTEXT_SWITCHES = (
+    ("embeddings", c_bool),
+    ("offload_kqv", c_bool),
+    ("no_perf", c_bool),
+    ("op_offload", c_bool),
+    ("swa_full", c_bool),
+    ("kv_unified", c_bool),
+    ("samplers", c_void_p),
+    ("n_samplers", c_size_t),
+    ("spare", c_int8 * _SPARE),
+)
+
+
 class ContextParams(ctypes.Structure):
     """llama_context_params."""
 
-    _fields_ = (
-        ("n_ctx", c_uint32),
-        ("n_batch", c_uint32),
-        ("n_ubatch", c_uint32),
-        ("n_seq_max", c_uint32),
-        ("n_rs_seq", c_uint32),
-        ("n_outputs_max", c_uint32),
-        ("n_outputs_max_per_seq", c_uint32),
-        ("n_threads", c_int32),
-        ("n_threads_batch", c_int32),
-        ("ctx_type", c_int32),
-        ("rope_scaling_type", c_int32),
-        ("pooling_type", c_int32),
-        ("attention_type", c_int32),
-        ("flash_attn_type", c_int32),
-        ("rope_freq_base", c_float),
-        ("rope_freq_scale", c_float),
-        ("yarn_ext_factor", c_float),
-        ("yarn_attn_factor", c_float),
-        ("yarn_beta_fast", c_float),
-        ("yarn_beta_slow", c_float),
-        ("yarn_orig_ctx", c_uint32),
-        ("defrag_thold", c_float),
-        ("cb_eval", c_void_p),
-        ("cb_eval_user_data", c_void_p),
-        ("type_k", c_int32),
-        ("type_v", c_int32),
-        ("abort_callback", c_void_p),
-        ("abort_callback_data", c_void_p),
-        ("private", c_void_p),
-        ("embeddings", c_bool),
-        ("offload_kqv", c_bool),
-        ("no_perf", c_bool),
-        ("op_offload", c_bool),
-        ("swa_full", c_bool),
-        ("kv_unified", c_bool),
-        ("samplers", c_void_p),
-        ("n_samplers", c_size_t),
-        ("spare", c_int8 * _SPARE),
-    )
+    _fields_ = (*_CONTEXT_NUMBERS, *_CONTEXT_SWITCHES)
+
+
+class ContextParamsOfB11549(ctypes.Structure):
+    """llama_context_params with a pointer more."""
+
+    _fields_ = (*_CONTEXT_NUMBERS, ("private", c_void_p), *_CONTEXT_SWITCHES)
 
 
 class Batch(ctypes.Structure):
@@ -112,14 +127,10 @@ class Batch(ctypes.Structure):
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "llama_backend_init": (None,),
-    "llama_batch_free": (None, Batch),
-    "llama_batch_init": (Batch, c_int32, c_int32, c_int32),
-    "llama_context_default_params": (ContextParams,),
     "llama_decode": (c_int32, c_void_p, Batch),
     "llama_free": (None, c_void_p),
     "llama_get_logits": (POINTER(c_float), c_void_p),
     "llama_get_memory": (c_void_p, c_void_p),
-    "llama_init_from_model": (c_void_p, c_void_p, ContextParams),
     "llama_log_set": (None, c_void_p, c_void_p),
     "llama_memory_seq_cp": (None, c_void_p, c_int32, c_int32, c_int32, c_int32),
     "llama_memory_seq_rm": (c_bool, c_void_p, c_int32, c_int32, c_int32),
@@ -173,16 +184,60 @@ _CONTEXT_DEFAULTS = {
 """By these it is seen that a structure is laid out as here."""
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A package with libllama in it."""
+
+    distribution: str
+    """Its name for pip."""
+
+    package: str
+    library: str
+    """The file's pattern in the package's folder. All in the file's own folder that ends alike has a part in the bits."""
+
+    context_params: type[ctypes.Structure]
+
+
+BUILDS = (
+    Build("llama-cpp-python", "llama_cpp", "lib/libllama.*", ContextParams),
+    Build("xllamacpp", "xllamacpp", "xllamacpp*.so", ContextParamsOfB11549),
+)
+"""The first that is installed is used."""
+
+
+@functools.cache
+def installed() -> tuple[Build, Path]:
+    """Which is used, and its file. UnsupportedModelError if none is there."""
+    for build in BUILDS:
+        spec = importlib.util.find_spec(build.package)
+        if spec is not None and spec.origin is not None:
+            for path in sorted(Path(spec.origin).parent.glob(build.library)):
+                return build, path
+    raise UnsupportedModelError(f"GGUF models need llama.cpp: {_INSTALL}")
+
+
+@functools.cache
+def fingerprint() -> str:
+    """sha256 over the machine's code: another build's bits may be others."""
+    _, path = installed()
+    digest = hashlib.sha256()
+    for part in sorted(path.parent.glob(f"*{path.suffix}")):
+        digest.update(part.read_bytes())
+    return digest.hexdigest()
+
+
 @functools.cache
 def load() -> Any:
     """The library, ready to be used. UnsupportedModelError if it is not installed or another one than is known here."""
-    spec = importlib.util.find_spec("xllamacpp")
-    if spec is None or spec.origin is None:
-        raise UnsupportedModelError("GGUF models need llama.cpp: pip install 'slipstream-llm[llamacpp]'")
-    (path,) = Path(spec.origin).parent.glob("xllamacpp*.so")
+    build, path = installed()
+    params = build.context_params
+    functions = _FUNCTIONS | {
+        "llama_context_default_params": (params,),
+        "llama_init_from_model": (c_void_p, c_void_p, params),
+    }
     try:
         library = ctypes.CDLL(str(path))
-        for name, (result, *arguments) in _FUNCTIONS.items():
+        for name, (result, *arguments) in functions.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
@@ -201,8 +256,9 @@ def _compare(found: ctypes.Structure, expected: Mapping[str, float]) -> None:
 
 
 def _other(why: str) -> UnsupportedModelError:
+    build, _ = installed()
     return UnsupportedModelError(
-        f"the llama.cpp that is installed is another than this version knows ({why}): pip install 'slipstream-llm[llamacpp]'"
+        f"the llama.cpp of {build.distribution} is another than this version knows ({why}): {_INSTALL}"
     )
 
 
