@@ -12,7 +12,6 @@ from pydantic_settings import SettingsConfigDict
 from draft_service.proposer import ProposeJob
 from draft_service.service import DraftService
 from slipstream.engine.host import EngineHost
-from slipstream.engine.plan import TIGHT
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
 from slipstream.hosting.settings import ModelServiceSettings, read_settings
@@ -47,7 +46,7 @@ if __name__ == "__main__":
         service_name="draft",
         rpc_service="slipstream.wire.v1.DraftService",
         role="draft",
-        padding=TIGHT,
+        exact=False,
         profile_seconds=0.3,
         add_service=_add,
     )

@@ -21,11 +21,10 @@ from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
 from slipstream.engine.engine import Engine
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
-from slipstream.engine.model import Backend
-from slipstream.engine.plan import Segment
-from slipstream.engine.planned import MIB, Planned
+from slipstream.engine.model import Backend, Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
-from slipstream.engine.transformers_model import TransformersModel
+from slipstream.engine.torch.planned import MIB, Planned
+from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule

@@ -10,7 +10,6 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from slipstream.engine.host import EngineHost
-from slipstream.engine.plan import BATCH_INVARIANT
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.process import run_model_service
 from slipstream.hosting.settings import ModelServiceSettings, read_settings
@@ -47,7 +46,7 @@ if __name__ == "__main__":
         service_name="verifier",
         rpc_service="slipstream.wire.v1.VerifierService",
         role="target",
-        padding=BATCH_INVARIANT,
+        exact=True,
         profile_seconds=1.5,
         add_service=_add,
     )

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from slipstream.engine.errors import OutOfPagesError
-from slipstream.engine.model import Backend
+from slipstream.engine.model import Backend, Segment
 from slipstream.engine.pages import PagePool
-from slipstream.engine.plan import FIRST_KEYS, KEY_BLOCK, Segment
 from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
@@ -31,9 +30,8 @@ _PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 _PROFILE_TRIALS = 2
 """Of each count, once its time has settled."""
 
-_WARMED_LENGTHS = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 _WARMED_COUNTS = (8, 16, 24, 32)
-"""Sequences so long, and forwards of so many of their tokens, are common soon after the profile's own."""
+"""Forwards of so many tokens are common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ class Engine:
         behind."""
         give_up = time.monotonic() + seconds
         sequence, rule, served = Sequence("warm"), SamplingRule(), self.step_count
-        for length in _WARMED_LENGTHS:
+        for length in self.backend.warmed_lengths:
             counts = (1,) if self.runs_on else _WARMED_COUNTS
             if not self.backend.settled_after or length + max(counts) > self.context_length:
                 break

@@ -1,24 +1,39 @@
 """What the engine drives: a backend. It knows a model, keeps the KV of pages, and turns appended tokens into logits.
 
 A page is what the KV of sequences is counted, shared and copied in. A backend whose attention reads pages has many small ones
-(`slipstream.engine.planned`); to one that keeps each sequence's KV in a piece, that is a page (`slipstream.engine.llamacpp`).
+(`slipstream.engine.torch`); to one that keeps each sequence's KV in a piece, that is a page (`slipstream.engine.llamacpp`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from slipstream.engine.plan import Segment
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 
 Choose = Callable[[torch.Tensor], list[int] | None]
 """Takes a step's logits ``[sequences, vocabulary]``, which the next step may overwrite; gives each sequence's next token, or
 None to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens appended to one sequence: they take positions ``start`` to ``start + len(tokens) - 1``.
+
+    ``pages`` covers all of them. Logits are wanted at the last ``wanted`` tokens. ``room`` is for how many tokens more
+    `Backend.run_on` may take; pages cover these too.
+    """
+
+    tokens: TokenSequence[int]
+    start: int
+    pages: TokenSequence[int]
+    wanted: int
+    room: int = 0
 
 
 class ModelFacts(Protocol):
@@ -59,6 +74,9 @@ class Backend(Protocol):
 
     runs_on: bool
     """Whether `run_on` may be used: its rows may have other bits than `forward`'s, which a target may not have."""
+
+    warmed_lengths: tuple[int, ...]
+    """Lengths of sequences, rising, from which on forwards take other shapes than before."""
 
     settled_after: int
     """Forwards of one shape, from the first, after which another one takes as long as it will."""

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from slipstream.engine.arithmetic import SCHEME, ArithmeticModel, ArithmeticSettings
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
 from slipstream.engine.model import Backend
-from slipstream.engine.plan import Padding
-from slipstream.engine.planned import MIB, Planned
+from slipstream.engine.torch.arithmetic import SCHEME, ArithmeticModel, ArithmeticSettings
+from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
+from slipstream.engine.torch.planned import MIB, Planned
 from slipstream.errors import SlipstreamError
 from slipstream.garbage import spare_what_is_there
 from slipstream.hosting.metrics import readings
@@ -57,21 +57,21 @@ def run_model_service(
     service_name: str,
     rpc_service: str,
     role: str,
-    padding: Padding,
+    exact: bool,
     profile_seconds: float,
     add_service: AddService,
 ) -> None:
     """Serve a model until signalled. Exits with one readable line if it cannot start.
 
     ``rpc_service`` is the full name of the service that ``add_service`` adds beside ModelService; ``role`` picks the
-    embedded model; ``padding`` is what the service's promise needs of its arithmetic; ``profile_seconds`` go into measuring
+    embedded model; ``exact`` promises that a row's bits depend on its sequence alone; ``profile_seconds`` go into measuring
     step times.
     """
     configure_logging(service_name, settings.log_level, settings.log_format)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         with exporting_spans(service_name):
-            asyncio.run(_serve(settings, service_name, rpc_service, role, padding, profile_seconds, add_service))
+            asyncio.run(_serve(settings, service_name, rpc_service, role, exact, profile_seconds, add_service))
     except SlipstreamError as error:
         sys.exit(f"{service_name}: {error}")
 
@@ -81,7 +81,7 @@ async def _serve(
     service_name: str,
     rpc_service: str,
     role: str,
-    padding: Padding,
+    exact: bool,
     profile_seconds: float,
     add_service: AddService,
 ) -> None:
@@ -92,14 +92,14 @@ async def _serve(
         return readings(service_name, *served[0], loop) if served else ()
 
     with Exposition(service_name, settings.metrics_address, source):
-        await _host(settings, rpc_service, role, padding, profile_seconds, add_service, served.append)
+        await _host(settings, rpc_service, role, exact, profile_seconds, add_service, served.append)
 
 
 async def _host(
     settings: ModelServiceSettings,
     rpc_service: str,
     role: str,
-    padding: Padding,
+    exact: bool,
     profile_seconds: float,
     add_service: AddService,
     on_serving: Callable[[tuple[EngineHost[Any], ModelService]], None],
@@ -122,7 +122,7 @@ async def _host(
     def load() -> Engine:  # on the model thread, as everything that computes
         log.info("getting ready to choose tokens: the first start on a machine compiles that, in ten seconds or so")
         warm_choosing()
-        engine = _load(settings, name, padding)
+        engine = _load(settings, name, exact)
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
         step_times.extend(engine.profile(profile_seconds))
         engine.warm(_WARM_SECONDS)
@@ -153,11 +153,11 @@ async def _host(
     await host.close_all()
 
 
-def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine:
+def _load(settings: ModelServiceSettings, name: str, exact: bool) -> Engine:
     started = time.monotonic()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    engine = Engine(_backend(settings, name, padding), kv_memory_mib=settings.kv_memory_mib)
+    engine = Engine(_backend(settings, name, exact), kv_memory_mib=settings.kv_memory_mib)
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",
         engine.model.architecture,
@@ -169,8 +169,9 @@ def _load(settings: ModelServiceSettings, name: str, padding: Padding) -> Engine
     return engine
 
 
-def _backend(settings: ModelServiceSettings, name: str, padding: Padding) -> Backend:
+def _backend(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
     """What serves a model of that name. Each is imported where it is needed: transformers takes three seconds."""
+    padding = BATCH_INVARIANT if exact else TIGHT
     if name.startswith(SCHEME):
         paper = ArithmeticModel(ArithmeticSettings.parse(name))
         return Planned(paper, page_size=settings.page_size, padding=padding)
@@ -184,16 +185,16 @@ def _backend(settings: ModelServiceSettings, name: str, padding: Padding) -> Bac
             Path(name).expanduser(),
             threads=torch.get_num_threads(),
             most_tokens=settings.max_step_tokens,
-            exact=not padding.single_row,
+            exact=exact,
         )
-    from slipstream.engine.transformers_model import TransformersModel
+    from slipstream.engine.torch.transformers_model import TransformersModel
 
     log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
     model = TransformersModel.load(
         name,
         device=settings.device,
         dtype=settings.dtype,
-        single_rows=padding.single_row,
+        single_rows=not exact,
         trust=settings.trust(),
     )
     return Planned(model, page_size=settings.page_size, padding=padding)

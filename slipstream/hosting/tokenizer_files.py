@@ -10,9 +10,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of, one_line
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.torch.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -45,7 +45,7 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
     from transformers import AutoTokenizer  # seconds that the paper model can do without
 
-    from slipstream.engine.loading import heard, read_config
+    from slipstream.engine.torch.loading import heard, read_config
 
     if is_gguf(model):
         directory = Path(model).expanduser().parent

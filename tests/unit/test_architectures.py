@@ -18,9 +18,9 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
-from slipstream.engine.planned import Planned
 from slipstream.engine.schedule import BatchLimits
-from slipstream.engine.transformers_model import TransformersModel
+from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 from tests.asking import run_round

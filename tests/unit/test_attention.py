@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from slipstream.engine.attention import paged_attention
-from slipstream.engine.kv import KvMemory, LayerShape
-from slipstream.engine.plan import BATCH_INVARIANT, Segment, build_plan
+from slipstream.engine.model import Segment
+from slipstream.engine.torch.attention import paged_attention
+from slipstream.engine.torch.kv import KvMemory, LayerShape
+from slipstream.engine.torch.plan import BATCH_INVARIANT, build_plan
 
 PAGE_SIZE = 16
 LENGTHS = (90, 130, 300, 641, 700)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from slipstream.engine.engine import Engine
-from slipstream.engine.plan import Segment
-from slipstream.engine.planned import Planned
+from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.transformers_model import TransformersModel
+from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
 
 LENGTH = 540  # past one key block of 512

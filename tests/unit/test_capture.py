@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from slipstream.engine.capture import CapturedForward
 from slipstream.engine.engine import Append, Engine
-from slipstream.engine.plan import BATCH_INVARIANT, TIGHT, Padding, Segment, StepPlan, build_plan
-from slipstream.engine.planned import Planned
+from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.transformers_model import TransformersModel
+from slipstream.engine.torch.capture import CapturedForward
+from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT, Padding, StepPlan, build_plan
+from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from slipstream.engine.arithmetic import ArithmeticModel, ArithmeticSettings
 from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
-from slipstream.engine.planned import Planned
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.torch.arithmetic import ArithmeticModel, ArithmeticSettings
+from slipstream.engine.torch.planned import Planned
 from slipstream.errors import FieldViolation
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind

@@ -15,7 +15,7 @@ from slipstream.engine.engine import Append, Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import library
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
-from slipstream.engine.plan import Segment
+from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from slipstream.sampling.faults import LogitsNotFiniteError

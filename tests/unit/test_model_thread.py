@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from draft_service.proposer import ProposeJob
-from slipstream.engine.arithmetic import ArithmeticModel, ArithmeticSettings, next_token
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import ModelThreadFailedError, RoundConflictError, UnknownHandleError
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Fork, Job, Statement
-from slipstream.engine.plan import BATCH_INVARIANT, TIGHT, Padding, StepPlan
-from slipstream.engine.planned import Planned
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import SequenceCache
-from slipstream.engine.transformers_model import TransformersModel
+from slipstream.engine.torch.arithmetic import ArithmeticModel, ArithmeticSettings, next_token
+from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT, Padding, StepPlan
+from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.errors import SlipstreamError
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule

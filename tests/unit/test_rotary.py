@@ -10,11 +10,11 @@ import torch
 
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.plan import Segment
-from slipstream.engine.planned import Planned
-from slipstream.engine.rotary import steady_context_length
+from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.transformers_model import TransformersModel
+from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.rotary import steady_context_length
+from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
 
 ORIGINAL = 64

@@ -9,11 +9,11 @@ import pytest
 
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError
-from slipstream.engine.onnx_steps import build_onnx_steps
-from slipstream.engine.plan import TIGHT
-from slipstream.engine.planned import Planned
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.transformers_model import TransformersModel
+from slipstream.engine.torch.onnx_steps import build_onnx_steps
+from slipstream.engine.torch.plan import TIGHT
+from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models

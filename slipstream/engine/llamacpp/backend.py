@@ -23,8 +23,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import library
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.llamacpp.rows import Rows
-from slipstream.engine.model import Choose, Reserved
-from slipstream.engine.plan import Segment
+from slipstream.engine.model import Choose, Reserved, Segment
 from slipstream.engine.sequence import PageCopy
 
 MIB = 2**20
@@ -39,14 +38,15 @@ _PROPOSAL_ROOM = 64
 
 _MOST_STREAMS = 64
 
-_WARMED_ROWS = 1024
-"""Hold the longest forward of `Engine.warm`, however few tokens a step may have."""
+_PROFILED_ROWS = 256
+"""Hold the longest forward of `Engine.profile`, however few tokens a step may have."""
 
 
 class LlamaCppBackend:
     """`slipstream.engine.model.Backend` of a GGUF file."""
 
     settled_after = 1
+    warmed_lengths: tuple[int, ...] = ()
 
     def __init__(self, path: Path, *, threads: int, most_tokens: int, exact: bool) -> None:
         """``most_tokens`` go into one forward. ``exact`` promises that a row's bits depend on its sequence alone; without it
@@ -56,7 +56,7 @@ class LlamaCppBackend:
             self.model.refuse_unproven()
         self._library = library.load()
         self._threads = threads
-        self._most_rows = max(_LEAST_ROWS * most_tokens, _WARMED_ROWS)
+        self._most_rows = max(_LEAST_ROWS * most_tokens, _PROFILED_ROWS)
         self._least_rows = _LEAST_ROWS if exact else 1
         self.runs_on = not exact
         self.row_multiple = self._least_rows

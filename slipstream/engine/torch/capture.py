@@ -19,7 +19,7 @@ import torch
 from torch.jit import optimized_execution  # type: ignore[attr-defined]
 from torch.jit._trace import TracerWarning
 
-from slipstream.engine.plan import SMALL_STEP, AttentionGroup, StepPlan
+from slipstream.engine.torch.plan import SMALL_STEP, AttentionGroup, StepPlan
 
 log = logging.getLogger(__name__)
 

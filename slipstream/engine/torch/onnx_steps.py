@@ -19,10 +19,10 @@ import numpy as np
 import onnxruntime
 import torch
 
-from slipstream.engine.kv import KvMemory
 from slipstream.engine.model import Choose
-from slipstream.engine.onnx_graph import DecoderShape, NotPlainError, decoder_graph
-from slipstream.engine.plan import StepPlan
+from slipstream.engine.torch.kv import KvMemory
+from slipstream.engine.torch.onnx_graph import DecoderShape, NotPlainError, decoder_graph
+from slipstream.engine.torch.plan import StepPlan
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class OnnxSteps:
         return keys <= self._shape.longest and keys * len(plan.segments) <= MOST_KEYS
 
     def run(self, plan: StepPlan, memory: KvMemory, choose: Choose) -> None:
-        """`slipstream.engine.planned.PlanModel.run_on`."""
+        """`slipstream.engine.torch.planned.PlanModel.run_on`."""
         bound = self._bound(len(plan.segments), _key_count(plan))
         slots = _slots(plan)
         bound.load(memory, slots)

@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import Choose, ModelFacts, Reserved
+from slipstream.engine.model import Choose, ModelFacts, Reserved, Segment
 from slipstream.engine.pages import PADDING_PAGE
-from slipstream.engine.plan import BATCH_INVARIANT, FIRST_KEYS, Padding, Segment, StepPlan, build_plan
 from slipstream.engine.sequence import PageCopy
+from slipstream.engine.torch.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, StepPlan, build_plan
 
 MIB = 2**20
 
@@ -51,6 +51,8 @@ def run_by_forwards(forward: Callable[[StepPlan], torch.Tensor], plan: StepPlan,
 
 class Planned:
     """`Backend` of a model that computes by a plan, padded by a rule."""
+
+    warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 
     def __init__(self, model: PlanModel, *, page_size: int = 16, padding: Padding = BATCH_INVARIANT) -> None:
         """UnsupportedModelError if the page size does not fit."""

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from slipstream.engine.kv import KvMemory, LayerShape
-from slipstream.engine.plan import KEY_BLOCK, AttentionGroup, StepPlan
+from slipstream.engine.torch.kv import KvMemory, LayerShape
+from slipstream.engine.torch.plan import KEY_BLOCK, AttentionGroup, StepPlan
 
 NAME = "slipstream_paged"
 

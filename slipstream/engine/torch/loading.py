@@ -20,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from slipstream.engine import attention
 from slipstream.engine.checkpoint import (
     NO_TRUST,
     PICKLE,
@@ -32,6 +31,7 @@ from slipstream.engine.checkpoint import (
     some,
 )
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.torch import attention
 
 log = logging.getLogger(__name__)
 

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from slipstream.engine import activations, attention, capture, packing, rotary
 from slipstream.engine.checkpoint import NO_TRUST, Trust
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.fingerprint import weights_fingerprint
 from slipstream.engine.generation import end_token_ids, sampling_defaults
-from slipstream.engine.kv import KvMemory, LayerShape, bytes_per_page
-from slipstream.engine.loading import DTYPES, load_pretrained
 from slipstream.engine.model import Choose
-from slipstream.engine.onnx_steps import build_onnx_steps
-from slipstream.engine.plan import StepPlan
-from slipstream.engine.planned import run_by_forwards
 from slipstream.engine.sequence import PageCopy
+from slipstream.engine.torch import activations, attention, capture, packing, rotary
+from slipstream.engine.torch.fingerprint import weights_fingerprint
+from slipstream.engine.torch.kv import KvMemory, LayerShape, bytes_per_page
+from slipstream.engine.torch.loading import DTYPES, load_pretrained
+from slipstream.engine.torch.onnx_steps import build_onnx_steps
+from slipstream.engine.torch.plan import StepPlan
+from slipstream.engine.torch.planned import run_by_forwards
 
 _PROBE_ROWS = 8
 

@@ -17,9 +17,9 @@ import torch
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Choose
-from slipstream.engine.plan import StepPlan
-from slipstream.engine.planned import run_by_forwards
 from slipstream.engine.sequence import PageCopy
+from slipstream.engine.torch.plan import StepPlan
+from slipstream.engine.torch.planned import run_by_forwards
 from slipstream.sampling.rule import SamplingDefaults
 
 SCHEME = "arithmetic:"

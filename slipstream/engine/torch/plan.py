@@ -13,7 +13,7 @@ Batch invariance on the CPU, measured with torch 2.13 in fp32 and bf16, rests on
   are attended to as a first block of 128 and what follows, padded to a multiple of 512, masked.
 
 A draft only guesses, so it may do without (TIGHT): one row stays one row, which halves a small draft's step. More rows are
-padded there too, for few shapes to record (`slipstream.engine.capture`).
+padded there too, for few shapes to record (`slipstream.engine.torch.capture`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from slipstream.engine.model import Segment
 from slipstream.engine.pages import PADDING_PAGE
 
 SMALL_STEP = 64
@@ -82,21 +83,6 @@ FIRST_KEYS = 128
 
 BATCH_INVARIANT = Padding(row_multiple=8, key_multiple=KEY_BLOCK, first_keys=FIRST_KEYS)
 TIGHT = Padding(row_multiple=8, key_multiple=128, single_row=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Tokens appended to one sequence: they take positions ``start`` to ``start + len(tokens) - 1``.
-
-    ``pages`` covers all of them. Logits are wanted at the last ``wanted`` tokens. ``room`` is for how many tokens more
-    the plan shall serve (`StepPlan.advance`); pages cover these too.
-    """
-
-    tokens: TokenSequence[int]
-    start: int
-    pages: TokenSequence[int]
-    wanted: int
-    room: int = 0
 
 
 @dataclass(slots=True)
