@@ -1,14 +1,16 @@
-"""The embedded pair for llama.cpp, through xllamacpp's wheel: converted once to GGUF, in bfloat16 as it is unless another
-type is said.
-
-A wheel is built for many machines; llama.cpp built for this one alone decodes faster yet, which the tables' text says.
+"""The embedded pair for llama.cpp: converted once to GGUF, in bfloat16 as it is unless another type is said; and llama.cpp's
+own server, as it is in xllamacpp's wheel, or one that was built for this machine, which decodes faster yet.
 """
 
 from __future__ import annotations
 
+import atexit
+import http.client
 import json
 import multiprocessing
 import os
+import subprocess
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.weights import digest_of
+from slipstream.cli.local import free_address
 
 _TENSORS = {
     "input_layernorm": "attn_norm",
@@ -37,13 +40,16 @@ _TENSORS = {
 _CONTEXT = 2048
 
 
-def converted(directory: Path, target: Path, draft: Path) -> tuple[Path, Path]:
-    """Both models as GGUF files, made in ``directory`` unless they are there."""
-    files = [directory / f"{digest_of(model)}.gguf" for model in (target, draft)]
-    for model, file in zip((target, draft), files, strict=True):
-        if not file.exists():
-            convert(model, file)
-    return files[0], files[1]
+def converted(
+    directory: Path, target: Path, draft: Path, target_weights: str = "BF16", draft_weights: str = "BF16"
+) -> tuple[Path, Path]:
+    """Both models as GGUF files with weights of these types, made in ``directory`` unless they are there."""
+
+    def file(model: Path, weights: str) -> Path:
+        path = directory / f"{digest_of(model)}-{weights.lower()}.gguf"
+        return path if path.exists() else convert(model, path, weights)
+
+    return file(target, target_weights), file(draft, draft_weights)
 
 
 def convert(model: Path, file: Path, weights: str = "BF16") -> Path:
@@ -126,14 +132,18 @@ class Settings:
     temperature: float
     max_tokens: int
     streams: int
+    server: Path | None = None
+    """A llama-server built elsewhere; the wheel's own without."""
 
 
 def generator(settings: Settings) -> Callable[[Sequence[list[int]]], int]:
     """A function that generates after all prompts, so many at a time, and returns how many tokens in all.
 
-    llama.cpp's server has a process of its own, for its threads and torch's would stand in one another's way; there it is
-    asked without a socket.
+    llama.cpp's server has a process of its own, for its threads and torch's would stand in one another's way; the wheel's is
+    asked there without a socket, another by HTTP.
     """
+    if settings.server is not None:
+        return _by_http(settings)
     ours, its = multiprocessing.get_context("spawn").Pipe()
     multiprocessing.get_context("spawn").Process(target=_serve, args=(settings, its), daemon=True).start()
 
@@ -150,10 +160,7 @@ def generator(settings: Settings) -> Callable[[Sequence[list[int]]], int]:
 def _serve(settings: Settings, asked: Connection) -> None:
     """Answer prompts with counts of tokens until nobody asks any more."""
     server = _server(settings)
-    sampling: dict[str, Any] = {"temperature": 0.0, "top_k": 1, "samplers": ["top_k"]}
-    if settings.temperature:
-        sampling = {"temperature": settings.temperature, "samplers": ["temperature"]}
-    request = {"n_predict": settings.max_tokens, "seed": 0, "cache_prompt": False, **sampling}
+    request = _request(settings)
     pool = ThreadPoolExecutor(settings.streams)
 
     def generate(prompt: list[int]) -> int:
@@ -172,6 +179,55 @@ def _serve(settings: Settings, asked: Connection) -> None:
             asked.send(sum(pool.map(generate, prompts)))
         except RuntimeError as error:
             asked.send(error)
+
+
+def _request(settings: Settings) -> dict[str, Any]:
+    sampling: dict[str, Any] = {"temperature": 0.0, "top_k": 1, "samplers": ["top_k"]}
+    if settings.temperature:
+        sampling = {"temperature": settings.temperature, "samplers": ["temperature"]}
+    return {"n_predict": settings.max_tokens, "seed": 0, "cache_prompt": False, **sampling}
+
+
+def _by_http(settings: Settings) -> Callable[[Sequence[list[int]]], int]:
+    host, _, port = free_address().rpartition(":")
+    threads = str(os.cpu_count() or 1)
+    command = [str(settings.server), "--model", str(settings.target), "--host", host, "--port", port]
+    command += ["--ctx-size", str(_CONTEXT * settings.streams), "--parallel", str(settings.streams), "--no-webui"]
+    command += ["--threads", threads, "--threads-batch", threads, "--fit", "off"]
+    if settings.draft is not None:
+        command += ["--spec-type", "draft-simple", "--spec-draft-model", str(settings.draft)]
+        command += ["--spec-draft-n-max", str(settings.draft_length)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(server.kill)
+
+    def asked(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(host, int(port))
+        try:
+            connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            said: dict[str, Any] = json.loads(answer.read())
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            raise ConnectionError(f"llama-server answered {answer.status}: {said}")
+        return said
+
+    while True:
+        try:
+            asked("GET", "/health")
+            break
+        except OSError as error:
+            if server.poll() is not None:
+                raise RuntimeError(f"{' '.join(command)} ended with {server.returncode}") from error
+            time.sleep(0.1)
+    request = _request(settings)
+    pool = ThreadPoolExecutor(settings.streams)
+
+    def generate(prompt: list[int]) -> int:
+        count: int = asked("POST", "/completion", {**request, "prompt": prompt})["tokens_predicted"]
+        return count
+
+    return lambda prompts: sum(pool.map(generate, prompts))
 
 
 def _server(settings: Settings) -> Any:

@@ -88,9 +88,12 @@ def onnxruntime_systems(limits: Limits, directories: tuple[Path, Path]) -> list[
     ]
 
 
-def llamacpp_systems(limits: Limits, target: Path, draft: Path, draft_lengths: Sequence[int]) -> list[System]:
-    """llama.cpp, plain and with drafts of these lengths; ``target`` and ``draft`` are GGUF files."""
-    plain = llamacpp_models.Settings(target, None, 0, limits.temperature, limits.max_tokens, limits.streams)
+def llamacpp_systems(
+    limits: Limits, target: Path, draft: Path, draft_lengths: Sequence[int], server: Path | None = None
+) -> list[System]:
+    """llama.cpp, plain and with drafts of these lengths; ``target`` and ``draft`` are GGUF files, ``server`` a llama-server
+    other than the wheel's."""
+    plain = llamacpp_models.Settings(target, None, 0, limits.temperature, limits.max_tokens, limits.streams, server)
     systems = [System("llama.cpp", limits.temperature, llamacpp_models.generator(plain))]
     for length in draft_lengths:
         speculative = replace(plain, draft=draft, draft_length=length)
