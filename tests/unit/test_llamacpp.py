@@ -282,7 +282,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
 
 def test_a_library_laid_out_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(library._CONTEXT_DEFAULTS, "n_batch", 1)
-    with pytest.raises(UnsupportedModelError, match=r"ContextParams.n_batch is 2048 by default, not 1\)"):
+    with pytest.raises(UnsupportedModelError, match=r"llama_context_params.n_batch is 2048 by default, not 1\)"):
         library.load.__wrapped__()
 
 

@@ -1,10 +1,11 @@
 """A GGUF model as the engine drives it: each sequence's KV in a stream of libllama's memory, which is a page here.
 
-Batch invariance on the CPU, measured with llama.cpp b11284 in f32, bf16 and Q8_0: a row has the same bits for every count of
-rows above one, wherever its neighbours are, with KV in float32 and a stream for each sequence. A lone row goes another way, and
-so does one that alone is asked for its logits: the last layer computes only such rows. So where bits are promised each sequence
-has two rows at least, two of them asked for logits, and sequences with as many rows share a batch: libllama would take others
-apart by what all of them have, and leave a lone row of the longest.
+Batch invariance on the CPU, measured with llama.cpp b11284 and b11549 in f32, bf16 and Q8_0, with KV in float32 and a stream
+for each sequence: built without llamafile's kernels and without repacked weights, a row has the same bits whatever is computed
+beside it. Built with them, it has so for every count of rows above one. A lone row goes another way there, and so does one that
+alone is asked for its logits: the last layer computes only such rows. So with such a build, where bits are promised, each
+sequence has two rows at least, two of them asked for logits, and sequences with as many rows share a batch: libllama would take
+others apart by what all of them have, and leave a lone row of the longest.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MIB = 2**20
 _STREAM_MULTIPLE = 256
 """Cells that libllama rounds a stream up to."""
 
-_LEAST_ROWS = 2
+_PADDED_ROWS = 2
 
 _PROPOSAL_ROOM = 64
 """Cells beyond a context: who asks for all of it is counted with a proposal's tokens, and is to take one stream."""
@@ -56,8 +57,8 @@ class LlamaCppBackend:
             self.model.refuse_unproven()
         self._library = library.load()
         self._threads = threads
-        self._most_rows = max(_LEAST_ROWS * most_tokens, _PROFILED_ROWS)
-        self._least_rows = _LEAST_ROWS if exact else 1
+        self._least_rows = _PADDED_ROWS if exact and library.has_row_kernels() else 1
+        self._most_rows = max(self._least_rows * most_tokens, _PROFILED_ROWS)
         self.runs_on = not exact
         self.row_multiple = self._least_rows
         self.mark = hashlib.sha256(f"llamacpp rows={self._least_rows}".encode()).hexdigest()[:4]
@@ -67,7 +68,7 @@ class LlamaCppBackend:
 
     def reserve(self, memory_mib: float) -> Reserved:
         fitting = math.floor(memory_mib * MIB / self.model.bytes_per_token) // _STREAM_MULTIPLE * _STREAM_MULTIPLE
-        longest = self.model.context_length + _PROPOSAL_ROOM + _LEAST_ROWS
+        longest = self.model.context_length + _PROPOSAL_ROOM + _PADDED_ROWS
         wished = -(-longest // _STREAM_MULTIPLE) * _STREAM_MULTIPLE
         if not fitting:
             least = _STREAM_MULTIPLE * self.model.bytes_per_token / MIB
@@ -93,7 +94,7 @@ class LlamaCppBackend:
         self._rows = Rows(self._most_rows)
         self._cell_count = self._library.llama_n_ctx_seq(self._context)
         byte_count = streams * self._cell_count * self.model.bytes_per_token
-        return Reserved(streams, self._cell_count - _LEAST_ROWS, byte_count)
+        return Reserved(streams, self._cell_count - _PADDED_ROWS, byte_count)
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
         for copy in copies:

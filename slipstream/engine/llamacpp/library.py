@@ -205,7 +205,6 @@ BUILDS = (
 """The first that is installed is used."""
 
 
-@functools.cache
 def installed() -> tuple[Build, Path]:
     """Which is used, and its file. UnsupportedModelError if none is there."""
     for build in BUILDS:
@@ -214,6 +213,13 @@ def installed() -> tuple[Build, Path]:
             for path in sorted(Path(spec.origin).parent.glob(build.library)):
                 return build, path
     raise UnsupportedModelError(f"GGUF models need llama.cpp: {_INSTALL}")
+
+
+@functools.cache
+def has_row_kernels() -> bool:
+    """Whether it was built with kernels that compute several rows in another way than one."""
+    said = load().llama_print_system_info().decode()
+    return any(f"{kernels} = 1" in said for kernels in ("LLAMAFILE", "REPACK"))
 
 
 @functools.cache
@@ -242,17 +248,17 @@ def load() -> Any:
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise _other(str(error)) from error
-    _compare(library.llama_model_default_params(), _MODEL_DEFAULTS)
-    _compare(library.llama_context_default_params(), _CONTEXT_DEFAULTS)
+    _compare("llama_model_params", library.llama_model_default_params(), _MODEL_DEFAULTS)
+    _compare("llama_context_params", library.llama_context_default_params(), _CONTEXT_DEFAULTS)
     library.llama_log_set(_listener, None)
     library.llama_backend_init()
     return library
 
 
-def _compare(found: ctypes.Structure, expected: Mapping[str, float]) -> None:
+def _compare(structure: str, found: ctypes.Structure, expected: Mapping[str, float]) -> None:
     for name, value in expected.items():
         if getattr(found, name) != value:
-            raise _other(f"{type(found).__name__}.{name} is {getattr(found, name)} by default, not {value}")
+            raise _other(f"{structure}.{name} is {getattr(found, name)} by default, not {value}")
 
 
 def _other(why: str) -> UnsupportedModelError:
