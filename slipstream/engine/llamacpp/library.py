@@ -227,7 +227,7 @@ def fingerprint() -> str:
     """sha256 over the machine's code: another build's bits may be others."""
     _, path = installed()
     digest = hashlib.sha256()
-    for part in sorted(path.parent.glob(f"*{path.suffix}")):
+    for part in sorted(path.parent.glob(f"*{path.suffix}*")):
         digest.update(part.read_bytes())
     return digest.hexdigest()
 
