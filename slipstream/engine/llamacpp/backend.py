@@ -10,6 +10,7 @@ others apart by what all of them have, and leave a lone row of the longest.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import math
 import weakref
@@ -154,9 +155,14 @@ class LlamaCppBackend:
             wanted.extend(range(first, first + segment.wanted))
             asked_count += row_count - first_asked
         self._compute(rows)
-        shape = (asked_count, self.model.vocabulary_size)
-        logits = np.ctypeslib.as_array(self._library.llama_get_logits(self._context), shape)
-        return torch.from_numpy(logits[wanted])  # a copy: the next step overwrites them
+        logits = self._logits(asked_count)
+        picked = logits.copy() if len(wanted) == asked_count else logits[wanted]  # the next step overwrites them
+        return torch.from_numpy(picked)
+
+    def _logits(self, count: int) -> np.ndarray:
+        size = self.model.vocabulary_size
+        memory = (ctypes.c_float * (count * size)).from_address(self._library.llama_get_logits(self._context))
+        return np.frombuffer(memory, np.float32).reshape(count, size)
 
     def _compute(self, rows: Rows) -> None:
         library.heard.clear()

@@ -129,7 +129,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "llama_backend_init": (None,),
     "llama_decode": (c_int32, c_void_p, Batch),
     "llama_free": (None, c_void_p),
-    "llama_get_logits": (POINTER(c_float), c_void_p),
+    "llama_get_logits": (c_void_p, c_void_p),
     "llama_get_memory": (c_void_p, c_void_p),
     "llama_log_set": (None, c_void_p, c_void_p),
     "llama_memory_seq_cp": (None, c_void_p, c_int32, c_int32, c_int32, c_int32),
