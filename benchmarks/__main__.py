@@ -86,6 +86,12 @@ CASES: dict[str, Case] = {
         "--name heavy --target build/heavy-500m --prompts 1 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
         Model("heavy_target", "500m", "build/heavy-500m"),
     ),
+    "gguf": Case(
+        "llama.cpp in both roles, beside llama.cpp's own server",
+        "gguf_pair",
+        "--held-out",
+        "--prompts 2 --repetitions 2 --temperatures 0 --draft-lengths 8 --llamacpp-lengths 8",
+    ),
     "wide-vocabulary": Case(
         "the embedded pair with 128,256 rows in its heads, of the same function",
         "embedded_pair",
