@@ -34,6 +34,7 @@ _STREAM_MULTIPLE = 256
 """Cells that libllama rounds a stream up to."""
 
 _PADDED_ROWS = 2
+"""Of a sequence, where a lone row has other bits than one of several."""
 
 _PROPOSAL_ROOM = 64
 """Cells beyond a context: who asks for all of it is counted with a proposal's tokens, and is to take one stream."""
