@@ -26,7 +26,7 @@ from benchmarks.systems import (
     System,
     llamacpp_systems,
     onnxruntime_systems,
-    slipstream_system,
+    slipstream_systems,
     transformers_systems,
 )
 from slipstream.cli.local import LocalServices, PairSettings
@@ -103,14 +103,13 @@ def throughput_table(systems: Sequence[System]) -> Table:
         bases = (plain, assisted, by_name.get("onnxruntime-genai speculative"), by_name["Slipstream off"])
         for system in group:
             accepted = sum(r.accepted_token_count for r in system.results)
-            drafted = sum(r.draft_token_count for r in system.results)
             drafts = sum(r.draft_count for r in system.results)
             table.add_row(
                 f"{temperature:g}",
                 system.name,
                 f"{statistics.median(system.rates):.0f}",
                 *("" if base is None else f"{median_ratio(system, base):.2f}" for base in bases),
-                f"{accepted / drafted:.3f}" if drafted else "",
+                "" if system.acceptance is None else f"{system.acceptance:.3f}",
                 f"{1 + accepted / drafts:.2f}" if drafts else "",
                 f"{sum(r.hit_count for r in system.results)}:{sum(r.miss_count for r in system.results)}",
             )
@@ -179,8 +178,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         converted = llamacpp_models.converted(options.llamacpp, options.target, options.draft)
     pair = PairSettings(target=str(options.target), draft=str(options.draft), dtype=options.dtype)
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
-        modes = {name: MODES[name] for name in MODES if name in ("off", *options.modes)}
-        modes |= {f"K={length}": Settings(draft_length=length) for length in options.draft_lengths}
         for temperature in options.temperatures:
             limits = Limits(temperature, options.max_tokens, options.streams)
             systems += transformers_systems(limits, options.target, options.draft, options.dtype)
@@ -188,8 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 systems += onnxruntime_systems(limits, exported)
             if converted is not None:
                 systems += llamacpp_systems(limits, *converted, options.llamacpp_lengths)
-            for name, mode in modes.items():
-                systems.append(slipstream_system(client, f"Slipstream {name}", limits, mode))
+            systems += slipstream_systems(client, limits, options.modes, options.draft_lengths)
         if options.repeated:
             questions = [repeated(client, question, options.max_tokens) for question in questions]
         measure(systems, questions, options.repetitions, report)

@@ -16,9 +16,9 @@ from rich.table import Table
 from benchmarks import llamacpp_models
 from benchmarks.embedded_pair import measure, median_ratio, prompts, round_table
 from benchmarks.report import Picture, Report, add_output
-from benchmarks.systems import MODES, Limits, System, llamacpp_systems, slipstream_system
+from benchmarks.systems import MODES, Limits, System, llamacpp_systems, slipstream_systems
 from slipstream.cli.local import LocalServices, PairSettings
-from slipstream.client import Client, Settings
+from slipstream.client import Client
 from slipstream.hosting.tokenizer_files import embedded_directory
 from training.dialogues import HELD_OUT_PHRASINGS, QUESTION_PHRASINGS
 
@@ -34,15 +34,13 @@ def table_of(systems: Sequence[System]) -> Table:
         speculative = [system for system in others if system.name.startswith(plain.name)]
         best = max(speculative, key=lambda system: statistics.median(system.rates)) if speculative else None
         for system in group:
-            accepted = sum(r.accepted_token_count for r in system.results)
-            drafted = sum(r.draft_token_count for r in system.results)
             table.add_row(
                 f"{temperature:g}",
                 system.name,
                 f"{statistics.median(system.rates):.0f}",
                 f"{median_ratio(system, plain):.2f}",
                 "" if best is None else f"{median_ratio(system, best):.2f}",
-                f"{accepted / drafted:.3f}" if drafted else "",
+                "" if system.acceptance is None else f"{system.acceptance:.3f}",
             )
     return table
 
@@ -82,12 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     systems: list[System] = []
     pair = PairSettings(target=str(target), draft=str(draft))
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
-        modes = {name: MODES[name] for name in MODES if name in ("off", *options.modes)}
-        modes |= {f"K={length}": Settings(draft_length=length) for length in options.draft_lengths}
         for temperature in options.temperatures:
             limits = Limits(temperature, options.max_tokens, options.streams)
             systems += llamacpp_systems(limits, target, draft, options.llamacpp_lengths, options.server)
-            systems += [slipstream_system(client, f"Slipstream {name}", limits, mode) for name, mode in modes.items()]
+            systems += slipstream_systems(client, limits, options.modes, options.draft_lengths)
         measure(systems, questions, options.repetitions, report)
     report.show(table_of(systems), Picture("system", ("tokens/s",), by="T", bars=True))
     report.show(round_table(systems))

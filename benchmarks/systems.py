@@ -39,6 +39,12 @@ class System:
     """Tokens/s of each repetition."""
     results: list[Result] = field(default_factory=list)
 
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted of the drafted tokens, if any were."""
+        drafted = sum(result.draft_token_count for result in self.results)
+        return sum(result.accepted_token_count for result in self.results) / drafted if drafted else None
+
 
 def transformers_systems(limits: Limits, target_directory: Path, draft_directory: Path, dtype: str) -> list[System]:
     """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt lookup; the last two know only
@@ -109,6 +115,15 @@ MODES: dict[str, Settings] = {
     "overlapped": Settings(draft_length="adaptive", overlap="enumerate", proposer="draft"),
     "n-gram": Settings(draft_length="adaptive", proposer="ngram"),
 }
+
+
+def slipstream_systems(
+    client: Client, limits: Limits, modes: Sequence[str], draft_lengths: Sequence[int]
+) -> list[System]:
+    """Slipstream over gRPC: without speculation, in ``modes`` of `MODES`, and with proposals of these lengths."""
+    chosen = {name: mode for name, mode in MODES.items() if name in ("off", *modes)}
+    chosen |= {f"K={length}": Settings(draft_length=length) for length in draft_lengths}
+    return [slipstream_system(client, f"Slipstream {name}", limits, mode) for name, mode in chosen.items()]
 
 
 def slipstream_system(client: Client, name: str, limits: Limits, mode: Settings) -> System:

@@ -19,6 +19,7 @@ from proving.pairs import Pair
 from proving.proxy import Proxy, ProxyThread
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Client
+from slipstream.engine.llamacpp.backend import STREAM_MULTIPLE
 
 _RECONNECT_SECONDS = 120.0
 
@@ -185,14 +186,10 @@ class System:
         self._store.cleanup()
 
 
-_STREAM_MULTIPLE = 256
-"""Tokens that a sequence's memory is in pieces of, in llama.cpp."""
-
-
 def _kv_memory_mib(setup: Setup) -> float:
     if setup.kv_token_count is None:
         return 256.0 if setup.pair.target.is_dir() else 1024.0  # a GGUF file's sequences take a whole context each
     count = setup.kv_token_count
     if not setup.pair.target.is_dir():
-        count = (count // _STREAM_MULTIPLE + 1) * _STREAM_MULTIPLE  # it is rounded down, and the longest must fit
+        count = (count // STREAM_MULTIPLE + 1) * STREAM_MULTIPLE  # it is rounded down, and the longest must fit
     return count * setup.pair.kv_bytes_per_token() / 2**20

@@ -13,7 +13,7 @@ import torch
 from benchmarks.llamacpp_models import convert
 from slipstream.engine.engine import Append, Engine
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.llamacpp import library
+from slipstream.engine.llamacpp import libllama
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
@@ -277,13 +277,13 @@ def test_an_architecture_that_llama_cpp_does_not_know_is_named(files: Callable[[
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedModelError, match=r"pip install 'slipstream-llm\[llamacpp\]'"):
-        library.load.__wrapped__()
+        libllama.load.__wrapped__()
 
 
 def test_a_library_laid_out_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(library._CONTEXT_DEFAULTS, "n_batch", 1)
+    monkeypatch.setitem(libllama._CONTEXT_DEFAULTS, "n_batch", 1)
     with pytest.raises(UnsupportedModelError, match=r"llama_context_params.n_batch is 2048 by default, not 1\)"):
-        library.load.__wrapped__()
+        libllama.load.__wrapped__()
 
 
 def test_the_tokenizer_lies_beside_the_file_or_in_it(files: Callable[[str], Path]) -> None:

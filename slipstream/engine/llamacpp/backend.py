@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.llamacpp import library
+from slipstream.engine.llamacpp import libllama
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.llamacpp.rows import Rows
 from slipstream.engine.model import Choose, Reserved, Segment
@@ -30,7 +30,7 @@ from slipstream.engine.sequence import PageCopy
 
 MIB = 2**20
 
-_STREAM_MULTIPLE = 256
+STREAM_MULTIPLE = 256
 """Cells that libllama rounds a stream up to."""
 
 _PADDED_ROWS = 2
@@ -57,9 +57,9 @@ class LlamaCppBackend:
         self.model = GgufModel(path)
         if exact:
             self.model.refuse_unproven()
-        self._library = library.load()
+        self._library = libllama.load()
         self._threads = threads
-        self._least_rows = _PADDED_ROWS if exact and library.has_row_kernels() else 1
+        self._least_rows = _PADDED_ROWS if exact and libllama.has_row_kernels() else 1
         self._most_rows = max(self._least_rows * most_tokens, _PROFILED_ROWS)
         self.runs_on = not exact
         self.row_multiple = self._least_rows
@@ -69,13 +69,13 @@ class LlamaCppBackend:
         """Of each stream."""
 
     def reserve(self, memory_mib: float) -> Reserved:
-        fitting = math.floor(memory_mib * MIB / self.model.bytes_per_token) // _STREAM_MULTIPLE * _STREAM_MULTIPLE
+        fitting = math.floor(memory_mib * MIB / self.model.bytes_per_token) // STREAM_MULTIPLE * STREAM_MULTIPLE
         longest = self.model.context_length + _PROPOSAL_ROOM + _PADDED_ROWS
-        wished = -(-longest // _STREAM_MULTIPLE) * _STREAM_MULTIPLE
+        wished = -(-longest // STREAM_MULTIPLE) * STREAM_MULTIPLE
         if not fitting:
-            least = _STREAM_MULTIPLE * self.model.bytes_per_token / MIB
+            least = STREAM_MULTIPLE * self.model.bytes_per_token / MIB
             raise UnsupportedModelError(
-                f"kv_memory_mib of {memory_mib:g} holds no sequence; one of {_STREAM_MULTIPLE} tokens takes {least:.2g} MiB"
+                f"kv_memory_mib of {memory_mib:g} holds no sequence; one of {STREAM_MULTIPLE} tokens takes {least:.2g} MiB"
             )
         cells = min(fitting, wished)
         streams = min(_MOST_STREAMS, fitting // cells)
@@ -83,13 +83,13 @@ class LlamaCppBackend:
         params.n_ctx, params.n_seq_max = cells * streams, streams
         params.n_batch = params.n_ubatch = params.n_outputs_max = params.n_outputs_max_per_seq = self._most_rows
         params.n_threads = params.n_threads_batch = self._threads
-        params.flash_attn_type, params.type_k, params.type_v = 0, library.F32, library.F32
+        params.flash_attn_type, params.type_k, params.type_v = 0, libllama.F32, libllama.F32
         params.kv_unified, params.swa_full, params.no_perf = False, True, True
-        library.heard.clear()
+        libllama.heard.clear()
         self._context = self._library.llama_init_from_model(self.model.handle, params)
         if not self._context:
             raise UnsupportedModelError(
-                f"{self.model.path} cannot be served by llama.cpp: {' '.join(library.heard) or 'no reason was given'}"
+                f"{self.model.path} cannot be served by llama.cpp: {' '.join(libllama.heard) or 'no reason was given'}"
             )
         weakref.finalize(self, _free, self._library, self._context, self.model).atexit = False
         self._memory = self._library.llama_get_memory(self._context)
@@ -106,12 +106,12 @@ class LlamaCppBackend:
     def erase_pages(self, pages: list[int]) -> None:
         """A cell that is taken back keeps its numbers, masked; and what is no number stays none when its weight is zero. So
         each stream is written all over, from embeddings of zeros, not from a token's."""
-        rows = Rows(_STREAM_MULTIPLE, self._library.llama_model_n_embd(self.model.handle))
+        rows = Rows(STREAM_MULTIPLE, self._library.llama_model_n_embd(self.model.handle))
         for page in pages:
             self._cut(page, 0)
-            for start in range(0, self._cell_count, _STREAM_MULTIPLE):
+            for start in range(0, self._cell_count, STREAM_MULTIPLE):
                 rows.clear()
-                rows.add(page - 1, start, range(_STREAM_MULTIPLE), asked_from=_STREAM_MULTIPLE)
+                rows.add(page - 1, start, range(STREAM_MULTIPLE), asked_from=STREAM_MULTIPLE)
                 self._compute(rows)
             self._cut(page, 0)
 
@@ -166,9 +166,9 @@ class LlamaCppBackend:
         return np.frombuffer(memory, np.float32).reshape(count, size)
 
     def _compute(self, rows: Rows) -> None:
-        library.heard.clear()
+        libllama.heard.clear()
         if status := self._library.llama_decode(self._context, rows.batch()):
-            raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(library.heard)}")
+            raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(libllama.heard)}")
 
 
 def _free(loaded: Any, context: int, _: GgufModel) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation import generation_of
-from slipstream.engine.llamacpp import library
+from slipstream.engine.llamacpp import libllama
 
 _MAGIC = b"GGUF"
 _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
@@ -33,14 +33,14 @@ class GgufModel:
     def __init__(self, path: Path) -> None:
         """UnsupportedModelError says what is wrong with it."""
         self.path = path
-        self._library = library.load()
+        self._library = libllama.load()
         self._refuse_no_file()
-        library.heard.clear()
+        libllama.heard.clear()
         params = self._library.llama_model_default_params()
         params.n_gpu_layers = 0
         self.handle = self._library.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
-            said = " ".join(library.heard) or "no reason was given"
+            said = " ".join(libllama.heard) or "no reason was given"
             raise UnsupportedModelError(f"llama.cpp cannot load {path}: {said}; {_AGAIN}")
         weakref.finalize(self, self._library.llama_model_free, self.handle).atexit = False
         model, vocabulary = self.handle, self._library.llama_model_get_vocab(self.handle)
@@ -110,7 +110,7 @@ class GgufModel:
     def _fingerprint(self) -> str:
         """sha256 over all that it computes with: the file's size, its beginning, which says everything but the weights, many
         evenly spaced bytes of those, the library, and the processor's instructions that it uses."""
-        said = [library.fingerprint(), self._library.llama_print_system_info().decode(), str(self.end_token_ids)]
+        said = [libllama.fingerprint(), self._library.llama_print_system_info().decode(), str(self.end_token_ids)]
         digest = hashlib.sha256("\n".join(said).encode())
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             digest.update(str(len(data)).encode() + data[: 2**20])

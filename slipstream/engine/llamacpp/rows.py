@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.engine.llamacpp.library import Batch
+from slipstream.engine.llamacpp.libllama import Batch
 
 _Int32s = ctypes.POINTER(ctypes.c_int32)
 

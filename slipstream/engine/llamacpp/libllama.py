@@ -192,8 +192,8 @@ class Build:
     """Its name for pip."""
 
     package: str
-    library: str
-    """The file's pattern in the package's folder. All in the file's own folder that ends alike has a part in the bits."""
+    pattern: str
+    """Of the library in the package's folder. All in the file's own folder that ends alike has a part in the bits."""
 
     context_params: type[ctypes.Structure]
 
@@ -210,7 +210,7 @@ def installed() -> tuple[Build, Path]:
     for build in BUILDS:
         spec = importlib.util.find_spec(build.package)
         if spec is not None and spec.origin is not None:
-            for path in sorted(Path(spec.origin).parent.glob(build.library)):
+            for path in sorted(Path(spec.origin).parent.glob(build.pattern)):
                 return build, path
     raise UnsupportedModelError(f"GGUF models need llama.cpp: {_INSTALL}")
 
