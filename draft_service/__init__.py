@@ -1,0 +1,5 @@
+"""The draft service: a small model that proposes."""
+
+from slipstream.rpc.polling import poll_directly
+
+poll_directly()  # before anything imports grpc

@@ -23,6 +23,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -210,18 +211,40 @@ def build_plan(
         shapes[query_count, key_count, first_slot].append((segment, row))
         row += count
     padded = [0] * (row_count - row)
-    logit_rows = wanted_rows + [0] * (padding.logit_rows(len(wanted_rows), row_count) - len(wanted_rows))
+    groups = [
+        _Layout.of(part, query_count, key_count, first_slot, page_size, contiguous=len(segments) == 1)
+        for (query_count, key_count, first_slot), members in shapes.items()
+        for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
+    ]
+    integers = [
+        input_ids + padded,
+        positions + padded,
+        slots + [PADDING_PAGE * page_size] * len(padded),
+        wanted_rows + [0] * (padding.logit_rows(len(wanted_rows), row_count) - len(wanted_rows)),
+    ]
+    for group in groups:
+        integers += group.rows, group.real, group.table, group.query_positions
+    tensors = iter(_tensors(integers, device))
     return StepPlan(
         segments=segments,
-        input_ids=_tensor(input_ids + padded, device).unsqueeze(0),
-        positions=_tensor(positions + padded, device).unsqueeze(0),
-        slots=_tensor(slots + [PADDING_PAGE * page_size] * len(padded), device),
-        logit_rows=_tensor(logit_rows, device),
+        input_ids=next(tensors).unsqueeze(0),
+        positions=next(tensors).unsqueeze(0),
+        slots=next(tensors),
+        logit_rows=next(tensors),
         logit_count=len(wanted_rows),
         groups=[
-            _group(part, query_count, key_count, first_slot, padding, page_size, device, contiguous=len(segments) == 1)
-            for (query_count, key_count, first_slot), members in shapes.items()
-            for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
+            AttentionGroup(
+                batch=group.batch,
+                rows=next(tensors),
+                real=next(tensors),
+                table=next(tensors),
+                query_positions=next(tensors).view(group.batch, -1),
+                key_count=group.key_count,
+                contiguous=group.contiguous,
+                first_slot=None if group.first_slot < 0 else torch.from_numpy(np.array(group.first_slot)),
+                first_keys=padding.first_keys,
+            )
+            for group in groups
         ],
         page_size=page_size,
     )
@@ -229,7 +252,7 @@ def build_plan(
 
 def _first_slot(pages: TokenSequence[int], page_size: int) -> int:
     """Where a segment's keys begin, if they lie in a row; -1 if not."""
-    if pages[-1] - pages[0] != len(pages) - 1 or any(b - a != 1 for a, b in itertools.pairwise(pages)):
+    if pages[-1] - pages[0] != len(pages) - 1 or [*pages] != [*range(pages[0], pages[-1] + 1)]:
         return -1
     return pages[0] * page_size
 
@@ -238,40 +261,44 @@ def _parts(members: list[tuple[Segment, int]], size: int) -> list[list[tuple[Seg
     return [members[start : start + size] for start in range(0, len(members), size)]
 
 
-def _group(
-    members: list[tuple[Segment, int]],
-    query_count: int,
-    key_count: int,
-    first_slot: int,
-    padding: Padding,
-    page_size: int,
-    device: torch.device,
-    *,
-    contiguous: bool,
-) -> AttentionGroup:
-    batch = len(members)
-    gathered = first_slot < 0
-    table = np.full((batch, key_count // page_size if gathered else 0), PADDING_PAGE, dtype=np.int64)
-    positions = [0] * (batch * query_count)
-    for index, (segment, _) in enumerate(members):
-        end = segment.start + len(segment.tokens)
-        positions[index * query_count : index * query_count + len(segment.tokens)] = range(segment.start, end)
-        if gathered:
-            page_count = -(-(end + segment.room) // page_size)
-            table[index, :page_count] = segment.pages[:page_count]
-    # In the common case of one session nothing is picked, so nothing is computed for it.
-    rows, real = ([], []) if contiguous else _picks(members, query_count)
-    return AttentionGroup(
-        batch=batch,
-        rows=_tensor(rows, device),
-        real=_tensor(real, device),
-        table=torch.from_numpy(table.reshape(-1)).to(device),
-        query_positions=_tensor(positions, device).view(batch, query_count),
-        key_count=key_count,
-        contiguous=contiguous,
-        first_slot=None if gathered else torch.tensor(first_slot),
-        first_keys=padding.first_keys,
-    )
+class _Layout(NamedTuple):
+    """An `AttentionGroup` in integers; ``first_slot`` is -1 where keys are gathered."""
+
+    batch: int
+    rows: list[int]
+    real: list[int]
+    table: list[int]
+    query_positions: list[int]
+    key_count: int
+    contiguous: bool
+    first_slot: int
+
+    @classmethod
+    def of(
+        cls,
+        members: list[tuple[Segment, int]],
+        query_count: int,
+        key_count: int,
+        first_slot: int,
+        page_size: int,
+        *,
+        contiguous: bool,
+    ) -> _Layout:
+        """Of segments, each with its first row."""
+        table: list[int] = []
+        positions: list[int] = []
+        for segment, _ in members:
+            count = len(segment.tokens)
+            end = segment.start + count
+            positions += range(segment.start, end)
+            positions += [0] * (query_count - count)
+            if first_slot < 0:
+                pages = segment.pages[: -(-(end + segment.room) // page_size)]
+                table += pages
+                table += [PADDING_PAGE] * (key_count // page_size - len(pages))
+        # In the common case of one session nothing is picked, so nothing is computed for it.
+        rows, real = ([], []) if contiguous else _picks(members, query_count)
+        return cls(len(members), rows, real, table, positions, key_count, contiguous, first_slot)
 
 
 def _picks(members: list[tuple[Segment, int]], query_count: int) -> tuple[list[int], list[int]]:
@@ -287,6 +314,12 @@ def _picks(members: list[tuple[Segment, int]], query_count: int) -> tuple[list[i
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
+
+
+def _tensors(lists: list[list[int]], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Parts of one: a device is given all of them at once, and each made by itself takes as long as all together."""
+    together = _tensor([*itertools.chain.from_iterable(lists)], device)
+    return torch.split(together, [len(values) for values in lists])
 
 
 def _tensor(values: list[int], device: torch.device) -> torch.Tensor:
