@@ -30,6 +30,10 @@ _PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 _PROFILE_TRIALS = 2
 """Of each count, once its time has settled."""
 
+_PROFILE_FORWARDS = 120
+_MOST_PROFILE_SECONDS = 6.0
+"""A profile may take as long as so many of its shortest forwards, up to that: a step's cost is known by several counts."""
+
 _WARMED_COUNTS = (8, 16, 24, 32)
 """Forwards of so many tokens are common."""
 
@@ -95,12 +99,14 @@ class Engine:
         self.structures = Structures()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
-        """(token count, seconds) of forwards, counts rising, measured in about ``seconds`` at most. Leaves nothing behind."""
-        give_up = time.monotonic() + seconds
+        """(token count, seconds) of forwards, counts rising, measured in about ``seconds`` at most, or as long as a large model
+        needs for some. Leaves nothing behind."""
+        begun = time.monotonic()
         points: list[tuple[int, float]] = []
         sequence = Sequence("profile")
         for token_count in _PROFILED:
-            if token_count > self.context_length or time.monotonic() > give_up:
+            needed = min(_PROFILE_FORWARDS * points[0][1], _MOST_PROFILE_SECONDS) if points else 0.0
+            if token_count > self.context_length or time.monotonic() > begun + max(seconds, needed):
                 break
             times = []
             for _ in range(self.backend.settled_after + _PROFILE_TRIALS):

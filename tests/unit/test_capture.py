@@ -133,7 +133,7 @@ def test_a_warm_engine_records_nothing_while_it_serves_a_longer_chat(
         recorded.append(arguments)
         raise RuntimeError("nothing is recorded any more")
 
-    monkeypatch.setattr(torch.jit, "trace", record)
+    monkeypatch.setattr(torch._C, "_create_graph_by_tracing", record)
     sequence, rule = Sequence("chat"), SamplingRule()
     engine.cache.extend(sequence, list(range(5, 205)))
     engine.step([Append(sequence, 200, 1, rule)])

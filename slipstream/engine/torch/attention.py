@@ -71,14 +71,14 @@ def paged_attention(
     step, memory = plan
     layer: int = module.layer_idx  # type: ignore[assignment]
     keys, values = memory.keys[layer], memory.values[layer]
-    keys.view(-1, *keys.shape[2:]).index_copy_(0, step.slots, key[0].transpose(0, 1))
-    values.view(-1, *values.shape[2:]).index_copy_(0, step.slots, value[0].transpose(0, 1))
+    keys.flatten(1, 2).index_copy_(1, step.slots, key[0])
+    values.flatten(1, 2).index_copy_(1, step.slots, value[0])
     rows = query[0].transpose(0, 1)
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
     output: torch.Tensor | None = None
     for group in step.groups:
-        attended = _attend(group, memory.layers[layer], rows, keys, values, scaling, sliding_window, softcap)
+        attended = _attend(group, memory, layer, rows, scaling, sliding_window, softcap)
         if group.contiguous:
             return attended.unsqueeze(0), None
         if output is None:
@@ -90,22 +90,23 @@ def paged_attention(
 
 def _attend(
     group: AttentionGroup,
-    shape: LayerShape,
+    memory: KvMemory,
+    layer: int,
     rows: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
     scaling: float,
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
     """One group's queries, taken from ``rows`` ``[rows, heads, size]``: ``[batch * queries, heads, value_size]``."""
     # The layer's shape and not the tensors': a recording must not compute what is known.
+    shape = memory.layers[layer]
     kv_heads, repeats, size = shape.head_count, shape.queries_per_key, shape.key_size
     picked = rows if group.contiguous else rows.index_select(0, group.rows)
     # The query heads that share a key head become more queries of it: no key is copied.
     query = picked.view(group.batch, -1, kv_heads, repeats, size).permute(0, 2, 3, 1, 4)
     query = query.reshape(group.batch, kv_heads, -1, size)
-    key, value = _gather(group, keys), _gather(group, values)
+    key = _gather(group, memory.keys[layer], kv_heads, memory.page_count)
+    value = _gather(group, memory.values[layer], kv_heads, memory.page_count)
     if softcap is not None or shape.value_size != size:
         attended = _walk(group, query, key, value, scaling, window, softcap, repeats)
     elif len(group.spans) == 1 or query.device.type != "cpu":
@@ -117,14 +118,12 @@ def _attend(
     return attended.reshape(-1, kv_heads * repeats, shape.value_size)
 
 
-def _gather(group: AttentionGroup, pages: torch.Tensor) -> torch.Tensor:
+def _gather(group: AttentionGroup, pages: torch.Tensor, heads: int, page_count: int) -> torch.Tensor:
     """One group's keys or values ``[batch, kv_heads, keys, size]``: where they lie in a row a view, and else a copy."""
-    heads, size = pages.shape[2:]
-    if group.first_slot is None:
-        picked = pages.index_select(0, group.table).view(group.batch, group.key_count, heads, size)
-    else:
-        picked = pages.view(-1, heads, size).narrow(0, group.first_slot, group.key_count).unsqueeze(0)
-    return picked.transpose(1, 2)
+    if group.first_slot is not None:
+        return pages.flatten(1, 2).narrow(1, group.first_slot, group.key_count).unsqueeze(0)
+    picked = pages.flatten(0, 1).index_select(0, group.tables(heads, page_count))
+    return picked.view(group.batch, heads, group.key_count, pages.shape[-1])
 
 
 def _attend_spans(

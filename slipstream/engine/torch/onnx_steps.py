@@ -20,11 +20,15 @@ import onnxruntime
 import torch
 
 from slipstream.engine.model import Choose
+from slipstream.engine.pages import PADDING_PAGE
 from slipstream.engine.torch.kv import KvMemory
 from slipstream.engine.torch.onnx_graph import DecoderShape, NotPlainError, decoder_graph
-from slipstream.engine.torch.plan import StepPlan
+from slipstream.engine.torch.plan import StepPlan, head_tables
 
 log = logging.getLogger(__name__)
+
+MAX_PARAMETERS = 64_000_000
+"""Above, arithmetic dwarfs what calling operations takes; and the program has weights of its own."""
 
 _KEY_MULTIPLE = 128
 MOST_KEYS = 16_384
@@ -55,8 +59,8 @@ class OnnxSteps:
     def run(self, plan: StepPlan, memory: KvMemory, choose: Choose) -> None:
         """`slipstream.engine.torch.planned.PlanModel.run_on`."""
         bound = self._bound(len(plan.segments), _key_count(plan))
-        slots = _slots(plan)
-        bound.load(memory, slots)
+        table = _table(plan)
+        bound.load(memory, table)
         starts = [segment.start for segment in plan.segments]
         tokens: list[int] | None = [segment.tokens[0] for segment in plan.segments]
         count = 0
@@ -64,7 +68,7 @@ class OnnxSteps:
             logits = bound.step(self._session, tokens, [start + count for start in starts])
             count += 1
             tokens = choose(logits)
-        bound.store(memory, slots, starts, count)
+        bound.store(memory, table, starts, count)
 
     def logits_after(self, tokens: list[int]) -> torch.Tensor:
         """Logits ``[1, vocabulary]`` after ``tokens`` alone."""
@@ -115,20 +119,21 @@ class _Bound:
         session.run_with_iobinding(self._binding)
         return self._logits
 
-    def load(self, memory: KvMemory, slots: torch.Tensor) -> None:
-        """Copy the KV at ``slots`` ``[batch, keys]``."""
-        flat = slots.reshape(-1)
+    def load(self, memory: KvMemory, table: torch.Tensor) -> None:
+        """Copy the KV of the pages of ``table`` ``[batch, pages]``."""
+        rows = head_tables(table, self.keys[0].shape[1], memory.page_count).flatten()
         for ours, pages in zip((*self.keys, *self.values), (*memory.keys, *memory.values), strict=True):
-            picked = pages.view(-1, *pages.shape[2:]).index_select(0, flat)
-            ours.copy_(picked.view(*slots.shape, *pages.shape[2:]).transpose(1, 2))
+            torch.index_select(pages.flatten(0, 1), 0, rows, out=ours.view(-1, *pages.shape[2:]))
 
-    def store(self, memory: KvMemory, slots: torch.Tensor, starts: list[int], count: int) -> None:
+    def store(self, memory: KvMemory, table: torch.Tensor, starts: list[int], count: int) -> None:
         """Copy back what ``count`` steps from ``starts`` on have written."""
-        for ours, pages in zip((*self.keys, *self.values), (*memory.keys, *memory.values), strict=True):
-            flat = pages.view(-1, *pages.shape[2:])
-            for index, start in enumerate(starts):
-                new = slice(start, start + count)
-                flat.index_copy_(0, slots[index, new], ours[index, :, new].transpose(0, 1))
+        size = memory.keys[0].shape[2]
+        for index, start in enumerate(starts):
+            new = slice(start, start + count)
+            at = np.arange(start, start + count)
+            slots = torch.from_numpy(table[index].numpy()[at // size] * size + at % size)
+            for ours, pages in zip((*self.keys, *self.values), (*memory.keys, *memory.values), strict=True):
+                pages.flatten(1, 2).index_copy_(1, slots, ours[index, :, new])
 
 
 def _key_count(plan: StepPlan) -> int:
@@ -136,19 +141,21 @@ def _key_count(plan: StepPlan) -> int:
     return -(-longest // _KEY_MULTIPLE) * _KEY_MULTIPLE
 
 
-def _slots(plan: StepPlan) -> torch.Tensor:
-    """Int64 ``[segments, keys]``; the padding page's first where a sequence has no page."""
-    size, key_count = plan.page_size, _key_count(plan)
-    table = np.zeros((len(plan.segments), key_count // size + 1), dtype=np.int64)
+def _table(plan: StepPlan) -> torch.Tensor:
+    """Int64 ``[segments, pages]``; the padding page where a sequence has none."""
+    size = plan.page_size
+    table = np.full((len(plan.segments), _key_count(plan) // size), PADDING_PAGE, dtype=np.int64)
     for row, segment in zip(table, plan.segments, strict=True):
         page_count = -(-(segment.start + 1 + segment.room) // size)
         row[:page_count] = segment.pages[:page_count]
-    slots = table[:, :, None] * size + np.arange(size)
-    return torch.from_numpy(np.ascontiguousarray(slots.reshape(len(plan.segments), -1)[:, :key_count]))
+    return torch.from_numpy(table)
 
 
 def build_onnx_steps(model: Any) -> OnnxSteps | None:
-    """The program of a transformers model in float32 on the CPU; None, and a line in the log, if it has another shape."""
+    """The program of a small transformers model in float32 on the CPU; None if it is larger, and with a line in the log if it
+    has another shape."""
+    if model.num_parameters() > MAX_PARAMETERS:
+        return None
     try:
         graph, shape = decoder_graph(model)
         steps = OnnxSteps(_session(graph.SerializeToString(), model), shape)

@@ -108,11 +108,19 @@ class AttentionGroup:
     first_keys: int = 0
     _masks: dict[tuple[range, int | None, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
     _unseen: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
+    _tables: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def forget(self) -> None:
         """The queries have moved: what was computed of their positions is so no more."""
         self._masks.clear()
         self._unseen.clear()
+
+    def tables(self, heads: int, page_count: int) -> torch.Tensor:
+        """`head_tables` of the group, flat."""
+        known = (heads, page_count)
+        if known not in self._tables:
+            self._tables[known] = head_tables(self.table.view(self.batch, -1), heads, page_count).flatten()
+        return self._tables[known]
 
     @property
     def spans(self) -> list[range]:
@@ -145,6 +153,13 @@ class AttentionGroup:
                 unseen[..., 0].masked_fill_(queries - window >= first - 1, -torch.inf)
             self._unseen[window, repeats] = unseen.repeat(1, repeats, 1).unsqueeze(1)
         return self._unseen[window, repeats]
+
+
+def head_tables(table: torch.Tensor, heads: int, page_count: int) -> torch.Tensor:
+    """Int64 ``[batch, heads, pages]``: the pages of ``table`` ``[batch, pages]`` for each head, in memory that has all
+    ``page_count`` pages of a head after those of the head before."""
+    firsts = torch.arange(0, heads * page_count, page_count, device=table.device)
+    return table.unsqueeze(1) + firsts.unsqueeze(-1)
 
 
 @dataclass(slots=True)

@@ -44,8 +44,8 @@ class TransformersModel:
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.device = model.device
         self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
-        small = sum(weight.numel() for weight in model.parameters()) <= capture.MAX_PARAMETERS
-        self._steps = build_onnx_steps(model) if small and single_rows and _is_plain(model) else None
+        is_captured = self.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
+        self._steps = build_onnx_steps(model) if single_rows and _is_plain(model) else None
         if self.device.type == "cpu":
             activations.steady(model)
         self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
@@ -53,7 +53,7 @@ class TransformersModel:
         self._memory: KvMemory | None = None
         self._run: Callable[[StepPlan], torch.Tensor] = self._run_modules
         self.settled_after = 1
-        if small and self.device.type == "cpu":
+        if is_captured:
             self._run = capture.CapturedForward(self._run_modules, packing.packed_weights(model))
             self.settled_after = capture.SETTLED_AFTER
         # Our attention has its own mask; a mask of four dimensions keeps transformers from computing one.
