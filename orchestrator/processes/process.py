@@ -23,6 +23,7 @@ from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
+from slipstream.event_loop import run_in_loop
 from slipstream.garbage import spare_what_is_there
 from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.exposition import Exposition
@@ -48,7 +49,7 @@ def run_process(settings: OrchestratorSettings, place: Place | None = None) -> N
     configure_logging(name, settings.log_level, settings.log_format)
     try:
         with exporting_spans("orchestrator"):
-            asyncio.run(_serve(settings, place))
+            run_in_loop(_serve(settings, place))
     except SlipstreamError as error:
         sys.exit(f"orchestrator: {error}")
 

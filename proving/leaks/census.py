@@ -19,7 +19,8 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
 _POLL_SECONDS = 0.25
 _QUIET_SECONDS = 1.0
-_GRPC_POOL = "event_engine"
+_GRPC_POOLS = ("event_engine", "grpc_global_tim")
+"""As the kernel names their threads, which is in fifteen letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Count:
     descriptors: int
     sockets: int
     threads: int
-    """But those of grpc's own pool, which come and go as it likes."""
+    """But those of grpc's own pools, which come and go as it likes."""
     tasks: int
     """Of its event loop."""
     pages: int
@@ -115,5 +116,5 @@ def _thread_count(pid: int) -> int:
     count = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError):  # it has ended since
-            count += (thread / "comm").read_text().strip() != _GRPC_POOL
+            count += (thread / "comm").read_text().strip() not in _GRPC_POOLS
     return count

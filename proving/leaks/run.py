@@ -30,13 +30,11 @@ from rich.progress import Progress, TaskID
 from proving.leaks.census import Census, Count
 from proving.leaks.leaving import WAYS, Scene
 from slipstream.cli.local import LocalServices, PairSettings, free_address
-from slipstream.client import AsyncClient, PeerError, Settings, Structure
+from slipstream.client import AsyncClient, PeerError
 
 _AT_ONCE = 8
 _WARM_CANCELS = 64
 """Before anything is counted."""
-_POOL_FILLING = 48
-"""More than an event loop has threads on any machine."""
 _SETTLE_SECONDS = 60.0
 _LOOK_SECONDS = 10.0
 _CONNECTIONS = 8
@@ -85,7 +83,6 @@ def leave_many(local: LocalServices, census: Census, count: int, seed: int, prog
     outcome = Outcome()
     bar = progress.add_task("turns left", total=count)
     asyncio.run(_leave(local, _WARM_CANCELS, random.Random(f"warm {seed}"), Outcome(), lambda: None))
-    asyncio.run(_fill_pools(local))
     warm = _settled(census, outcome)
     before = census.memory()
     asyncio.run(_leave(local, count, random.Random(f"leaks {seed}"), outcome, lambda: progress.advance(bar)))
@@ -104,17 +101,6 @@ def _settled(census: Census, outcome: Outcome) -> dict[str, Count]:
         if left.pages or left.sequences:
             outcome.complaints.append(f"the {name} holds {left.pages} pages of {left.sequences} sequences")
     return settled
-
-
-async def _fill_pools(local: LocalServices) -> None:
-    """Ask for structures that nobody knows, all at once: the threads that compile them stay for those that come later."""
-    async with AsyncClient(local.orchestrator_address) as client:
-
-        async def ask(index: int) -> None:
-            settings = Settings(max_token_count=4, structure=Structure(regex=f"[a-z]{{{index + 1},99}}"))
-            await (await client.generate("x", settings)).wait()
-
-        await asyncio.gather(*map(ask, range(_POOL_FILLING)))
 
 
 async def _leave(

@@ -21,6 +21,7 @@ from slipstream.engine.torch.arithmetic import SCHEME, ArithmeticModel, Arithmet
 from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
 from slipstream.engine.torch.planned import MIB, Planned
 from slipstream.errors import SlipstreamError
+from slipstream.event_loop import run_in_loop
 from slipstream.garbage import spare_what_is_there
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
@@ -71,7 +72,7 @@ def run_model_service(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         with exporting_spans(service_name):
-            asyncio.run(_serve(settings, service_name, rpc_service, role, exact, profile_seconds, add_service))
+            run_in_loop(_serve(settings, service_name, rpc_service, role, exact, profile_seconds, add_service))
     except SlipstreamError as error:
         sys.exit(f"{service_name}: {error}")
 
