@@ -40,7 +40,14 @@ class Scene:
     def orchestrators(self) -> list[psutil.Process]:
         """The processes that keep sessions."""
         parent = psutil.Process(self.system.pid("orchestrator"))
-        return [child for child in parent.children() if "spawn_main" in " ".join(child.cmdline())]
+        return [child for child in parent.children() if "spawn_main" in " ".join(_arguments(child))]
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # it has ended since; a zombie is one too
+        return []
 
 
 class Fault:
