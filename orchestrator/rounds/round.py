@@ -135,9 +135,9 @@ class Round:
         if plan.draft_length == 0 or plan.overlap is Overlap.RUN_AHEAD:
             return False
         if plan.overlap is Overlap.ENUMERATE and self._drafting.request is None:
-            survivals = speculation.planner.acceptance.survivals(plan.draft_length)
+            acceptance = speculation.planner.acceptance
             prompt_length = len(self._tokens) - self._session.verifier.known_length
-            return waits_for_proposal(pair, self._start.home, plan, survivals, prompt_length)
+            return waits_for_proposal(pair, self._start.home, plan, acceptance, prompt_length)
         if ngram is None:
             return True
         expected = sum(speculation.planner.acceptance.survivals(plan.draft_length))

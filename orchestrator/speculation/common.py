@@ -115,27 +115,33 @@ class CommonWay:
         self._loads: dict[int, _Load] = {}
         self._load = _Load()
         self._stay = 0
+        self._begun = 0
+        """Rounds since any session asked last."""
 
     @property
     def trying(self) -> bool:
         """Whether all draft, or draft in another way, only to see whether it has become worth while."""
         return self._load.trying
 
+    def begin_round(self) -> None:
+        """A session that has a choice begins a round, asking or not: one of short turns hardly asks twice."""
+        self._begun += 1
+
     def choose(
         self,
         rates: Mapping[Overlap | None, float],
         session_count: int,
         load: int,
-        rounds: int = 1,
         seen: Mapping[Overlap, float] = MappingProxyType({}),
     ) -> Overlap | None:
-        """The way of the next round of a session, one of ``session_count``, that has run ``rounds`` since it last asked.
-        ``load``: what is known is kept for each.
+        """The way of the round that has just begun of a session, one of ``session_count``. ``load``: what is known is kept for
+        each.
 
         ``rates`` are its forecasts in tokens a second, None's of plain decoding: left out while nothing is known that
         would speak for it. ``seen`` are rounds of each way so far, of sessions that have no choice too.
         """
         self._enter(load, session_count)
+        rounds, self._begun = self._begun, 0
         self._load.observe(rates, session_count, rounds)
         self._stay -= rounds
         if self._stay < 0:

@@ -11,6 +11,9 @@ that the draft has prepared for what verification answered::
     run ahead      (1 + u S_m (S_1 .. S_(k-m)))  / V(1 + k - m)    m: tokens that go by until a proposal is there
                                                                    u: proposals a verification
 
+Where a turn ends the draft does too, so of a long proposal the last tokens are seldom there: tokens, steps and rows are those
+that `ending` leaves of it.
+
 A turn's first round has nothing prepared: it is a synchronous one where the draft enumerates, and m plain ones where it runs
 ahead, which matters the more the fewer tokens a turn generates.
 
@@ -23,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.speculation.costs import LONGEST_WEIGHED
+from orchestrator.speculation.ending import Ending
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.plan import Overlap, RoundPlan
 
@@ -48,7 +52,8 @@ class Forecasts:
         self._pair = pair
         self._home = home
         self._survivals = np.array(survivals)
-        self._sums = np.concatenate(([1.0], 1.0 + np.cumsum(self._survivals)))
+        self._ending = Ending(pair.turn_length.value)
+        self._sums = self._ending.tokens(self._survivals)
         """Of expected tokens of a round, by the draft's length."""
         self._lengths = _LENGTHS[: int(np.searchsorted(_LENGTHS, len(survivals), side="right"))]
         self._step = pair.drafting.alone.at(pair.session_count)
@@ -67,7 +72,11 @@ class Forecasts:
 
     def _verify(self, way: Overlap) -> Floats:
         """Seconds of a verification of 0, 1, 2 .. tokens, with what surrounds it."""
-        return self._home.costs.rounds(self._home.regime(way))
+        return self._ending.verified(self._home.costs.rounds(self._home.regime(way)))
+
+    def _drafted(self, lengths: NDArray[np.integer]) -> Floats:
+        """Steps of proposals of these lengths."""
+        return self._ending.drafted_of(lengths)
 
     def _around(self, way: Overlap) -> float:
         """Seconds that surround a draft's steps."""
@@ -75,7 +84,8 @@ class Forecasts:
 
     def _synchronous(self) -> RoundPlan:
         lengths, verify = self._lengths, self._verify(Overlap.NONE)
-        rates = self._sums[lengths] / (verify[1 + lengths] + self._around(Overlap.NONE) + lengths * self._step)
+        draft = self._around(Overlap.NONE) + self._drafted(lengths) * self._step
+        rates = self._sums[lengths] / (verify[1 + lengths] + draft)
         best = int(rates.argmax())
         return RoundPlan(int(lengths[best]), Overlap.NONE, rate=float(rates[best]))
 
@@ -83,8 +93,8 @@ class Forecasts:
         lengths, verify, around = self._lengths, self._verify(Overlap.ENUMERATE), self._around(Overlap.ENUMERATE)
         hits = np.array([[self._pair.hits.at(count)] for count in _BRANCH_COUNTS.tolist()])
         expected = hits * self._sums[lengths] + (1 - hits) * self._sums[recovery]
-        overlapped = np.maximum(verify[1 + lengths], around + (1 + lengths) * self._branch_steps)
-        waited = around + recovery * self._step
+        overlapped = np.maximum(verify[1 + lengths], around + (1 + self._drafted(lengths)) * self._branch_steps)
+        waited = around + self._ending.drafted(recovery) * self._step
         rates = expected / (overlapped + (1 - hits) * waited)
         branches, best = divmod(int(rates.argmax()), len(lengths))
         branch_count = int(_BRANCH_COUNTS[branches])
@@ -96,7 +106,7 @@ class Forecasts:
     def _run_ahead(self) -> RoundPlan:
         """A proposal arrives after a delay; by then a token has gone by for each round."""
         verify = self._verify(Overlap.RUN_AHEAD)
-        busy = (self._lengths + 1) * self._fixed_step
+        busy = (self._drafted(self._lengths) + 1) * self._fixed_step
         gone = np.ceil((self._around(Overlap.RUN_AHEAD) + busy) / verify[1]).astype(int)
         in_time = gone < self._lengths
         if not in_time.any():

@@ -96,6 +96,7 @@ class Planner:
             way = overlap or Overlap.ENUMERATE
             return replace(self.fixed(min(_GUESSED_LENGTH, longest), way), why=Why.GUESS)
         self._pair.corrections.begin_round(self._pair.session_count)
+        self._pair.common.begin_round()
         if self._holds(longest, overlap):
             self._rounds += 1
             return self._kept
@@ -120,8 +121,8 @@ class Planner:
         plan, regime, shows = self._round
         previous, self._previous = self._previous, plan
         pair, rate = self._pair, plan.rate_of(hit)
-        if previous is None and plan.way is Overlap.ENUMERATE:  # it may be the turn's only round
-            rate = plan.first_rate if tokens > 1 else None
+        if previous is None and plan.way is Overlap.ENUMERATE:  # nothing can have been prepared, waited for or not
+            rate = plan.first_rate
         elif previous is not None and plan.way is not previous.way:
             return  # the first round of a way finds nothing prepared
         if shows and rate:
@@ -161,7 +162,7 @@ class Planner:
         way = overlap
         if way is None:
             seen = {way: pair.drafting.around.count_at(pair.regime(way)) for way in rates if way is not None}
-            way = pair.common.choose(rates, pair.session_count, pair.load, rounds, seen)
+            way = pair.common.choose(rates, pair.session_count, pair.load, seen)
             if way is None or pair.common.trying or pair.session_count == 1:
                 return way, pair.common.trying
         if None not in rates:

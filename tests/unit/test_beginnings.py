@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.speculation.acceptance import AcceptanceEstimate
 from orchestrator.speculation.beginnings import waits_for_proposal
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Overlap, Regime, RoundPlan
 
 PLAN = RoundPlan(6, Overlap.ENUMERATE, 4, rate=120.0, recovery_length=6)
 HERE = "here"
-SURVIVALS = [0.8**n for n in range(1, 7)]
+ACCEPTANCE = AcceptanceEstimate(0.8)
 
 
 def knowledge(*, verify: float, step: float, row: float = 0.0, around: float = 0.0, hits: bool = True) -> PairKnowledge:
@@ -29,12 +30,12 @@ def knowledge(*, verify: float, step: float, row: float = 0.0, around: float = 0
     return pair
 
 
-def waits(pair: PairKnowledge, plan: RoundPlan, survivals: list[float], prompt_length: int) -> bool:
-    return waits_for_proposal(pair, pair.verifiers[HERE], plan, survivals, prompt_length)
+def waits(pair: PairKnowledge, plan: RoundPlan, prompt_length: int) -> bool:
+    return waits_for_proposal(pair, pair.verifiers[HERE], plan, ACCEPTANCE, prompt_length)
 
 
 def test_a_quick_draft_is_waited_for_and_saves_a_verification() -> None:
-    assert waits(knowledge(verify=0.025, step=0.001), PLAN, SURVIVALS, 30)
+    assert waits(knowledge(verify=0.025, step=0.001), PLAN, 30)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +47,27 @@ def test_a_quick_draft_is_waited_for_and_saves_a_verification() -> None:
     ],
 )
 def test_a_draft_that_takes_its_time_prepares_while_the_prompt_is_read(pair: PairKnowledge, prompt_length: int) -> None:
-    assert not waits(pair, PLAN, SURVIVALS, prompt_length)
+    assert not waits(pair, PLAN, prompt_length)
 
 
 def test_where_branches_cost_much_and_seldom_come_true_a_proposal_is_waited_for() -> None:
     slow = {"verify": 0.025, "step": 0.003}
-    assert not waits(knowledge(**slow), PLAN, SURVIVALS, 30)
-    assert waits(knowledge(**slow, row=0.002, hits=False), replace(PLAN, branch_count=16), SURVIVALS, 30)
+    assert not waits(knowledge(**slow), PLAN, 30)
+    assert waits(knowledge(**slow, row=0.002, hits=False), replace(PLAN, branch_count=16), 30)
+
+
+def test_what_would_be_waited_for_counts_in_full_though_branches_are_short() -> None:
+    pair, short = knowledge(verify=0.025, step=0.001, row=0.002), replace(PLAN, draft_length=1)
+    assert waits(pair, replace(short, recovery_length=6), 30)
+    assert not waits(pair, replace(short, recovery_length=1, rate=40.0), 30)
+
+
+def test_where_turns_end_soon_the_second_verification_that_waiting_saves_is_seldom_run() -> None:
+    pair = knowledge(verify=0.025, step=0.001)
+    assert waits(pair, PLAN, 30)
+    pair.turn_length.observe(1)
+    assert not waits(pair, PLAN, 30)
 
 
 def test_a_plan_that_leaves_nothing_open_never_waits() -> None:
-    assert not waits(knowledge(verify=0.025, step=0.001), replace(PLAN, rate=None), SURVIVALS, 30)
+    assert not waits(knowledge(verify=0.025, step=0.001), replace(PLAN, rate=None), 30)

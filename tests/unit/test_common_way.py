@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -12,33 +14,45 @@ from orchestrator.speculation.plan import Overlap, load_of
 NONE, ENUMERATE, AHEAD = Overlap.NONE, Overlap.ENUMERATE, Overlap.RUN_AHEAD
 
 
+def chosen(
+    common: CommonWay,
+    rates: dict[Overlap | None, float],
+    session_count: int,
+    load: int,
+    seen: Mapping[Overlap, float] = MappingProxyType({}),
+) -> Overlap | None:
+    """The way of one more round."""
+    common.begin_round()
+    return common.choose(rates, session_count, load, seen)
+
+
 def test_the_best_forecast_wins_and_is_kept_while_it_is_not_clearly_beaten() -> None:
     common = CommonWay()
-    assert common.choose({NONE: 50, ENUMERATE: 60, AHEAD: 40}, 1, load_of(1)) is ENUMERATE
-    assert common.choose({NONE: 59, ENUMERATE: 60, AHEAD: 40}, 1, load_of(1)) is ENUMERATE
-    assert common.choose({NONE: 66, ENUMERATE: 60, AHEAD: 40}, 1, load_of(1)) is NONE
+    assert chosen(common, {NONE: 50, ENUMERATE: 60, AHEAD: 40}, 1, load_of(1)) is ENUMERATE
+    assert chosen(common, {NONE: 59, ENUMERATE: 60, AHEAD: 40}, 1, load_of(1)) is ENUMERATE
+    assert chosen(common, {NONE: 66, ENUMERATE: 60, AHEAD: 40}, 1, load_of(1)) is NONE
 
 
 def test_one_session_of_many_does_not_change_the_way_alone() -> None:
     common = CommonWay()
     for _ in range(100):
-        common.choose({NONE: 50, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8))
-    assert common.choose({NONE: 80, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8)) is ENUMERATE
-    ways = [common.choose({NONE: 80, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8)) for _ in range(40)]
+        chosen(common, {NONE: 50, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8))
+    assert chosen(common, {NONE: 80, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8)) is ENUMERATE
+    ways = [chosen(common, {NONE: 80, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8)) for _ in range(40)]
     assert ways[-1] is NONE and ways.index(NONE) > 1
 
 
 def test_a_new_way_is_kept_until_it_has_shown_what_it_brings() -> None:
     common = CommonWay()
-    common.choose({NONE: 50, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8))
-    ways = [common.choose({NONE: 90, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8)) for _ in range(28)]
+    chosen(common, {NONE: 50, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8))
+    ways = [chosen(common, {NONE: 90, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8)) for _ in range(28)]
     assert set(ways) == {ENUMERATE}
-    assert common.choose({NONE: 90, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8)) is NONE
+    assert chosen(common, {NONE: 90, ENUMERATE: 60, AHEAD: 40}, 8, load_of(8)) is NONE
 
 
 def test_where_none_beats_plain_decoding_all_decode_plainly_and_try_at_once_ever_more_seldom() -> None:
     common = CommonWay()
-    ways = [common.choose({NONE: 20, ENUMERATE: 25, None: 30}, 4, load_of(4)) for _ in range(4 * 800)]
+    ways = [chosen(common, {NONE: 20, ENUMERATE: 25, None: 30}, 4, load_of(4)) for _ in range(4 * 800)]
     tries = [index for index, way in enumerate(ways) if way is not None]
     runs = [[tries[0]]]
     for index in tries[1:]:
@@ -60,7 +74,7 @@ def test_a_way_that_others_run_anyway_is_not_tried() -> None:
         count = 0
         for _ in range(rounds):
             seen[NONE] += others
-            count += common.choose(rates, 1, 0, seen=dict(seen)) is NONE
+            count += chosen(common, rates, 1, 0, seen=dict(seen)) is NONE
         return count
 
     assert tries(200, others=0.5) == 0
@@ -78,7 +92,7 @@ def test_another_way_to_draft_is_tried_soon_and_then_ever_more_seldom(
     seen: list[tuple[Overlap | None, bool]] = []
     for _ in range(600 * session_count):
         counts = {way: [each for each, _ in seen].count(way) / session_count for way in (NONE, ENUMERATE, AHEAD)}
-        seen.append((common.choose(rates, session_count, load, seen=counts), common.trying))
+        seen.append((chosen(common, rates, session_count, load, seen=counts), common.trying))
     runs = [(run, len(list(each))) for run, each in itertools.groupby(seen)]
     assert [run for run, _ in runs] == [(best, False), (other, True)] * (len(runs) // 2) + [(best, False)]
     assert {count for (_, trying), count in runs if trying} == {2 * session_count}, "two rounds of each"
@@ -88,43 +102,43 @@ def test_another_way_to_draft_is_tried_soon_and_then_ever_more_seldom(
 
 def test_where_there_is_no_other_way_none_is_tried() -> None:
     common = CommonWay()
-    assert {common.choose({NONE: 50, None: 30}, 1, 0) for _ in range(200)} == {NONE}
+    assert {chosen(common, {NONE: 50, None: 30}, 1, 0) for _ in range(200)} == {NONE}
 
 
 def test_one_whose_draft_is_right_keeps_it_for_all_where_the_others_may_do_without() -> None:
     common = CommonWay()
     for index in range(400):
-        common.choose({NONE: 20 if index % 4 else 60, None: 30}, 4, load_of(4))
+        chosen(common, {NONE: 20 if index % 4 else 60, None: 30}, 4, load_of(4))
     assert common.way is NONE
 
 
 def test_what_is_known_of_a_load_is_there_when_it_comes_back() -> None:
     common = CommonWay()
     for _ in range(100):
-        common.choose({NONE: 50, ENUMERATE: 60}, 1, load_of(1))
+        chosen(common, {NONE: 50, ENUMERATE: 60}, 1, load_of(1))
     for _ in range(1000):
-        common.choose({NONE: 30, ENUMERATE: 20}, 32, load_of(32))
+        chosen(common, {NONE: 30, ENUMERATE: 20}, 32, load_of(32))
     assert common.way is NONE
-    assert common.choose({NONE: 50, ENUMERATE: 60}, 1, load_of(1)) is ENUMERATE
-    assert common.choose({NONE: 30, ENUMERATE: 20}, 30, load_of(30)) is NONE
+    assert chosen(common, {NONE: 50, ENUMERATE: 60}, 1, load_of(1)) is ENUMERATE
+    assert chosen(common, {NONE: 30, ENUMERATE: 20}, 30, load_of(30)) is NONE
 
 
 def test_overlapping_must_bring_something_to_be_worth_a_draft_at_work() -> None:
-    assert CommonWay().choose({NONE: 60, ENUMERATE: 61, AHEAD: 40}, 8, load_of(8)) is NONE
-    assert CommonWay().choose({NONE: 60, ENUMERATE: 63, AHEAD: 40}, 8, load_of(8)) is ENUMERATE
+    assert chosen(CommonWay(), {NONE: 60, ENUMERATE: 61, AHEAD: 40}, 8, load_of(8)) is NONE
+    assert chosen(CommonWay(), {NONE: 60, ENUMERATE: 63, AHEAD: 40}, 8, load_of(8)) is ENUMERATE
 
 
 def test_forecasts_of_different_times_are_not_compared() -> None:
     common = CommonWay()
     for _ in range(100):
-        common.choose({NONE: 20, ENUMERATE: 15}, 8, load_of(8))
+        chosen(common, {NONE: 20, ENUMERATE: 15}, 8, load_of(8))
     for _ in range(8):  # all has become faster, and plain decoding can be weighed for the first time
-        common.choose({NONE: 100, ENUMERATE: 75, None: 50}, 8, load_of(8))
+        chosen(common, {NONE: 100, ENUMERATE: 75, None: 50}, 8, load_of(8))
     assert common.way is NONE
 
 
 def test_a_new_load_goes_on_in_the_way_of_the_last_until_all_have_asked() -> None:
     common = CommonWay()
-    common.choose({NONE: 50, ENUMERATE: 60}, 1, load_of(1))
-    ways = [common.choose({NONE: 50, ENUMERATE: 30}, 8, load_of(8)) for _ in range(8)]
+    chosen(common, {NONE: 50, ENUMERATE: 60}, 1, load_of(1))
+    ways = [chosen(common, {NONE: 50, ENUMERATE: 30}, 8, load_of(8)) for _ in range(8)]
     assert ways == [ENUMERATE] * 7 + [NONE]

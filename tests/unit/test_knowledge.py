@@ -100,9 +100,9 @@ def test_a_turns_first_round_shows_what_its_way_brings_and_the_first_after_anoth
 
 
 def test_turns_of_a_single_round_show_what_they_bring_where_the_draft_enumerates() -> None:
-    """A first round finds nothing prepared: where it waited for a proposal it is judged as one that waits, and one that did not
-    wait says nothing."""
-    for tokens, believed in ((4, 0.5), (1, 1.0)):
+    """A first round finds nothing prepared: it is judged as one that waits for a proposal, whether it did or not. What a way
+    loses by not waiting is its own loss."""
+    for tokens, believed in ((4, 0.5), (1, 0.3)):
         pair = PairKnowledge()
         pair.common.way = ENUMERATE
         planner = Planner(pair)

@@ -7,6 +7,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration,
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
+from orchestrator.speculation.forecasts import Forecasts
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.ngrams import NgramIndex, SharedHistory
 from orchestrator.speculation.plan import Overlap, Regime, RoundPlan, Why
@@ -394,6 +396,33 @@ def test_a_lone_sessions_plan_holds_for_four_rounds_once_its_pair_has_had_its_le
     assert first.draft_length and planner._rounds == 1, "weighed anew"
     unknown.plan(32)
     assert unknown._kept_for == 0
+
+
+def test_all_rounds_of_short_turns_count_until_another_way_is_tried() -> None:
+    pair, count = knowledge(acceptance=0.9), 0
+    while count < 100:
+        planner = planner_of(pair)  # every turn is a session of its own, and asks once
+        plans = [planner.plan(32) for _ in range(3)]
+        if any(plan.why is Why.TRY for plan in plans):
+            break
+        count += len(plans)
+    assert 18 <= count <= 24
+
+
+def test_long_drafts_are_not_forecast_to_bring_what_turns_are_too_short_for() -> None:
+    """Against turns that are drawn."""
+    pair = knowledge(acceptance=0.98)
+    home, survivals = pair.verifiers[HERE], pair.acceptance.survivals(64)
+    for _ in range(50):
+        home.costs.observe(64, 64, 3 * VERIFY, 3 * VERIFY, Regime(Overlap.NONE))
+    pair.turn_length.observe(12)
+    plan = Forecasts(pair, home, survivals).best(Overlap.NONE)
+    rng = np.random.default_rng(0)
+    lasts = rng.geometric(1 / 12, 100_000)
+    survived = np.searchsorted(-np.array(survivals), -rng.random(100_000))
+    verified = np.minimum(lasts - 1, plan.draft_length)
+    seconds = home.costs.rounds(Regime(Overlap.NONE))[1 + verified] + STEP * np.minimum(lasts, plan.draft_length)
+    assert plan.rate == pytest.approx((1 + np.minimum(survived, verified)).mean() / seconds.mean(), rel=0.01)
 
 
 def test_forecasts_that_do_not_come_true_are_corrected() -> None:
