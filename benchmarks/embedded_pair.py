@@ -134,8 +134,7 @@ def round_table(systems: Sequence[System]) -> Table:
     return table
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embedded_pair", description=__doc__)
     parser.add_argument("--prompts", type=int, default=20, help="questions in each repetition")
     parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions; one more warms up")
@@ -160,7 +159,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--llamacpp-lengths", type=int, nargs="*", default=[4, 8, 16], help="most draft tokens of its")
     parser.add_argument("--name", default="embedded_pair", help="of the files in the output directory")
     add_output(parser)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def _systems(client: Client, options: argparse.Namespace) -> list[System]:
+    """All that are compared, temperature by temperature."""
+    exported = converted = None
+    if options.onnxruntime is not None:
+        exported = onnx_models.export(options.onnxruntime, options.target, options.draft)
+    if options.llamacpp is not None:
+        converted = llamacpp_models.converted(options.llamacpp, options.target, options.draft)
+    systems: list[System] = []
+    for temperature in options.temperatures:
+        limits = Limits(temperature, options.max_tokens, options.streams)
+        systems += transformers_systems(limits, options.target, options.draft, options.dtype)
+        if exported is not None:
+            systems += onnxruntime_systems(limits, exported)
+        if converted is not None:
+            systems += llamacpp_systems(limits, *converted, options.llamacpp_lengths)
+        systems += slipstream_systems(client, limits, options.modes, options.draft_lengths)
+    return systems
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    options = _parser().parse_args(arguments)
     report = Report(options.name, __doc__ or "", options.output)
     wording = ("repeated " if options.repeated else "") + ("held-out" if options.held_out else "trained")
     report.console.print(
@@ -169,23 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     phrasings = HELD_OUT_PHRASINGS if options.held_out else QUESTION_PHRASINGS
     questions = prompts(options.prompts, phrasings)
-    systems: list[System] = []
-    exported = None
-    if options.onnxruntime is not None:
-        exported = onnx_models.export(options.onnxruntime, options.target, options.draft)
-    converted = None
-    if options.llamacpp is not None:
-        converted = llamacpp_models.converted(options.llamacpp, options.target, options.draft)
     pair = PairSettings(target=str(options.target), draft=str(options.draft), dtype=options.dtype)
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
-        for temperature in options.temperatures:
-            limits = Limits(temperature, options.max_tokens, options.streams)
-            systems += transformers_systems(limits, options.target, options.draft, options.dtype)
-            if exported is not None:
-                systems += onnxruntime_systems(limits, exported)
-            if converted is not None:
-                systems += llamacpp_systems(limits, *converted, options.llamacpp_lengths)
-            systems += slipstream_systems(client, limits, options.modes, options.draft_lengths)
+        systems = _systems(client, options)
         if options.repeated:
             questions = [repeated(client, question, options.max_tokens) for question in questions]
         measure(systems, questions, options.repetitions, report)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict
+from collections.abc import Iterator
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -198,44 +199,15 @@ def build_plan(
     segments: list[Segment], page_size: int, device: torch.device, padding: Padding, slot_count: int = 0
 ) -> StepPlan:
     """Lay out a batch. The padding's key multiple must be one of ``page_size`` too; ``slot_count`` is the memory's size."""
-    counts = [len(segment.tokens) for segment in segments]
-    row_count = padding.rows(sum(counts))
-    # Lists, since most segments have few tokens: an array for each would cost more than all the rest.
-    input_ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    wanted_rows: list[int] = []
-    shapes: dict[tuple[int, int, int], list[tuple[Segment, int]]] = defaultdict(list)
-    row = 0
-    for segment, count in zip(segments, counts, strict=True):
-        at = range(segment.start, segment.start + count)
-        input_ids += segment.tokens
-        positions += at
-        slots += [segment.pages[position // page_size] * page_size + position % page_size for position in at]
-        wanted_rows.extend(range(row + count - segment.wanted, row + count))
-        key_count = padding.keys(segment.start + count + segment.room)
-        # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md), and few keys
-        # gathered are no slower; so short sequences have one shape, wherever their pages are.
-        first_slot = -1
-        if len(segments) == 1 and key_count > FIRST_KEYS:
-            end = segment.start + count + segment.room
-            first_slot = _first_slot(segment.pages[: -(-end // page_size)], page_size)
-        if first_slot + key_count > slot_count:
-            first_slot = -1
-        query_count = row_count if len(segments) == 1 else padding.queries(count)
-        shapes[query_count, key_count, first_slot].append((segment, row))
-        row += count
-    padded = [0] * (row_count - row)
-    groups = [
-        _Layout.of(part, query_count, key_count, first_slot, page_size, contiguous=len(segments) == 1)
-        for (query_count, key_count, first_slot), members in shapes.items()
-        for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
-    ]
+    rows = _Rows.of(segments, page_size)
+    row_count = padding.rows(len(rows.input_ids))
+    padded = [0] * (row_count - len(rows.input_ids))
+    groups = _layouts(segments, row_count, page_size, padding, slot_count)
     integers = [
-        input_ids + padded,
-        positions + padded,
-        slots + [PADDING_PAGE * page_size] * len(padded),
-        wanted_rows + [0] * (padding.logit_rows(len(wanted_rows), row_count) - len(wanted_rows)),
+        rows.input_ids + padded,
+        rows.positions + padded,
+        rows.slots + [PADDING_PAGE * page_size] * len(padded),
+        rows.wanted + [0] * (padding.logit_rows(len(rows.wanted), row_count) - len(rows.wanted)),
     ]
     for group in groups:
         integers += group.rows, group.real, group.table, group.query_positions
@@ -246,23 +218,61 @@ def build_plan(
         positions=next(tensors).unsqueeze(0),
         slots=next(tensors),
         logit_rows=next(tensors),
-        logit_count=len(wanted_rows),
-        groups=[
-            AttentionGroup(
-                batch=group.batch,
-                rows=next(tensors),
-                real=next(tensors),
-                table=next(tensors),
-                query_positions=next(tensors).view(group.batch, -1),
-                key_count=group.key_count,
-                contiguous=group.contiguous,
-                first_slot=None if group.first_slot < 0 else torch.from_numpy(np.array(group.first_slot)),
-                first_keys=padding.first_keys,
-            )
-            for group in groups
-        ],
+        logit_count=len(rows.wanted),
+        groups=[group.in_tensors(tensors, padding) for group in groups],
         page_size=page_size,
     )
+
+
+class _Rows(NamedTuple):
+    """A step's rows without its padding, in integers. Lists, since most segments have few tokens: an array for each would cost
+    more than all the rest."""
+
+    input_ids: list[int]
+    positions: list[int]
+    slots: list[int]
+    wanted: list[int]
+    """The rows whose logits are."""
+
+    @classmethod
+    def of(cls, segments: list[Segment], page_size: int) -> _Rows:
+        rows = cls([], [], [], [])
+        for segment in segments:
+            at = range(segment.start, segment.start + len(segment.tokens))
+            rows.input_ids.extend(segment.tokens)
+            rows.positions.extend(at)
+            rows.slots.extend(segment.pages[place // page_size] * page_size + place % page_size for place in at)
+            end = len(rows.input_ids)
+            rows.wanted.extend(range(end - segment.wanted, end))
+        return rows
+
+
+def _layouts(
+    segments: list[Segment], row_count: int, page_size: int, padding: Padding, slot_count: int
+) -> list[_Layout]:
+    """The segments by what an attention call has to have alike."""
+    alone = len(segments) == 1
+    shapes: dict[tuple[int, int, int], list[tuple[Segment, int]]] = defaultdict(list)
+    row = 0
+    for segment in segments:
+        count = len(segment.tokens)
+        end = segment.start + count + segment.room
+        key_count = padding.keys(end)
+        # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md), and few keys
+        # gathered are no slower; so short sequences have one shape, wherever their pages are.
+        first_slot = -1
+        if alone and key_count > FIRST_KEYS:
+            first_slot = _first_slot(segment.pages[: -(-end // page_size)], page_size)
+        if first_slot + key_count > slot_count:
+            first_slot = -1
+        query_count = row_count if alone else padding.queries(count)
+        shapes[query_count, key_count, first_slot].append((segment, row))
+        row += count
+    return [
+        _Layout.of(part, query_count, key_count, first_slot, page_size, contiguous=alone)
+        for (query_count, key_count, first_slot), members in shapes.items()
+        for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
+    ]
 
 
 def _first_slot(pages: TokenSequence[int], page_size: int) -> int:
@@ -314,6 +324,20 @@ class _Layout(NamedTuple):
         # In the common case of one session nothing is picked, so nothing is computed for it.
         rows, real = ([], []) if contiguous else _picks(members, query_count)
         return cls(len(members), rows, real, table, positions, key_count, contiguous, first_slot)
+
+    def in_tensors(self, parts: Iterator[torch.Tensor], padding: Padding) -> AttentionGroup:
+        """The group, of the next ``parts``: its rows, real queries, table and positions."""
+        return AttentionGroup(
+            batch=self.batch,
+            rows=next(parts),
+            real=next(parts),
+            table=next(parts),
+            query_positions=next(parts).view(self.batch, -1),
+            key_count=self.key_count,
+            contiguous=self.contiguous,
+            first_slot=None if self.first_slot < 0 else torch.from_numpy(np.array(self.first_slot)),
+            first_keys=padding.first_keys,
+        )
 
 
 def _picks(members: list[tuple[Segment, int]], query_count: int) -> tuple[list[int], list[int]]:
