@@ -7,22 +7,17 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from slipstream.engine.engine import Engine
-from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
-from slipstream.engine.model import Backend
-from slipstream.engine.torch.arithmetic import SCHEME, ArithmeticModel, ArithmeticSettings
-from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
-from slipstream.engine.torch.planned import MIB, Planned
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
 from slipstream.garbage import spare_what_is_there
+from slipstream.hosting.backends import backend_of
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
@@ -30,7 +25,6 @@ from slipstream.hosting.starting import RefusesWhileLoading
 from slipstream.hosting.tokenizer_files import (
     TOKENIZER_FILE,
     embedded_directory,
-    is_gguf,
     load_tokenizer_files,
     refuse_tokens_without_rows,
 )
@@ -45,6 +39,8 @@ from slipstream.telemetry.tracing import exporting_spans
 from slipstream.wire.v1 import model_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+_MIB = 2**20
 
 _WARM_SECONDS = 4.0
 """Before a service says it is healthy: what is not warm by then gets warm as it serves."""
@@ -158,44 +154,13 @@ def _load(settings: ModelServiceSettings, name: str, exact: bool) -> Engine:
     started = time.monotonic()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    engine = Engine(_backend(settings, name, exact), kv_memory_mib=settings.kv_memory_mib)
+    engine = Engine(backend_of(settings, name, exact=exact), kv_memory_mib=settings.kv_memory_mib)
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",
         engine.model.architecture,
         time.monotonic() - started,
-        engine.kv_byte_count / MIB,
+        engine.kv_byte_count / _MIB,
         engine.pool.page_count,
         engine.page_size,
     )
     return engine
-
-
-def _backend(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
-    """What serves a model of that name. Each is imported where it is needed: transformers takes three seconds."""
-    padding = BATCH_INVARIANT if exact else TIGHT
-    if name.startswith(SCHEME):
-        paper = ArithmeticModel(ArithmeticSettings.parse(name))
-        return Planned(paper, page_size=settings.page_size, padding=padding)
-    if is_gguf(name):
-        from slipstream.engine.llamacpp.backend import LlamaCppBackend
-
-        if settings.device != "cpu":
-            raise UnsupportedModelError(f"GGUF models are served on the cpu, but --device is {settings.device!r}")
-        log.info("loading %s by llama.cpp", name)
-        return LlamaCppBackend(
-            Path(name).expanduser(),
-            threads=torch.get_num_threads(),
-            most_tokens=settings.max_step_tokens,
-            exact=exact,
-        )
-    from slipstream.engine.torch.transformers_model import TransformersModel
-
-    log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
-    model = TransformersModel.load(
-        name,
-        device=settings.device,
-        dtype=settings.dtype,
-        single_rows=not exact,
-        trust=settings.trust(),
-    )
-    return Planned(model, page_size=settings.page_size, padding=padding)

@@ -45,7 +45,7 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
     from transformers import AutoTokenizer  # seconds that the paper model can do without
 
-    from slipstream.engine.torch.loading import heard, read_config
+    from slipstream.engine.pretrained.loading import heard, read_config
 
     if is_gguf(model):
         directory = Path(model).expanduser().parent

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.torch.loading import load_pretrained
+from slipstream.engine.pretrained.loading import load_pretrained
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.hosting.tokenizer_files import TEMPLATE_FILE, load_tokenizer_files, refuse_tokens_without_rows
 from tests import tiny_models

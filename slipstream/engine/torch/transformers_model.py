@@ -13,11 +13,12 @@ from slipstream.engine.checkpoint import NO_TRUST, Trust
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation import end_token_ids, sampling_defaults
 from slipstream.engine.model import Choose
+from slipstream.engine.pretrained import rotary
+from slipstream.engine.pretrained.fingerprint import weights_fingerprint
+from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
-from slipstream.engine.torch import activations, attention, capture, packing, rotary
-from slipstream.engine.torch.fingerprint import weights_fingerprint
+from slipstream.engine.torch import activations, attention, capture, packing
 from slipstream.engine.torch.kv import KvMemory, LayerShape, bytes_per_page
-from slipstream.engine.torch.loading import DTYPES, load_pretrained
 from slipstream.engine.torch.onnx_steps import build_onnx_steps
 from slipstream.engine.torch.plan import StepPlan
 from slipstream.engine.torch.planned import run_by_forwards
@@ -64,7 +65,7 @@ class TransformersModel:
         cls, name: str, *, device: str, dtype: str, single_rows: bool = False, trust: Trust = NO_TRUST
     ) -> TransformersModel:
         """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be served."""
-        model = load_pretrained(name, device=device, dtype=dtype, trust=trust)
+        model = load_pretrained(name, device=device, dtype=dtype, attention=attention.NAME, trust=trust)
         return cls(model, model.generation_config or GenerationConfig(), single_rows=single_rows)
 
     def reserve(self, page_count: int, page_size: int) -> int:

@@ -31,7 +31,6 @@ from slipstream.engine.checkpoint import (
     some,
 )
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.torch import attention
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +40,9 @@ _CONVERSION = re.compile(r"^(\S+)\s*\| CONVERSION", re.MULTILINE)
 _AGAIN = "copy, download or export it again"
 
 
-def load_pretrained(name: str, *, device: str, dtype: str, trust: Trust = NO_TRUST) -> Any:
-    """A ``PreTrainedModel`` on its device, ready to serve. UnsupportedModelError says what is missing or wrong."""
+def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust: Trust = NO_TRUST) -> Any:
+    """A ``PreTrainedModel`` on its device with an implementation of ``attention``, ready to serve. UnsupportedModelError says what
+    is missing or wrong."""
     directory = directory_of(name, weights=True, trust=trust)
     config = read_config(directory, name, trust)
     use_safetensors = check_weights(directory, name, trust)
@@ -53,7 +53,7 @@ def load_pretrained(name: str, *, device: str, dtype: str, trust: Trust = NO_TRU
                 directory,
                 config=config,
                 dtype=DTYPES[dtype],
-                attn_implementation=attention.NAME,
+                attn_implementation=attention,
                 use_safetensors=use_safetensors,
                 trust_remote_code=trust.code,
                 ignore_mismatched_sizes=True,  # they are in the report, by name
@@ -64,7 +64,9 @@ def load_pretrained(name: str, *, device: str, dtype: str, trust: Trust = NO_TRU
         except UnsupportedModelError:
             raise
         except Exception as error:  # any of transformers' hundreds of models, and of its libraries
-            raise UnsupportedModelError(_why(error, said, config, name, f"on {device} as {dtype}")) from error
+            raise UnsupportedModelError(
+                _why(error, said, config, attention, name, f"on {device} as {dtype}")
+            ) from error
     _refuse_no_numbers(model, name)
     return model
 
@@ -199,13 +201,13 @@ def _refuse_no_numbers(model: Any, name: str) -> None:
         )
 
 
-def _why(error: Exception, said: list[str], config: Any, name: str, where: str) -> str:
+def _why(error: Exception, said: list[str], config: Any, attention: str, name: str, where: str) -> str:
     architecture = architecture_of(config)
     if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to load it by all means
         return (
             f"{PICKLE} of {name} is damaged or holds more than tensors, which is never loaded: {_AGAIN}, as safetensors"
         )
-    if error.args == (attention.NAME,):  # Falcon, GPT-J and GPT-Neo look their class up by this name
+    if error.args == (attention,):  # Falcon, GPT-J and GPT-Neo look their class up by this name
         return (
             f"{architecture} has attention classes of its own; only attention through transformers' attention "
             "interface can be served"

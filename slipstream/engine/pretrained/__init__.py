@@ -1,0 +1,1 @@
+"""Checkpoints as transformers loads them, whatever computes with them then."""

@@ -1,0 +1,75 @@
+"""Which backend computes a model. Each is imported where it is needed: transformers takes three seconds."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.model import Backend
+from slipstream.engine.torch.arithmetic import SCHEME, ArithmeticModel, ArithmeticSettings
+from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
+from slipstream.engine.torch.planned import Planned
+from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.tokenizer_files import is_gguf
+
+log = logging.getLogger(__name__)
+
+
+def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Backend:
+    """What serves a model of that ``name``: a paper model, a .gguf file, a directory or a hub id. ``exact`` promises that a row's
+    bits depend on its sequence alone. UnsupportedModelError."""
+    if name.startswith(SCHEME):
+        paper = ArithmeticModel(ArithmeticSettings.parse(name))
+        return Planned(paper, page_size=settings.page_size, padding=BATCH_INVARIANT if exact else TIGHT)
+    if is_gguf(name):
+        return _by_llamacpp(settings, name, exact)
+    log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
+    if settings.engine == "torch":
+        return _by_torch(settings, name, exact)
+    backend = _compiled(settings, name, exact)
+    return backend or _by_torch(settings, name, exact)
+
+
+def _by_llamacpp(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
+    from slipstream.engine.llamacpp.backend import LlamaCppBackend
+
+    if settings.device != "cpu":
+        raise UnsupportedModelError(f"GGUF models are served on the cpu, but --device is {settings.device!r}")
+    log.info("loading %s by llama.cpp", name)
+    return LlamaCppBackend(
+        Path(name).expanduser(), threads=torch.get_num_threads(), most_tokens=settings.max_step_tokens, exact=exact
+    )
+
+
+def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend | None:
+    """Where that can be, else None; UnsupportedModelError if it was asked for and cannot."""
+    from slipstream.engine.compiled.loading import NotCompiledError, load_compiled
+
+    try:
+        if settings.device != "cpu":
+            raise NotCompiledError(f"--device is {settings.device!r}")
+        return load_compiled(
+            name,
+            dtype=settings.dtype,
+            page_size=settings.page_size,
+            runs_on=not exact,
+            threads=torch.get_num_threads(),
+            trust=settings.trust(),
+        )
+    except NotCompiledError as reason:
+        if settings.engine == "compiled":
+            raise UnsupportedModelError(f"{name} cannot be computed by --engine compiled: {reason}") from reason
+        log.info("torch computes %s: %s", name, reason)
+        return None
+
+
+def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
+    from slipstream.engine.torch.transformers_model import TransformersModel
+
+    model = TransformersModel.load(
+        name, device=settings.device, dtype=settings.dtype, single_rows=not exact, trust=settings.trust()
+    )
+    return Planned(model, page_size=settings.page_size, padding=BATCH_INVARIANT if exact else TIGHT)
