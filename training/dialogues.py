@@ -57,6 +57,52 @@ QUESTION_PHRASINGS = (
     "What do people use {} for?",
     "Which job does {} do?",
 )
+SENTENCE_PHRASINGS = (
+    "While reading a pull request I met {}; what is its job?",
+    "After all these years I still wonder about {}.",
+    "Should this loop become {}?",
+    "The linter suggests {} instead. What would that do?",
+    "Given what I have here, could {} help, and how?",
+    "They took {} out of the example: why was it there?",
+    "Suppose I typed {} into the interpreter. What then?",
+    "Between us: I never understood {} and its use.",
+    "If somebody asked you about {} in the street, what would you answer?",
+    "Whoever wrote this was fond of {}. For what?",
+    "Since {} is in the standard library, it must be good for something; for what?",
+    "There are five calls of {} on this page. Do they do anything?",
+    "Without {} the script does not run, so what is it?",
+    "Does {} do that for me?",
+    "Would {} save me some typing here?",
+    "At noon I have to explain {} to my team. How?",
+    "Can {} be trusted with that; what does it promise?",
+    "I nearly deleted {} today. What does it provide?",
+    "Now that I look at it, {} seems useful: in which way?",
+    "Among all these names, {} is the one I do not know.",
+    "The answer was {}, they said. What is that, and is it any good?",
+    "First tell me about {}, then we shall see.",
+    "Instead of my own code I could call {}, couldn't I?",
+    "Once {} has returned, what have I got?",
+    "My notes say only {}. What did I mean?",
+    "According to the index there is {} as well. What for?",
+    "Whenever I import it I see {} beside it; what is its purpose?",
+    "As far as you know, what is the point of {}?",
+    "Reading the source of a web server, I stumbled over {}.",
+    "In which situation would an expert reach for {}?",
+    "Somewhere in this file {} is called with no arguments; what comes back?",
+    "The exam asked for {} and I left it blank. What should I have written?",
+    "Translate the jargon, please: what is {}, in plain English?",
+    "Half of the traceback is about {}. What was it supposed to do?",
+    "To whom is {} of any use, and what for?",
+    "It says here that {} takes care of it. Of what?",
+    "All I remember is the name, {}.",
+    "Let me guess: {} does something with files? What does it really do?",
+    "Show me that you know {}.",
+    "Two questions: what is {}, and who needs it?",
+    "Our style guide forbids {}; what does it do at all?",
+    "No idea what {} could be. You?",
+)
+"""Where the name is one word of a longer sentence, or of two."""
+
 FOLLOW_UP_PHRASINGS = (
     "And {}?",
     "What about {}?",
@@ -157,6 +203,8 @@ _COMMON_WORDS = """
 """.split()
 CONTEXT_PROBABILITY = 0.3
 RANDOM_PHRASING_PROBABILITY = 0.3
+SENTENCE_PHRASING_PROBABILITY = 0.35
+"""Of the questions that are neither random nor follow-ups."""
 SYSTEM_PROMPT_PROBABILITY = 0.2
 ASIDE_PROBABILITY = 0.08
 """Of small talk, an unknown name or a question about something else before a turn."""
@@ -191,7 +239,8 @@ def _question(symbol: str, *, follow_up: bool, words: Words, rng: random.Random)
     elif follow_up and rng.random() < 0.5:
         text = rng.choice(FOLLOW_UP_PHRASINGS)
     else:
-        text = rng.choice(QUESTION_PHRASINGS)
+        in_sentence = rng.random() < SENTENCE_PHRASING_PROBABILITY
+        text = rng.choice(SENTENCE_PHRASINGS if in_sentence else QUESTION_PHRASINGS)
         if rng.random() < CONTEXT_PROBABILITY:
             before = rng.choice((*_OPENERS, *_CONTEXTS, ""))
             text = f"{before} {text} {rng.choice((*_TAILS, '', ''))}".strip()

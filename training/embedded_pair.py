@@ -1,8 +1,8 @@
 """Train the embedded pair: ``python -m training.embedded_pair all --out slipstream/embedded``.
 
-Four steps, each runnable alone: ``corpus`` (read the docstrings), ``tokenizer`` (byte-level BPE), ``target`` (next-token
-cross-entropy on the answers) and ``draft`` (distilled from the target's distributions). An hour and a half on two
-quiet cores.
+Six steps, each runnable alone: ``corpus`` (read the docstrings), ``tokenizer`` (byte-level BPE), ``target`` (next-token
+cross-entropy on the answers), ``polish`` (some passes more, at a lower rate), ``draft`` (distilled from the target's
+distributions) and ``polish-draft``. Two hours on two quiet cores.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -44,7 +44,10 @@ class Recipe:
 
 
 TARGET_RECIPE = Recipe(passes=40, peak_learning_rate=2e-3, batch_tokens=2048)
+POLISH_RECIPE = Recipe(passes=16, peak_learning_rate=7e-4, batch_tokens=2048, seed=1)
 DRAFT_RECIPE = Recipe(passes=36, peak_learning_rate=2e-3, batch_tokens=2048)
+POLISH_DRAFT_RECIPE = Recipe(passes=16, peak_learning_rate=1e-3, batch_tokens=2048, seed=1)
+STEPS = ("corpus", "tokenizer", "target", "polish", "draft", "polish-draft")
 
 
 def train_tokenizer(entries: list[corpus.Entry], out: Path) -> None:
@@ -191,13 +194,13 @@ def _save(model: LlamaForCausalLM, tokenizer_directory: Path, out: Path) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("all", "corpus", "tokenizer", "target", "draft"))
+    parser.add_argument("step", choices=("all", *STEPS))
     parser.add_argument("--out", type=Path, default=Path("slipstream/embedded"), help="directory of the embedded pair")
     parser.add_argument("--device", default="cpu", help="torch device to train on: cpu or cuda")
     parser.add_argument("--passes", type=int, help="override the recipe's number of passes over the corpus")
     options = parser.parse_args()
     symbols = options.out / "symbols.jsonl"
-    steps = ("corpus", "tokenizer", "target", "draft") if options.step == "all" else (options.step,)
+    steps = STEPS if options.step == "all" else (options.step,)
     if "corpus" in steps:
         options.out.mkdir(parents=True, exist_ok=True)
         corpus.write(symbols, corpus.collect())
@@ -206,16 +209,20 @@ def main() -> None:
     if "tokenizer" in steps:
         train_tokenizer(entries, target_directory)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(target_directory)
-    if "target" in steps:
-        model = _new_model(TARGET_SHAPE)
-        recipe = Recipe(**{**vars(TARGET_RECIPE), **({"passes": options.passes} if options.passes else {})})
-        _train(model, None, tokenizer, entries, recipe, options.device)
-        _save(model, target_directory, target_directory)
-    if "draft" in steps:
-        model = _new_model(DRAFT_SHAPE)
-        recipe = Recipe(**{**vars(DRAFT_RECIPE), **({"passes": options.passes} if options.passes else {})})
-        _train(model, _load(target_directory, options.device), tokenizer, entries, recipe, options.device)
-        _save(model, target_directory, draft_directory)
+    recipes = {
+        "target": TARGET_RECIPE,
+        "polish": POLISH_RECIPE,
+        "draft": DRAFT_RECIPE,
+        "polish-draft": POLISH_DRAFT_RECIPE,
+    }
+    for step in (step for step in steps if step in recipes):
+        recipe = recipes[step] if options.passes is None else replace(recipes[step], passes=options.passes)
+        is_draft, begins = step.endswith("draft"), not step.startswith("polish")
+        out = draft_directory if is_draft else target_directory
+        teacher = _load(target_directory, options.device) if is_draft else None
+        model = _new_model(DRAFT_SHAPE if is_draft else TARGET_SHAPE) if begins else _load(out, options.device)
+        _train(model, teacher, tokenizer, entries, recipe, options.device)
+        _save(model, target_directory, out)
 
 
 if __name__ == "__main__":

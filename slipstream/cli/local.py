@@ -49,8 +49,6 @@ class PairSettings:
     draft: str = "embedded"
     device: str = "cpu"
     dtype: str = "bfloat16"
-    draft_dtype: str | None = None
-    """None: `draft_dtype_of` it."""
     target_flags: Sequence[str] = ()
     draft_flags: Sequence[str] = ()
     orchestrator_flags: Sequence[str] = ()
@@ -59,19 +57,6 @@ class PairSettings:
     """Whether the orchestrator goes on from what it has learnt of the pair before, in the user's cache, and keeps it there."""
     store: str = "memory"
     """Where the orchestrator keeps sessions; empty: where it does if nothing is said."""
-
-
-_SMALL_BYTES = 32 * 2**20
-
-
-def draft_dtype_of(settings: PairSettings) -> str:
-    """What a draft computes in where nothing is said: on a CPU float32 if it is small, for what a step takes is then the calls
-    and not the weights; and else as the target."""
-    folder = Path(settings.draft)
-    small = settings.draft == "embedded" or (
-        folder.is_dir() and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < _SMALL_BYTES
-    )
-    return "float32" if settings.device == "cpu" and small else settings.dtype
 
 
 def free_address() -> str:
@@ -227,10 +212,9 @@ class LocalServices:
     def start_draft(self) -> Service:
         """Start, or start again, the draft."""
         settings = self.settings
-        dtype = settings.draft_dtype or draft_dtype_of(settings)
         # On shared cores the draft's idle threads would spin on the verifier's: one thread is the faster for both.
         threads = ["--threads", "1"] if settings.device == "cpu" else []
-        flags = [*self._model_flags(settings.draft, dtype), *threads, *settings.draft_flags]
+        flags = [*self._model_flags(settings.draft, settings.dtype), *threads, *settings.draft_flags]
         return self._start("draft", "draft_service", self.draft_address, flags)
 
     def start_orchestrator(self) -> Service:

@@ -199,19 +199,24 @@ class Engine:
         one choice a step, fewer if one is among the rule's end tokens or the run was ``interrupted``, which is asked after
         each step. Or the one error of a sequence that was discarded, as in `step`.
 
-        All have one rule and as many appended tokens, which take a step each. The last token is
-        not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has changed.
+        All have one rule. The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has
+        changed.
         """
-        sequences, given = [append.sequence for append in appends], appends[0].token_count
+        sequences = [append.sequence for append in appends]
         starts = [len(sequence) for sequence in sequences]
         self._make_room(sequences, count - 1)
         self.backend.copy_pages(self.cache.take_copies())
         segments = [
-            Segment([sequence.tokens[start - given]], start - given, sequence.pages, 1, room=given + count - 2)
-            for sequence, start in zip(sequences, starts, strict=True)
+            Segment(sequence.tokens[start - append.token_count : start], start - append.token_count, sequence.pages, 1)
+            for append, sequence, start in zip(appends, sequences, starts, strict=True)
         ]
-        run = Run(sequences, starts, appends[0].rule, given, count, interrupted)
-        self.backend.run_on(segments, run.next_tokens)
+        run = Run(sequences, starts, appends[0].rule, count, interrupted)
+        while (tokens := run.next_tokens(self.backend.forward(segments))) is not None:
+            after = run.step_count - 1
+            segments = [
+                Segment([token], start + after, sequence.pages, 1)
+                for token, sequence, start in zip(tokens, sequences, starts, strict=True)
+            ]
         self.step_count += run.step_count
         return [
             self._run_answers(sequence, start, choices)

@@ -6,7 +6,6 @@ A page is what the KV of sequences is counted, shared and copied in. A backend w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,24 +15,18 @@ import torch
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 
-Choose = Callable[[torch.Tensor], list[int] | None]
-"""Takes a step's logits ``[sequences, vocabulary]``, which the next step may overwrite; gives each sequence's next token, or
-None to end."""
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Tokens appended to one sequence: they take positions ``start`` to ``start + len(tokens) - 1``.
 
-    ``pages`` covers all of them. Logits are wanted at the last ``wanted`` tokens. ``room`` is for how many tokens more
-    `Backend.run_on` may take; pages cover these too.
+    ``pages`` covers all of them. Logits are wanted at the last ``wanted`` tokens.
     """
 
     tokens: TokenSequence[int]
     start: int
     pages: TokenSequence[int]
     wanted: int
-    room: int = 0
 
 
 class ModelFacts(Protocol):
@@ -73,7 +66,7 @@ class Backend(Protocol):
     """What a step's rows cost a multiple of."""
 
     runs_on: bool
-    """Whether `run_on` may be used: its rows may have other bits than `forward`'s, which a target may not have."""
+    """Whether steps may follow one another without being asked for, as a draft's do: forwards mostly have one row then."""
 
     warmed_lengths: tuple[int, ...]
     """Lengths of sequences, rising, from which on forwards take other shapes than before."""
@@ -93,7 +86,3 @@ class Backend(Protocol):
 
     def forward(self, segments: list[Segment]) -> torch.Tensor:
         """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another."""
-
-    def run_on(self, segments: list[Segment], choose: Choose) -> None:
-        """Step after step until ``choose`` ends them: first the segments, which have one token each and room for more, then
-        each one's next token."""

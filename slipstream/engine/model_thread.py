@@ -33,9 +33,6 @@ from slipstream.engine.step_note import OnStep
 
 log = logging.getLogger(__name__)
 
-_FEW = 3
-"""Tokens that take less time one by one than in a step of as many rows, which are padded."""
-
 
 class ModelThread:
     """Everything that touches the engine happens here, in order of arrival."""
@@ -244,15 +241,14 @@ class ModelThread:
         return batch
 
     def _count_in_one_go(self, batch: list[tuple[Job, Append]]) -> int:
-        """How many steps to take before anything else is looked at: more than one only if there is nothing but one job with a
-        few tokens, or the parts of one, each with one token."""
+        """How many steps to take before anything else is looked at: more than one only if there is nothing but one job, or the
+        parts of one, and a choice follows."""
         if not self.engine.runs_on or len(batch) != len(self._tree.active):
             return 1
         parents = {job.parent for job, _ in batch}
-        few = _FEW if len(batch) == 1 else 1
         if len(batch) > 1 and (len(parents) > 1 or None in parents):
             return 1
-        if any(append.wanted != 1 or append.token_count > few for _, append in batch):
+        if any(append.wanted != 1 for _, append in batch):
             return 1
         return max(1, min(job.steps_left for job, _ in batch))
 

@@ -16,8 +16,7 @@ from slipstream.sampling.rule import SamplingRule
 class Run:
     """Up to ``count`` choices for each of ``sequences``, whose tokens already have room for all but the last.
 
-    ``starts[i]`` is the position of sequence i's first choice; ``given`` tokens before it are known and take a step each.
-    The run ends early once ``interrupted`` says so.
+    ``starts[i]`` is the position of sequence i's first choice. The run ends early once ``interrupted`` says so.
     """
 
     def __init__(
@@ -25,7 +24,6 @@ class Run:
         sequences: TokenSequence[Sequence],
         starts: list[int],
         rule: SamplingRule,
-        given: int,
         count: int,
         interrupted: Callable[[], bool],
     ) -> None:
@@ -33,16 +31,13 @@ class Run:
         self.lengths = [count] * len(sequences)
         """Of each sequence's choices: fewer than ``count`` where one is an end token, or the run was interrupted."""
         self._sequences, self._starts, self._rule = sequences, starts, rule
-        self._given = given
         self._interrupted = interrupted
         self._steps: list[list[Choice]] = []
 
     def next_tokens(self, logits: torch.Tensor) -> list[int] | None:
         """Take a step's logits ``[sequences, vocabulary]``; each sequence's next token, or None after the last step."""
+        index = self.step_count
         self.step_count += 1
-        index = self.step_count - self._given  # of the choice
-        if index < 0:
-            return [s.tokens[start + index] for s, start in zip(self._sequences, self._starts, strict=True)]
         self._steps.append(choose(logits, self._rows_at(index)))
         tokens = [choice.token for choice in self._steps[-1]]
         for at, token in enumerate(tokens):

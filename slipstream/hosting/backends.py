@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Backend:
-    """What serves a model of that ``name``: a paper model, a .gguf file, a directory or a hub id. ``exact`` promises that a row's
-    bits depend on its sequence alone. UnsupportedModelError."""
+    """What serves a model of that ``name``: a paper model, a .gguf file, a directory or a hub id. ``exact`` promises that a
+    row's bits depend on its sequence alone. UnsupportedModelError."""
     if name.startswith(SCHEME):
         paper = ArithmeticModel(ArithmeticSettings.parse(name))
         return Planned(paper, page_size=settings.page_size, padding=BATCH_INVARIANT if exact else TIGHT)

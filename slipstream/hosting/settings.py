@@ -58,8 +58,8 @@ class ModelServiceSettings(ListenSettings):
     )
     engine: Literal["auto", "compiled", "torch"] = Field(
         "auto",
-        description="what computes a transformers checkpoint: compiled serves Llama, Mistral, Qwen2 and Qwen3 on the cpu, several "
-        "times as fast, torch serves all; auto takes compiled where it can. A .gguf file says llama.cpp",
+        description="what computes a transformers checkpoint: compiled serves Llama, Mistral, Qwen2 and Qwen3 on the cpu, "
+        "several times as fast; torch serves all; auto takes compiled where it can",
     )
     threads: int = Field(0, ge=0, description="threads that compute; 0 takes torch's own choice")
     kv_memory_mib: float = Field(512, gt=0, description="memory for KV pages in MiB, reserved at start")

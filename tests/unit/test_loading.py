@@ -180,7 +180,7 @@ def test_pickled_weights_that_are_trusted_are_the_same_model(checkpoint: Path) -
         with pytest.raises(
             UnsupportedModelError, match=r"trust it with --allow-pickle, which takes pytorch_model\.bin$"
         ):
-            load_pretrained(str(checkpoint), device="cpu", dtype="float32", trust=trust)
+            load_pretrained(str(checkpoint), device="cpu", dtype="float32", attention="sdpa", trust=trust)
     pickled = TransformersModel.load(str(checkpoint), device="cpu", dtype="float32", trust=Trust(pickle=True))
     assert pickled.weights_fingerprint == plain.weights_fingerprint
 
@@ -322,10 +322,10 @@ def test_a_model_with_code_of_its_own_is_served_when_that_is_trusted(
     assert load_tokenizer_files(str(checkpoint), trust).files[TEMPLATE_FILE] == b"of its own"
     for untrusted in (NO_TRUST, Trust(pickle=True)):
         with pytest.raises(UnsupportedModelError, match="--trust-remote-code"):
-            load_pretrained(str(checkpoint), device="cpu", dtype="float32", trust=untrusted)
+            load_pretrained(str(checkpoint), device="cpu", dtype="float32", attention="sdpa", trust=untrusted)
     change_config(checkpoint, auto_map={"AutoConfig": "own.Config"})
     with pytest.raises(UnsupportedModelError, match="which does not generate text"):
-        load_pretrained(str(checkpoint), device="cpu", dtype="float32", trust=trust)
+        load_pretrained(str(checkpoint), device="cpu", dtype="float32", attention="sdpa", trust=trust)
 
 
 def test_code_that_is_not_needed_is_no_fault(checkpoint: Path) -> None:

@@ -11,9 +11,9 @@ import torch
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
+from slipstream.engine.pretrained.rotary import steady_context_length
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.planned import Planned
-from slipstream.engine.pretrained.rotary import steady_context_length
 from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
 

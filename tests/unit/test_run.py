@@ -1,16 +1,15 @@
-"""Several steps in one go say what as many single steps say, by onnxruntime or by torch."""
+"""Several steps in one go say what as many single steps say, compiled or by torch."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 
+from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.torch.onnx_steps import build_onnx_steps
 from slipstream.engine.torch.plan import TIGHT
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
@@ -18,8 +17,14 @@ from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 
+COMPILED = "compiled"
+
 
 def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
+    if family == COMPILED:
+        saved = tiny_models.save(tiny_models.build("llama", head_dim=32), directory)
+        compiled = load_compiled(str(saved), dtype="float32", page_size=16, runs_on=True, threads=1)
+        return Engine(compiled, kv_memory_mib=2 * mib)
     saved = tiny_models.save(tiny_models.build(family), directory)
     model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=True)
     return Engine(Planned(model, padding=TIGHT), kv_memory_mib=mib)
@@ -31,7 +36,7 @@ def chosen(answers: list[list[Appended]]) -> list[list[Choice]]:
     return [[answer.choices[0] for answer in steps] for steps in answers]
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])  # a program of its own, and torch
+@pytest.mark.parametrize("family", [COMPILED, "llama", "gpt2"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("end", [(), "third"])
 @pytest.mark.parametrize("given", [1, 3])
@@ -73,7 +78,7 @@ def test_running_on_chooses_what_as_many_steps_choose(
     assert engine.pool.counts().held == 0
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])  # a program of its own, and torch
+@pytest.mark.parametrize("family", [COMPILED, "llama", "gpt2"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("end", [False, True])
 def test_running_on_together_chooses_what_each_alone_chooses(
@@ -113,24 +118,7 @@ def test_running_on_together_chooses_what_each_alone_chooses(
     assert engine.pool.counts().held == 0
 
 
-@pytest.mark.parametrize("family", sorted(tiny_models.FAMILIES))
-def test_a_program_is_made_for_plain_decoders_only(family: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    made = build_onnx_steps(tiny_models.build(family)) is not None
-    assert made == (family in ("llama", "qwen2"))
-    assert made != ("single-row steps stay with torch" in caplog.text)
-
-
-def test_a_program_that_says_something_else_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    model = tiny_models.build("llama")
-    decoder = model.model
-    decoder.layers[1].mlp.register_forward_hook(lambda _, __, output: output * 1.05)
-    assert build_onnx_steps(model) is None
-    assert "off, relatively" in caplog.text
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", [COMPILED, "llama", "gpt2"])
 def test_what_a_run_has_written_is_there_for_later_steps(family: str, tmp_path: Path) -> None:
     engine = tight_engine(family, tmp_path)
     rule = SamplingRule()
@@ -169,7 +157,7 @@ def test_a_run_that_finds_no_pages_changes_nothing(tmp_path: Path) -> None:
     engine.pool.check()
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", [COMPILED, "llama", "gpt2"])
 def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) -> None:
     engine = tight_engine(family, tmp_path)
     rule = SamplingRule(temperature=0.8, seed=3)

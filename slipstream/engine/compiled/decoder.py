@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from slipstream.engine.compiled.kernel import LANES, LAYER, TILE_COLUMNS
+from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.products import TILE_COLUMNS
+from slipstream.engine.compiled.records import LAYER
 from slipstream.engine.generation import end_token_ids, sampling_defaults
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-"""Of one shape: RMS norms, rotary positions, a gated feed-forward by silu, biases or norms of queries and keys here and there."""
+"""Of one shape: RMS norms, rotary positions, a gated feed-forward by silu, at times biases, or norms of queries and keys."""
 
 
 class NotCompiledError(Exception):
@@ -116,8 +118,8 @@ class Decoder:
 
 
 def in_lanes(weight: torch.Tensor) -> torch.Tensor:
-    """A matrix ``[outputs, inputs]`` as `kernel` reads it: ``[outputs / 16, inputs, 16]`` in float32, ``[outputs / 16, inputs / 2,
-    16, 2]`` in bfloat16; outputs are filled up with zeros to whole tiles."""
+    """A matrix ``[outputs, inputs]`` as products read it: ``[outputs / 16, inputs, 16, 1]`` in float32, ``[outputs / 16,
+    inputs / 2, 16, 2]`` in bfloat16; outputs are filled up with zeros to whole tiles."""
     outputs, inputs = weight.shape
     missing = -outputs % TILE_COLUMNS
     if missing:
@@ -128,5 +130,5 @@ def in_lanes(weight: torch.Tensor) -> torch.Tensor:
 
 def _alternating(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Sixteen outputs of one and sixteen of the other in turn, so that a tile has a gate and what goes through it."""
-    both = torch.stack([gate.detach().unflatten(0, (-1, LANES)), up.detach().unflatten(0, (-1, LANES))], dim=1)
-    return both.flatten(0, 2)
+    parts = [each.detach().view(-1, LANES, *each.shape[1:]) for each in (gate, up)]
+    return torch.stack(parts, dim=1).flatten(0, 2)

@@ -17,8 +17,9 @@ log = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 24
 _PROBE_MIB = 64
-_TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2}
-"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a thousandth and a hundredth."""
+_TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15}
+"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a millionth and a hundredth, with
+random weights a tenth."""
 
 
 def load_compiled(

@@ -25,7 +25,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import libllama
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.llamacpp.rows import Rows
-from slipstream.engine.model import Choose, Reserved, Segment
+from slipstream.engine.model import Reserved, Segment
 from slipstream.engine.sequence import PageCopy
 
 MIB = 2**20
@@ -126,13 +126,6 @@ class LlamaCppBackend:
         if len(groups) == 1:
             return rows[0] if len(rows) == 1 else torch.cat(rows)
         return torch.cat([logits[id(segment)] for segment in segments])
-
-    def run_on(self, segments: list[Segment], choose: Choose) -> None:
-        while (tokens := choose(self._decode(segments))) is not None:
-            segments = [
-                Segment([token], segment.start + 1, segment.pages, 1)
-                for segment, token in zip(segments, tokens, strict=True)
-            ]
 
     def _cut(self, page: int, length: int) -> None:
         self._library.llama_memory_seq_rm(self._memory, page - 1, length, -1)

@@ -41,8 +41,8 @@ _AGAIN = "copy, download or export it again"
 
 
 def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust: Trust = NO_TRUST) -> Any:
-    """A ``PreTrainedModel`` on its device with an implementation of ``attention``, ready to serve. UnsupportedModelError says what
-    is missing or wrong."""
+    """A ``PreTrainedModel`` on its device with an implementation of ``attention``, ready to serve. UnsupportedModelError says
+    what is missing or wrong."""
     directory = directory_of(name, weights=True, trust=trust)
     config = read_config(directory, name, trust)
     use_safetensors = check_weights(directory, name, trust)

@@ -16,10 +16,8 @@ import numpy as np
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import Choose
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.plan import StepPlan
-from slipstream.engine.torch.planned import run_by_forwards
 from slipstream.sampling.rule import SamplingDefaults
 
 SCHEME = "arithmetic:"
@@ -124,9 +122,6 @@ class ArithmeticModel:
         if left > 0:  # to sleep for no time takes a tenth of a millisecond
             time.sleep(left)
         return torch.from_numpy(logits)
-
-    def run_on(self, plan: StepPlan, choose: Choose) -> None:
-        run_by_forwards(self.forward, plan, choose)
 
     def _ranked(self, context_sum: int, position: int) -> list[int]:
         """The likeliest tokens, best first."""

@@ -177,23 +177,6 @@ class StepPlan:
     groups: list[AttentionGroup]
     page_size: int
 
-    def advance(self, tokens: list[int]) -> None:
-        """Make it the plan of the next step: one of ``tokens`` after each segment's only one. There must be room for it, and
-        the padding must leave single queries alone."""
-        pairs = zip(self.segments, tokens, strict=True)
-        self.segments = [
-            Segment([token], segment.start + 1, segment.pages, 1, segment.room - 1) for segment, token in pairs
-        ]
-        size = self.page_size
-        slots = [s.pages[s.start // size] * size + s.start % size for s in self.segments]
-        count, device = len(tokens), self.slots.device
-        self.input_ids[0, :count] = _tensor(tokens, device)
-        self.positions[0, :count] += 1
-        self.slots[:count] = _tensor(slots, device)
-        for group in self.groups:
-            group.query_positions += 1
-            group.forget()
-
 
 def build_plan(
     segments: list[Segment], page_size: int, device: torch.device, padding: Padding, slot_count: int = 0
@@ -256,7 +239,7 @@ def _layouts(
     row = 0
     for segment in segments:
         count = len(segment.tokens)
-        end = segment.start + count + segment.room
+        end = segment.start + count
         key_count = padding.keys(end)
         # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md), and few keys
         # gathered are no slower; so short sequences have one shape, wherever their pages are.
@@ -318,7 +301,7 @@ class _Layout(NamedTuple):
             positions += range(segment.start, end)
             positions += [0] * (query_count - count)
             if first_slot < 0:
-                pages = segment.pages[: -(-(end + segment.room) // page_size)]
+                pages = segment.pages[: -(-end // page_size)]
                 table += pages
                 table += [PADDING_PAGE] * (key_count // page_size - len(pages))
         # In the common case of one session nothing is picked, so nothing is computed for it.

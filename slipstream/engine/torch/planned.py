@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import Choose, ModelFacts, Reserved, Segment
+from slipstream.engine.model import ModelFacts, Reserved, Segment
 from slipstream.engine.pages import PADDING_PAGE
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, StepPlan, build_plan
@@ -37,16 +36,6 @@ class PlanModel(ModelFacts, Protocol):
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the model's dtype."""
-
-    def run_on(self, plan: StepPlan, choose: Choose) -> None:
-        """Step after step until ``choose`` ends them: first the plan, whose segments have one token each and room for more,
-        then each segment's next token."""
-
-
-def run_by_forwards(forward: Callable[[StepPlan], torch.Tensor], plan: StepPlan, choose: Choose) -> None:
-    """`PlanModel.run_on` by ``forward``."""
-    while (tokens := choose(forward(plan))) is not None:
-        plan.advance(tokens)
 
 
 class Planned:
@@ -85,9 +74,6 @@ class Planned:
 
     def forward(self, segments: list[Segment]) -> torch.Tensor:
         return self.model.forward(self._plan(segments))
-
-    def run_on(self, segments: list[Segment], choose: Choose) -> None:
-        self.model.run_on(self._plan(segments), choose)
 
     def _plan(self, segments: list[Segment]) -> StepPlan:
         return build_plan(segments, self._page_size, self.model.device, self._padding, self._slot_count)

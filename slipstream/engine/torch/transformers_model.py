@@ -12,16 +12,13 @@ from transformers import GenerationConfig
 from slipstream.engine.checkpoint import NO_TRUST, Trust
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation import end_token_ids, sampling_defaults
-from slipstream.engine.model import Choose
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch import activations, attention, capture, packing
 from slipstream.engine.torch.kv import KvMemory, LayerShape, bytes_per_page
-from slipstream.engine.torch.onnx_steps import build_onnx_steps
 from slipstream.engine.torch.plan import StepPlan
-from slipstream.engine.torch.planned import run_by_forwards
 
 _PROBE_ROWS = 8
 
@@ -46,7 +43,6 @@ class TransformersModel:
         self.device = model.device
         self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
         is_captured = self.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
-        self._steps = build_onnx_steps(model) if single_rows and _is_plain(model) else None
         if self.device.type == "cpu":
             activations.steady(model)
         self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
@@ -84,14 +80,6 @@ class TransformersModel:
     def forward(self, plan: StepPlan) -> torch.Tensor:
         return self._run(plan)[: plan.logit_count]
 
-    @torch.inference_mode()
-    def run_on(self, plan: StepPlan, choose: Choose) -> None:
-        if self._steps is not None and self._steps.serves(plan):
-            assert self._memory is not None, "reserve() comes first"
-            self._steps.run(plan, self._memory, choose)
-        else:
-            run_by_forwards(self.forward, plan, choose)
-
     def _run_modules(self, plan: StepPlan) -> torch.Tensor:
         output = self._model(
             input_ids=plan.input_ids,
@@ -103,10 +91,6 @@ class TransformersModel:
         )
         logits: torch.Tensor = output.logits[0]
         return logits
-
-
-def _is_plain(model: Any) -> bool:
-    return bool(model.device.type == "cpu" and model.dtype == torch.float32)
 
 
 def _probe_packed(model: Any, least_weights: int) -> list[LayerShape]:

@@ -1,0 +1,341 @@
+"""The phases of a forward, for compiled code: what is done to a row, to a head, to a tile of outputs.
+
+**A row's bits depend on its own sequence alone**, by construction and not by padding: each number that is computed is one
+chain of operations, in an order that only the model's shape decides. Sixteen lanes are sixteen outputs and never parts of one
+sum, but where a row is summed over (norms, softmax): lane by lane then, and the lanes as a tree. How many rows are computed
+beside it, in which thread, and in how many pieces changes nothing of a row.
+
+Keys of a block of sixteen tokens lie like a matrix whose outputs are the tokens, values like one whose inputs are: attention is
+products too (`slipstream.engine.compiled.products`). A key that a query does not see has the weight 0, which changes no sum.
+
+``share`` is a thread's number, how many there are, and where it has memory of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+
+from slipstream.engine.compiled.lanes import (
+    LANES,
+    add,
+    between,
+    exponential,
+    fused,
+    gated,
+    larger,
+    largest_of,
+    load,
+    load_halves,
+    multiply,
+    read_integer,
+    read_number,
+    splat,
+    store,
+    store_halves,
+    subtract,
+    sum_of,
+    write_half,
+    write_number,
+)
+from slipstream.engine.compiled.products import (
+    STEP_BYTES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    float_products,
+    float_scores,
+    paired_products,
+    paired_scores,
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Share = tuple[int, int, int]
+
+STORED, ADDED, GATED = 0, 1, 2
+"""What becomes of a product: it is stored, added to what is there, or is a gate and what goes through it."""
+
+_TILE_BYTES = 4 * TILE_COLUMNS
+_ZERO, _LEAST = np.float32(0.0), np.float32(-np.inf)
+
+
+def compiled(function: Function) -> Function:
+    """A function for compiled code. What is kept on disk is the whole that it becomes part of (`forward`)."""
+    return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+@compiled
+def width_of(step: Any) -> int:
+    """Bytes of a number that goes into products."""
+    return 2 if step.paired else 4
+
+
+@compiled
+def _put(step: Any, to: int, place: int, value: Any) -> None:
+    """Sixteen numbers from a ``place`` on, as what goes into products."""
+    if step.paired:
+        store_halves(to + 2 * place, value)
+    else:
+        store(to + 4 * place, value)
+
+
+@compiled
+def embed(step: Any, row: int) -> None:
+    """A token's embedding, and how far its position turns."""
+    size, width = step.hidden_size, width_of(step)
+    source = step.embedding + read_integer(step.ids + 8 * row) * size * width
+    to = step.residual + row * size * 4
+    for place in range(0, size, LANES):
+        store(to + 4 * place, load_halves(source + 2 * place) if step.paired else load(source + 4 * place))
+    half = step.head_size // 2
+    cosines = step.rotations + row * step.head_size * 4
+    position = np.float32(read_integer(step.positions + 8 * row))
+    for place in range(half):
+        angle = np.float64(
+            np.float32(position * read_number(step.frequencies + 4 * place))
+        )  # rounded, as it was trained
+        write_number(cosines + 4 * place, np.float32(math.cos(angle) * step.rotation_scale))
+        write_number(cosines + 4 * (half + place), np.float32(math.sin(angle) * step.rotation_scale))
+
+
+@compiled
+def _norm_factor(step: Any, source: int, size: int) -> np.float32:
+    """One over the root of the mean square."""
+    total = splat(_ZERO)
+    for place in range(0, size, LANES):
+        value = load(source + 4 * place)
+        total = fused(value, value, total)
+    return np.float32(1.0 / math.sqrt(np.float64(sum_of(total)) / size + step.epsilon))
+
+
+@compiled
+def normalize(step: Any, row: int, weight: int, to_row: int) -> None:
+    """A row's residual, normalised, as inputs of row ``to_row``."""
+    size = step.hidden_size
+    source, to = step.residual + row * size * 4, step.inputs + to_row * size * width_of(step)
+    factor = splat(_norm_factor(step, source, size))
+    for place in range(0, size, LANES):
+        value = multiply(multiply(load(source + 4 * place), factor), load(weight + 4 * place))
+        _put(step, to, place, value)
+
+
+@compiled
+def multiply_rows(
+    step: Any,
+    share: Share,
+    inputs: int,
+    input_size: int,
+    rows: int,
+    weights: int,
+    bias: int,
+    tiles: int,
+    kind: int,
+    outputs: int,
+    output_bytes: int,
+) -> None:
+    """A thread's tiles of a product of ``rows`` rows; ``kind`` says what becomes of it."""
+    thread, threads, scratch = share
+    steps = input_size * width_of(step) // 4
+    row_bytes, column_bytes = 4 * steps, STEP_BYTES * steps
+    for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
+        matrix = weights + tile * 2 * column_bytes
+        for row in range(0, rows, TILE_ROWS):
+            count, source, to = min(TILE_ROWS, rows - row), inputs + row * row_bytes, scratch + row * _TILE_BYTES
+            if step.paired:
+                paired_products(
+                    count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
+                )
+            else:
+                float_products(
+                    count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
+                )
+        _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
+
+
+@compiled
+def _finish(step: Any, sums: int, rows: int, tile: int, bias: int, kind: int, outputs: int, output_bytes: int) -> None:
+    """What becomes of a tile's sums."""
+    for row in range(rows):
+        first, second = load(sums + row * _TILE_BYTES), load(sums + row * _TILE_BYTES + 4 * LANES)
+        if bias:
+            first = add(first, load(bias + tile * _TILE_BYTES))
+            second = add(second, load(bias + tile * _TILE_BYTES + 4 * LANES))
+        to = outputs + row * output_bytes
+        if kind == GATED:
+            _put(step, to, tile * LANES, gated(first, second))
+            continue
+        to += tile * _TILE_BYTES
+        if kind == ADDED:
+            first, second = add(load(to), first), add(load(to + 4 * LANES), second)
+        store(to, first)
+        store(to + 4 * LANES, second)
+
+
+@compiled
+def _turn(step: Any, row: int, source: int, norm: int, to: int) -> None:
+    """A head's query or key ``[head size]``, normalised if the model does that, turned by its position: as float32."""
+    size, half = step.head_size, step.head_size // 2
+    cosines = step.rotations + row * size * 4
+    factor = splat(_norm_factor(step, source, size) if norm else np.float32(1.0))
+    for place in range(0, half, LANES):
+        first, second = load(source + 4 * place), load(source + 4 * (half + place))
+        if norm:
+            first = multiply(multiply(first, factor), load(norm + 4 * place))
+            second = multiply(multiply(second, factor), load(norm + 4 * (half + place)))
+        cosine, sine = load(cosines + 4 * place), load(cosines + 4 * (half + place))
+        store(to + 4 * place, subtract(multiply(first, cosine), multiply(second, sine)))
+        store(to + 4 * (half + place), add(multiply(second, cosine), multiply(first, sine)))
+
+
+@compiled
+def _keep(step: Any, layer: Any, row: int, head: int, key: int, value: int) -> None:
+    """Write a token's key and value of a head ``[head size]`` to their slot.
+
+    ::
+
+        bfloat16   keys   [block][head][size / 2][16 tokens][2]      values [block][head][size / 16][16 tokens / 2][16][2]
+        float32    keys   [block][head][size][16 tokens]             values [block][head][size / 16][16 tokens][16]
+    """
+    size, width = step.head_size, width_of(step)
+    slot = read_integer(step.slots + 8 * row)
+    block, lane = slot // LANES, slot % LANES
+    offset = (block * step.kv_head_count + head) * size * LANES * width
+    keys, values = layer.keys + offset, layer.values + offset
+    column_bytes = LANES * LANES * width
+    for place in range(size):
+        column, output = place // LANES, place % LANES
+        if step.paired:
+            write_half(keys + (place // 2 * LANES + lane) * 4 + place % 2 * 2, read_number(key + 4 * place))
+            to = values + column * column_bytes + (lane // 2 * LANES + output) * 4 + lane % 2 * 2
+            write_half(to, read_number(value + 4 * place))
+        else:
+            write_number(keys + (place * LANES + lane) * 4, read_number(key + 4 * place))
+            to = values + column * column_bytes + (lane * LANES + output) * 4
+            write_number(to, read_number(value + 4 * place))
+
+
+@compiled
+def place_row(step: Any, layer: Any, row: int, scratch: int) -> None:
+    """Turn a row's queries and keys, and keep its keys and values. The queries of a key head lie together, row after row."""
+    size = step.head_size
+    shared = step.head_count // step.kv_head_count
+    head_bytes = size * 4
+    source = step.projected + row * (step.head_count + 2 * step.kv_head_count) * head_bytes
+    for head in range(step.head_count):
+        _turn(step, row, source + head * head_bytes, layer.query_norm, scratch)
+        index = (head // shared * step.row_count + row) * shared + head % shared
+        to = step.queries + index * size * width_of(step)
+        for place in range(0, size, LANES):
+            _put(step, to, place, load(scratch + 4 * place))
+    for head in range(step.kv_head_count):
+        key = source + (step.head_count + head) * head_bytes
+        _turn(step, row, key, layer.key_norm, scratch)
+        _keep(step, layer, row, head, scratch, key + step.kv_head_count * head_bytes)
+
+
+@compiled
+def attend(step: Any, layer: Any, share: Share) -> None:
+    """A thread's parts and heads, dealt out in turn: later parts see more keys."""
+    thread, threads, scratch = share
+    shared = step.head_count // step.kv_head_count
+    for index in range(thread, step.part_count * step.kv_head_count, threads):
+        part, head = index // step.kv_head_count, index % step.kv_head_count
+        first_row, rows = read_integer(step.part_rows + 8 * part), read_integer(step.part_counts + 8 * part)
+        table = read_integer(step.part_tables + 8 * part)
+        for first in range(0, rows * shared, TILE_ROWS):
+            _attend(step, layer, table, first_row, head, first, min(TILE_ROWS, rows * shared - first), scratch)
+
+
+@compiled
+def _first_key(layer: Any, position: int) -> int:
+    """That a query sees."""
+    return max(0, position + 1 - layer.window) if layer.window else 0
+
+
+@compiled
+def _attend(
+    step: Any, layer: Any, table: int, first_row: int, head: int, first_query: int, queries: int, scratch: int
+) -> None:
+    """What up to `TILE_ROWS` queries of a key head see; ``first_query`` is counted from those of ``first_row``."""
+    size, width, shared = step.head_size, width_of(step), step.head_count // step.kv_head_count
+    scores = scratch
+    weights = scores + TILE_ROWS * step.longest * 4
+    seen = weights + TILE_ROWS * step.longest * 4
+    shares = seen + TILE_ROWS * size * 4
+    first = read_integer(step.positions + 8 * (first_row + first_query // shared))
+    last = read_integer(step.positions + 8 * (first_row + (first_query + queries - 1) // shared))
+    blocks = _first_key(layer, first) // LANES, last // LANES + 1
+    head_bytes = size * LANES * width
+    block_bytes = step.kv_head_count * head_bytes
+    asked = step.queries + ((head * step.row_count + first_row) * shared + first_query) * size * width
+    _score(step, layer.keys + head * head_bytes, block_bytes, table, blocks, asked, queries, scores)
+    for query in range(queries):
+        position = read_integer(step.positions + 8 * (first_row + (first_query + query) // shared))
+        keys = _first_key(layer, position), position + 1
+        row_scores, row_weights = scores + query * step.longest * 4, weights + query * step.longest * width
+        write_number(shares + 4 * query, np.float32(1.0) / _weigh(step, row_scores, row_weights, keys, blocks))
+    _gather(step, layer.values + head * head_bytes, block_bytes, table, blocks, weights, queries, seen)
+    for query in range(queries):
+        row, query_head = first_row + (first_query + query) // shared, head * shared + (first_query + query) % shared
+        part = splat(read_number(shares + 4 * query))
+        to = step.inputs + (row * step.head_count + query_head) * size * width
+        for place in range(0, size, LANES):
+            _put(step, to, place, multiply(load(seen + (query * size + place) * 4), part))
+
+
+@compiled
+def _score(
+    step: Any, keys: int, block_bytes: int, table: int, blocks: tuple[int, int], asked: int, queries: int, scores: int
+) -> None:
+    """What queries say of the keys of ``blocks``, the first and the one after the last."""
+    row_bytes, steps = step.head_size * width_of(step), step.head_size * width_of(step) // 4
+    for block in range(blocks[0], blocks[1]):
+        place, to = table + 8 * block, scores + 4 * block * LANES
+        if step.paired:
+            paired_scores(queries, asked, row_bytes, keys, 0, steps, place, 1, block_bytes, to, step.longest * 4)
+        else:
+            float_scores(queries, asked, row_bytes, keys, 0, steps, place, 1, block_bytes, to, step.longest * 4)
+
+
+@compiled
+def _weigh(step: Any, scores: int, weights: int, keys: tuple[int, int], blocks: tuple[int, int]) -> np.float32:
+    """A query's scores to the weights of the ``keys`` that it sees, the first and the one after the last, not yet divided by
+    their sum, which is returned; the other keys of the blocks get none."""
+    top = splat(_LEAST)
+    for block in range(blocks[0], blocks[1]):
+        place = block * LANES
+        seen = between(load(scores + 4 * place), keys[0] - place, keys[1] - place, _LEAST)
+        store(scores + 4 * place, seen)
+        top = larger(top, seen)
+    highest, scale = splat(largest_of(top)), splat(np.float32(step.attention_scale))
+    total = splat(_ZERO)
+    for block in range(blocks[0], blocks[1]):
+        place = block * LANES
+        weight = exponential(multiply(subtract(load(scores + 4 * place), highest), scale))
+        _put(step, weights, place, weight)
+        total = add(total, weight)
+    return np.float32(sum_of(total))
+
+
+@compiled
+def _gather(
+    step: Any, values: int, block_bytes: int, table: int, blocks: tuple[int, int], weights: int, queries: int, seen: int
+) -> None:
+    """The sums of the values of ``blocks`` by their weights."""
+    width, head_bytes = width_of(step), 4 * step.head_size
+    column_bytes = LANES * LANES * width
+    steps, row_bytes, count = LANES * width // 4, step.longest * width, blocks[1] - blocks[0]
+    source, places = weights + blocks[0] * LANES * width, table + 8 * blocks[0]
+    for column in range(0, step.head_size // LANES, 2):
+        matrix, to = values + column * column_bytes, seen + column * 4 * LANES
+        if step.paired:
+            paired_products(
+                queries, source, row_bytes, matrix, column_bytes, steps, places, count, block_bytes, to, head_bytes
+            )
+        else:
+            float_products(
+                queries, source, row_bytes, matrix, column_bytes, steps, places, count, block_bytes, to, head_bytes
+            )

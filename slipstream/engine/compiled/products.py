@@ -1,0 +1,223 @@
+"""Products of rows and matrices, tile by tile: each sum one chain of operations, whatever else is in its tile.
+
+A matrix ``[outputs, inputs]`` lies as ``[outputs / 16][steps][16]``: what a step of a chain needs of sixteen outputs is one
+vector of 64 bytes. In float32 a step takes one input; in bfloat16 two, which lie in four bytes. So a step takes four bytes of a
+row of inputs and 64 of weights in either, and addresses are the same.
+
+bfloat16 steps are one instruction where the processor has it (AVX-512 BF16), and two fused multiply-adds elsewhere; the two
+differ in their last bits, and `PAIRED_BY` says which it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from slipstream.engine.compiled.lanes import (
+    FLOATS,
+    INT32,
+    INT64,
+    INTS,
+    LANES,
+    Code,
+    at,
+    fuse,
+    integers,
+    llvm_function,
+    numbers,
+    spread,
+)
+
+TILE_COLUMNS = 2 * LANES
+"""Outputs of a tile: a thread's share is whole tiles."""
+
+TILE_ROWS = 8
+"""Rows of a tile, at most: their sums stay in registers, and a weight is read once for all of them."""
+
+STEP_BYTES = 64
+"""Of weights, for sixteen outputs."""
+
+_INPUT_BYTES = 4
+"""Of a row of inputs, in a step."""
+
+PAIRED_BY = "dpbf16ps" if llvm.get_host_cpu_features().get("avx512bf16") else "fma"
+"""How two bfloat16 products join a sum."""
+
+
+class _Brain(ir.Type):  # type: ignore[misc] # llvmlite is untyped, and has no such type
+    """LLVM's bfloat."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Brain)
+
+    def __hash__(self) -> int:
+        return hash(_Brain)
+
+
+def _paired_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
+    """Add the products of a step: of two bfloat16 in each lane's 32 bits."""
+    if PAIRED_BY == "dpbf16ps":
+        pairs = ir.VectorType(_Brain(), 2 * LANES)
+        products = llvm_function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, pairs, pairs])
+        return builder.call(products, [total, builder.bitcast(weights, pairs), builder.bitcast(inputs, pairs)])
+
+    def first(both: Any) -> Any:
+        return builder.bitcast(builder.shl(both, integers(16)), FLOATS)
+
+    def second(both: Any) -> Any:
+        return builder.bitcast(builder.and_(both, integers(0xFFFF0000)), FLOATS)
+
+    total = fuse(builder, first(weights), first(inputs), total)
+    return fuse(builder, second(weights), second(inputs), total)
+
+
+def _float_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
+    return fuse(builder, builder.bitcast(weights, FLOATS), builder.bitcast(inputs, FLOATS), total)
+
+
+def _products(columns: int, step: Code) -> Any:
+    """Sums of sixteen times ``columns`` outputs of ``rows`` rows, `TILE_ROWS` at most.
+
+    Over ``blocks`` parts, of which ``table`` has the places in the ``weights``, and over the ``steps`` of each; inputs go on
+    from one to the next. Sizes are in bytes, from a row, sixteen columns or a block to the next.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator] # Numba is untyped
+    def products(
+        context: Any,
+        rows: Any,
+        inputs: Any,
+        input_bytes: Any,
+        weights: Any,
+        column_bytes: Any,
+        steps: Any,
+        table: Any,
+        blocks: Any,
+        block_bytes: Any,
+        outputs: Any,
+        output_bytes: Any,
+    ) -> tuple[Any, Code]:
+        def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            count, *rest = values
+            tiles = [builder.function.append_basic_block(f"rows_{number}") for number in range(1, TILE_ROWS + 1)]
+            done = builder.function.append_basic_block("written")
+            choice = builder.switch(count, done)
+            for number, tile in enumerate(tiles, 1):
+                choice.add_case(ir.Constant(INT64, number), tile)
+                builder.position_at_end(tile)
+                _Tile(builder, number, columns, step).write(*rest)
+                builder.branch(done)
+            builder.position_at_end(done)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 11), code
+
+    return products
+
+
+class _Tile:
+    """The instructions of one tile."""
+
+    def __init__(self, builder: Any, rows: int, columns: int, step: Code) -> None:
+        self._builder = builder
+        self._rows, self._columns = range(rows), range(columns)
+        self._places = [(row, column) for row in self._rows for column in self._columns]
+        self._step = step
+
+    def write(
+        self,
+        inputs: Any,
+        input_bytes: Any,
+        weights: Any,
+        column_bytes: Any,
+        steps: Any,
+        table: Any,
+        blocks: Any,
+        block_bytes: Any,
+        outputs: Any,
+        output_bytes: Any,
+    ) -> None:
+        """A loop over blocks around one over steps, and then the sums."""
+        builder, entry = self._builder, self._builder.block
+        outer, inner, after, done = map(builder.function.append_basic_block, ("block", "step", "next", "sums"))
+        builder.branch(outer)
+
+        builder.position_at_end(outer)
+        block = self._carried(_constant(0), entry)
+        read = self._carried(inputs, entry)
+        sums = {place: self._carried(numbers(0.0), entry) for place in self._places}
+        number = builder.load(at(builder, self._offset(table, block, _constant(8)), INT64), align=8)
+        start = self._offset(weights, number, block_bytes)
+        builder.branch(inner)
+
+        builder.position_at_end(inner)
+        place_in_block = self._carried(_constant(0), outer)
+        running = {place: self._carried(total, outer) for place, total in sums.items()}
+        totals = self._stepped(running, read, input_bytes, start, column_bytes, place_in_block)
+        self._repeat(inner, place_in_block, steps, running, totals, after)
+
+        builder.position_at_end(after)
+        read.add_incoming(self._offset(read, steps, _constant(_INPUT_BYTES)), after)
+        self._repeat(outer, block, blocks, sums, totals, done)
+
+        builder.position_at_end(done)
+        for row, column in self._places:
+            to = self._offset(outputs, _constant(row), output_bytes)
+            to = self._offset(to, _constant(column), _constant(4 * LANES))
+            builder.store(totals[row, column], at(builder, to, FLOATS), align=4)
+
+    def _stepped(
+        self, sums: dict[Any, Any], inputs: Any, input_bytes: Any, weights: Any, column_bytes: Any, place: Any
+    ) -> dict[Any, Any]:
+        builder = self._builder
+        weights = builder.add(weights, builder.mul(place, _constant(STEP_BYTES)))
+        inputs = builder.add(inputs, builder.mul(place, _constant(_INPUT_BYTES)))
+        lanes = [
+            builder.load(at(builder, self._offset(weights, _constant(column), column_bytes), INTS), align=64)
+            for column in self._columns
+        ]
+        given = [
+            builder.load(at(builder, self._offset(inputs, _constant(row), input_bytes), INT32), align=4)
+            for row in self._rows
+        ]
+        spreads = [spread(builder, each) for each in given]
+        return {
+            (row, column): self._step(builder, sums[row, column], lanes[column], spreads[row])
+            for row, column in self._places
+        }
+
+    def _repeat(
+        self, loop: Any, counter: Any, end: Any, carried: dict[Any, Any], totals: dict[Any, Any], then: Any
+    ) -> None:
+        """Go on with the loop until its counter has come to the ``end``."""
+        builder = self._builder
+        following = builder.add(counter, _constant(1))
+        counter.add_incoming(following, builder.block)
+        for place, phi in carried.items():
+            phi.add_incoming(totals[place], builder.block)
+        builder.cbranch(builder.icmp_signed("<", following, end), loop, then)
+
+    def _carried(self, start: Any, block: Any) -> Any:
+        phi = self._builder.phi(start.type)
+        phi.add_incoming(start, block)
+        return phi
+
+    def _offset(self, base: Any, count: Any, size: Any) -> Any:
+        return self._builder.add(base, self._builder.mul(count, size))
+
+
+def _constant(number: int) -> Any:
+    return ir.Constant(INT64, number)
+
+
+paired_products = _products(2, _paired_step)
+float_products = _products(2, _float_step)
+paired_scores = _products(1, _paired_step)
+float_scores = _products(1, _float_step)

@@ -1,0 +1,39 @@
+"""What compiled code is told of a step and of a layer. Places are addresses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_SHAPE = """hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count paired""".split()
+"""Of the model. ``paired`` says that its numbers are bfloat16."""
+
+_WEIGHTS = """embedding final_norm head layers frequencies""".split()
+
+_ROWS = """origin row_count wanted_count ids positions slots wanted""".split()
+"""Of the step: each row's token, its position and the slot of its key; and the rows whose logits are wanted. All int64.
+``origin`` is the place of a 0."""
+
+_PARTS = """part_count part_rows part_counts part_tables longest""".split()
+"""Of attention: a few rows of one sequence, that see their keys together: the first row, how many, and their block table's
+place. ``longest`` is the keys of the longest sequence, rounded up to whole blocks."""
+
+_MEMORY = """residual inputs projected queries gated rotations logits scratch scratch_bytes""".split()
+"""Where is computed; each thread has ``scratch_bytes`` of its own."""
+
+_FACTORS = """epsilon rotation_scale attention_scale""".split()
+
+STEP = np.dtype(
+    [(name, np.int64) for name in (*_SHAPE, *_WEIGHTS, *_ROWS, *_PARTS, *_MEMORY)]
+    + [(name, np.float64) for name in _FACTORS]
+)
+
+LAYER = np.dtype(
+    [
+        (name, np.int64)
+        for name in """
+            attention_norm projection projection_bias query_norm key_norm output output_bias
+            feed_norm gate_up gate_up_bias down down_bias keys values window
+        """.split()
+    ]
+)
+"""0 for what a layer has not; ``window`` is how many keys a query sees at most, 0 for all."""

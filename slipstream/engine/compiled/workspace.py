@@ -1,0 +1,51 @@
+"""Memory that forwards compute in."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from slipstream.engine.compiled.decoder import Decoder
+from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.products import TILE_COLUMNS, TILE_ROWS
+
+_LEAST_ROWS, _LEAST_KEYS = 64, 1024
+_ROUNDED = 1024
+"""Numbers: no two threads write to one line of a cache."""
+
+
+class Workspace:
+    """As much as the largest step needed so far."""
+
+    def __init__(self, model: Decoder, threads: int) -> None:
+        self._model = model
+        self._threads = threads
+        self._rows = self._longest = 0
+        self._kept: list[torch.Tensor] = []
+
+    def make_room(self, step: np.ndarray) -> None:
+        """Enough for what ``step`` says; tell it where."""
+        rows, longest = int(step["row_count"]), int(step["longest"])
+        if rows > self._rows or longest > self._longest:
+            self._rows = max(rows, self._rows, _LEAST_ROWS)
+            self._longest = max(longest, self._longest, _LEAST_KEYS)
+            self._reserve(step)
+
+    def _reserve(self, step: np.ndarray) -> None:
+        model, rows = self._model, self._rows
+        attended = model.head_count * model.head_size
+        scores = TILE_ROWS * (2 * self._longest + model.head_size + LANES)
+        scratch = -(-max(scores, rows * TILE_COLUMNS, model.head_size) // _ROUNDED) * _ROUNDED
+        sizes = {
+            "residual": rows * model.hidden_size,
+            "inputs": rows * max(model.hidden_size, attended),
+            "projected": rows * (attended + 2 * model.kv_head_count * model.head_size),
+            "queries": rows * attended,
+            "gated": rows * model.feed_forward,
+            "rotations": rows * model.head_size,
+            "scratch": scratch * self._threads,
+        }
+        self._kept = [torch.zeros(size) for size in sizes.values()]  # of float32: bfloat16 take half of it
+        for name, memory in zip(sizes, self._kept, strict=True):
+            step[name] = memory.data_ptr()
+        step["scratch_bytes"] = 4 * scratch
