@@ -34,7 +34,7 @@ from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.speculation.proposal import Branch, Proposal
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, Settings
-from slipstream.engine.torch.arithmetic import ArithmeticSettings, next_token
+from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.server import Server
 from slipstream.rpc.status import PeerError

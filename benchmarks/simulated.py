@@ -18,7 +18,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from slipstream.engine.torch.arithmetic import ArithmeticSettings, next_token
+from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from slipstream.rpc.channel import SERVER_OPTIONS
 from slipstream.rpc.sampling_wire import defaults_message

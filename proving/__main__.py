@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 
 from proving.disturbances import ALL
-from proving.pairs import BACKENDS, LLAMACPP, TORCH
+from proving.pairs import BACKENDS, COMPILED
 from proving.proof import Proof, Run
 from proving.report import Circumstances, complaints, markdown, sentence, table
 from proving.results import commit_of_tree
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.exit(f"--prompts must be at least {LEAST_PROMPTS}, so that every disturbance finds some")
     commit = options.commit or commit_of_tree()
     name = f"{commit}-seed{options.seed}-prompts{options.prompts}-tokens{options.tokens}"
-    directory = options.directory / (f"{name}-llamacpp" if options.backend == LLAMACPP else name)
+    directory = options.directory / (name if options.backend == COMPILED else f"{name}-{options.backend}")
     console.print(f"results in {directory}")
     started = time.monotonic()
     try:
@@ -79,8 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--backend",
         choices=BACKENDS,
-        default=TORCH,
-        help="what computes target and draft; llamacpp by GGUF files of the same pairs, the draft in four bits",
+        default=COMPILED,
+        help="what computes target and draft (default compiled); llamacpp by GGUF files of them, the draft in four bits",
     )
     parser.add_argument("--directory", type=Path, default=Path("build/prove"), help="where results are kept")
     parser.add_argument("--commit", help="what to file the results under instead of the tree's commit and changes")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from google.rpc import error_details_pb2
 
-from proving.pairs import TORCH
+from proving.pairs import COMPILED, TORCH
 from proving.proxy import Fault
 from proving.system import Setup, System
 from slipstream.client import Client, PeerError, Result, Settings
@@ -767,7 +767,10 @@ ALL: tuple[Disturbance, ...] = (
 
 
 def disturbances_on(backend: str) -> Sequence[Disturbance]:
-    """All that there can be: llama.cpp's pages have one size, and no two sequences share one."""
+    """All that there can be: compiled code has pages of whole blocks of sixteen tokens; llama.cpp's have one size, and no two
+    sequences share one."""
     if backend == TORCH:
         return ALL
+    if backend == COMPILED:
+        return [each for each in ALL if not (isinstance(each, PageSize) and each.page_size % 16)]
     return [each for each in ALL if not isinstance(each, PageSize | WarmCache)]

@@ -17,8 +17,8 @@ from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedMo
 from benchmarks.llamacpp_models import convert
 from slipstream.hosting.tokenizer_files import embedded_directory
 
-TORCH, LLAMACPP = "torch", "llamacpp"
-BACKENDS = (TORCH, LLAMACPP)
+COMPILED, TORCH, LLAMACPP = "compiled", "torch", "llamacpp"
+BACKENDS = (COMPILED, TORCH, LLAMACPP)
 """What computes the target and the draft."""
 
 EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
@@ -32,19 +32,20 @@ _GGUF_DRAFT_TYPE = "Q4_0"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Models of one tokenizer, by directory or GGUF file, and the target's dtype."""
+    """Models of one tokenizer, by directory or GGUF file, the target's dtype, and what computes both."""
 
     target: Path
     draft: Path
     config: Path
     """Directory of the target's config.json."""
     dtype: str
+    backend: str
 
     def kv_bytes_per_token(self) -> int:
         """KV bytes that one token takes in the target."""
         config = AutoConfig.from_pretrained(self.config)
         size = int(config.head_dim) * int(config.num_key_value_heads) * int(config.num_hidden_layers)
-        return 2 * size * (2 if self.dtype == "bfloat16" and self.target.is_dir() else 4)
+        return 2 * size * (2 if self.dtype == "bfloat16" and self.backend != LLAMACPP else 4)
 
 
 def prepare(directory: Path, backend: str) -> None:
@@ -85,10 +86,10 @@ def save(model: PreTrainedModel, directory: Path) -> Path:
 def pair_named(name: str, directory: Path, dtype: str, backend: str) -> Pair:
     """A pair by its name; ``directory`` is the run's."""
     target, draft = _directories(name, directory)
-    if backend == TORCH:
-        return Pair(target, draft, target, dtype)
+    if backend != LLAMACPP:
+        return Pair(target, draft, target, dtype, backend)
     files = directory / "gguf" / name.replace(" ", "-")
-    return Pair(files / f"target-{dtype}.gguf", files / "draft.gguf", target, dtype)
+    return Pair(files / f"target-{dtype}.gguf", files / "draft.gguf", target, dtype, backend)
 
 
 def _directories(name: str, directory: Path) -> tuple[Path, Path]:

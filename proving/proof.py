@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from proving.comparison import Verdict, compare
 from proving.disturbances import disturbances_on
-from proving.pairs import TORCH, prepare
+from proving.pairs import COMPILED, prepare
 from proving.prompts import PromptSource
 from proving.results import ResultStore
 from proving.schedule import DTYPES, Cell, plan
@@ -43,7 +43,7 @@ class Run:
     token_count: int
     seed: int
     directory: Path
-    backend: str = TORCH
+    backend: str = COMPILED
 
 
 class Proof:

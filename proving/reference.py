@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from proving.disturbances import disturbances_on
-from proving.pairs import BACKENDS, TORCH, Pair, pair_named
+from proving.pairs import BACKENDS, COMPILED, LLAMACPP, Pair, pair_named
 from proving.prompts import PromptSource
 from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
+from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.engine import Engine
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.model import Backend, Segment
@@ -41,13 +42,16 @@ class PlainDecoder:
     def __init__(self, pair: Pair, longest: int) -> None:
         """``longest`` sequence in tokens, prompt included."""
         self._backend: Backend
-        if pair.target.is_dir():
-            model = TransformersModel.load(str(pair.target), device="cpu", dtype=pair.dtype)
-            self._backend = Planned(model, page_size=_PAGE_SIZE)
-            token_count = BATCH_SIZE * (ceil(longest / _PAGE_SIZE) + 1) * _PAGE_SIZE
-        else:
+        token_count = BATCH_SIZE * (ceil(longest / _PAGE_SIZE) + 1) * _PAGE_SIZE
+        name = str(pair.target)
+        if pair.backend == COMPILED:
+            self._backend = load_compiled(name, dtype=pair.dtype, page_size=_PAGE_SIZE, runs_on=False, threads=1)
+        elif pair.backend == LLAMACPP:
             self._backend = LlamaCppBackend(pair.target, threads=1, most_tokens=longest, exact=True)
             token_count = BATCH_SIZE * (self._backend.model.context_length + _STREAM_ROOM)
+        else:
+            model = TransformersModel.load(name, device="cpu", dtype=pair.dtype)
+            self._backend = Planned(model, page_size=_PAGE_SIZE)
         self._cache = Engine(self._backend, kv_memory_mib=token_count * pair.kv_bytes_per_token() / MIB).cache
 
     def decode(self, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], token_count: int) -> Reference:
@@ -122,7 +126,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--dtype", choices=DTYPES, required=True)
-    parser.add_argument("--backend", choices=BACKENDS, default=TORCH)
+    parser.add_argument("--backend", choices=BACKENDS, default=COMPILED)
     options = parser.parse_args()
     os.nice(10)  # it fills what the served system leaves idle
     torch.set_num_threads(1)

@@ -112,7 +112,7 @@ class System:
         flags = ["--model", str(setup.pair.target), "--dtype", setup.pair.dtype, "--page-size", str(setup.page_size)]
         flags += ["--prefill-chunk", str(setup.prefill_chunk), "--max-step-tokens", str(setup.max_step_tokens)]
         flags += ["--kv-memory-mib", str(_kv_memory_mib(setup)), "--threads", "1", "--drain-seconds", "0"]
-        flags += self._peer_flags()
+        flags += [*self._engine_flags(setup.pair.target), *self._peer_flags()]
         self._start(f"verifier {index}", "verifier_service", self._verifier_addresses[index], flags)
 
     def start_orchestrator(self) -> None:
@@ -130,8 +130,11 @@ class System:
         """Start, or after `kill` start again, the draft, or the one of another model; does not wait for it."""
         model = other or self.setup.draft or self.setup.pair.draft
         flags = ["--model", str(model), "--dtype", "float32", "--threads", "1", "--drain-seconds", "0"]
-        flags += self._peer_flags()
+        flags += [*self._engine_flags(model), *self._peer_flags()]
         self._start("draft", "draft_service", self._draft_address, flags)
+
+    def _engine_flags(self, model: Path) -> list[str]:
+        return ["--engine", self.setup.pair.backend] if model.is_dir() else []
 
     def pid(self, name: str) -> int:
         """Of a service's process."""

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from proving.chaos.clock import can_be_set
 from proving.chaos.faults import ALL, DEADLINES, FULL_SECONDS, STOPPED_SECONDS, Fault, Scene
-from proving.pairs import EMBEDDED, TORCH, pair_named
+from proving.pairs import COMPILED, EMBEDDED, pair_named
 from proving.prompts import PromptSource
 from proving.results import commit_of_tree
 from proving.system import Setup, System
@@ -133,7 +133,7 @@ class Chaos:
 
     def run(self, progress: Progress) -> None:
         """Everything. SlipstreamError if the services cannot be started."""
-        pair = pair_named(EMBEDDED, self._directory, "bfloat16", TORCH)
+        pair = pair_named(EMBEDDED, self._directory, "bfloat16", COMPILED)
         setup = Setup(
             pair,
             session_count=self._session_count,

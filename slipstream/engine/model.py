@@ -28,6 +28,11 @@ class Segment:
     pages: TokenSequence[int]
     wanted: int
 
+    @property
+    def end(self) -> int:
+        """The sequence's length after them."""
+        return self.start + len(self.tokens)
+
 
 class ModelFacts(Protocol):
     """What everybody may know of a model."""

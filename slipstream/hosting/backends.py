@@ -7,11 +7,9 @@ from pathlib import Path
 
 import torch
 
+from slipstream.engine.arithmetic import SCHEME, ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
-from slipstream.engine.torch.arithmetic import SCHEME, ArithmeticModel, ArithmeticSettings
-from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
-from slipstream.engine.torch.planned import Planned
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import is_gguf
 
@@ -22,8 +20,7 @@ def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Bac
     """What serves a model of that ``name``: a paper model, a .gguf file, a directory or a hub id. ``exact`` promises that a
     row's bits depend on its sequence alone. UnsupportedModelError."""
     if name.startswith(SCHEME):
-        paper = ArithmeticModel(ArithmeticSettings.parse(name))
-        return Planned(paper, page_size=settings.page_size, padding=BATCH_INVARIANT if exact else TIGHT)
+        return ArithmeticBackend(ArithmeticSettings.parse(name), page_size=settings.page_size, runs_on=not exact)
     if is_gguf(name):
         return _by_llamacpp(settings, name, exact)
     log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
@@ -67,6 +64,8 @@ def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
 
 
 def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
+    from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
+    from slipstream.engine.torch.planned import Planned
     from slipstream.engine.torch.transformers_model import TransformersModel
 
     model = TransformersModel.load(

@@ -35,7 +35,7 @@ class ModelServiceSettings(ListenSettings):
 
     model: str = Field(
         description="transformers model directory or hub id, or a .gguf file; 'embedded' for the pair in the package; "
-        "'arithmetic:KEY=VALUE&...' for the paper model (see slipstream/engine/torch/arithmetic.py)"
+        "'arithmetic:KEY=VALUE&...' for the paper model (see slipstream/engine/arithmetic.py)"
     )
     peer_token_file: str = Field(
         "",

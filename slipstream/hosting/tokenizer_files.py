@@ -10,9 +10,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
+from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of, one_line
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.torch.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"

@@ -20,11 +20,10 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.speculation.proposal import NOTHING_PROPOSED
+from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.schedule import BatchLimits
-from slipstream.engine.torch.arithmetic import ArithmeticModel, ArithmeticSettings
-from slipstream.engine.torch.planned import Planned
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.channel import PEER_KEY, PEER_METADATA, SERVER_OPTIONS, open_channel
@@ -56,7 +55,7 @@ class Services:
 
     async def start(self) -> None:
         def load() -> Engine:
-            return Engine(Planned(ArithmeticModel(ArithmeticSettings(ends=0))), kv_memory_mib=1)
+            return Engine(ArithmeticBackend(ArithmeticSettings(ends=0)), kv_memory_mib=1)
 
         self.verifier: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(), self._limits)
         self.draft: EngineHost[ProposeJob] = EngineHost(load, BatchLimits(), self._limits)

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client
-from slipstream.engine.torch.arithmetic import ArithmeticSettings, next_token
+from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2, model_pb2_grpc, verifier_pb2, verifier_pb2_grpc

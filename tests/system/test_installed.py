@@ -17,7 +17,7 @@ from slipstream.cli.local import LocalServices
 CHECKOUT = Path(__file__).parents[2]
 SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
 
-MODELS = ("torch", "transformers", "huggingface_hub", "safetensors", "onnx", "onnxruntime")
+MODELS = ("torch", "transformers", "huggingface_hub", "safetensors", "numba")
 SERVICES = (
     "numpy",
     "tokenizers",

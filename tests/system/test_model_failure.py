@@ -14,9 +14,9 @@ from tests.unit.test_model_thread import POISON
 
 SERVICE = """
 import sys
-from slipstream.hosting import process
+from slipstream.hosting import backends
 from tests.unit.test_model_thread import LostModel
-process.ArithmeticModel = LostModel
+backends.ArithmeticBackend = LostModel
 import runpy
 sys.argv = ["draft_service", "--model", "arithmetic:ends=0", "--kv-memory-mib", "1", "--address", sys.argv[1]]
 runpy.run_module("draft_service", run_name="__main__")

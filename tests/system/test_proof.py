@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from proving.__main__ import main
-from proving.disturbances import ALL, Disturbance, OneSession, Scope, Strike, Wave
-from proving.pairs import TORCH, pair_named
+from proving.disturbances import Disturbance, OneSession, Scope, Strike, Wave, disturbances_on
+from proving.pairs import COMPILED, pair_named
 from proving.prompts import PromptSource
 from proving.proxy import Fault
 from proving.reference import PlainDecoder
@@ -30,6 +30,8 @@ TOKEN_COUNT = 32
 SEED = 3
 RUN = f"test-seed{SEED}-prompts{PROMPT_COUNT}-tokens{TOKEN_COUNT}"
 PROMPTS = PromptSource(SEED).draw(PROMPT_COUNT)
+
+ALL = disturbances_on(COMPILED)
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -106,7 +108,7 @@ def test_other_noise_in_the_reference_and_one_flipped_bit_are_seen(proven: tuple
         turn = cell.turns[noisy]
         prompt = PROMPTS[turn.prompt]
         other = PlainDecoder(
-            pair_named(cell.pair, store.directory, cell.dtype, TORCH), len(prompt) + TOKEN_COUNT
+            pair_named(cell.pair, store.directory, cell.dtype, COMPILED), len(prompt) + TOKEN_COUNT
         ).decode([prompt], [dataclasses.replace(turn, seed=turn.seed ^ 1)], TOKEN_COUNT)
         position = int((other.tokens[0] != reference.tokens[noisy]).nonzero()[0][0])
         expected["noisy"] = f"prompt {turn.prompt}, position {position}, token, margin {other.margins[0, position]:.4g}"
@@ -171,7 +173,7 @@ def test_a_token_changed_between_verifier_and_orchestrator_is_seen(proven: tuple
         TOKEN_COUNT,
         SEED,
         proven[0] / RUN,
-        TORCH,
+        COMPILED,
         lambda _: None,
     )
     run.run()

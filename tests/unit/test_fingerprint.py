@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from slipstream.engine.arithmetic import ArithmeticModel, ArithmeticSettings
 from slipstream.engine.pretrained.fingerprint import device_kind, weights_fingerprint
-from slipstream.engine.torch.arithmetic import ArithmeticModel, ArithmeticSettings
 from slipstream.engine.torch.plan import BATCH_INVARIANT
 from tests import tiny_models
 

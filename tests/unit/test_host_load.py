@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.torch.arithmetic import ArithmeticModel, ArithmeticSettings
-from slipstream.engine.torch.planned import Planned
 from slipstream.errors import FieldViolation
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
@@ -54,7 +53,7 @@ class Compiler:
 @pytest.fixture
 async def host() -> AsyncIterator[EngineHost[VerifyJob]]:
     def load() -> Engine:
-        return Engine(Planned(ArithmeticModel(ArithmeticSettings(ends=0))), kv_memory_mib=1)
+        return Engine(ArithmeticBackend(ArithmeticSettings(ends=0)), kv_memory_mib=1)
 
     host: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(), HostLimits())
     await host.start()

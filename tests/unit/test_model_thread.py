@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from draft_service.proposer import ProposeJob
+from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings, next_token
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import ModelThreadFailedError, RoundConflictError, UnknownHandleError
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Fork, Job, Statement
+from slipstream.engine.model import Segment
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import SequenceCache
-from slipstream.engine.torch.arithmetic import ArithmeticModel, ArithmeticSettings, next_token
-from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT, Padding, StepPlan
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.errors import SlipstreamError
@@ -38,13 +38,13 @@ POISON = 200
 """A token after which the poisoned model computes NaN."""
 
 
-class PoisonedModel(ArithmeticModel):
+class PoisonedModel(ArithmeticBackend):
     """Says NaN at each row of a sequence that holds POISON in its memory."""
 
-    def forward(self, plan: StepPlan) -> torch.Tensor:
-        logits = super().forward(plan)
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        logits = super().forward(segments)
         row = 0
-        for segment in plan.segments:
+        for segment in segments:
             end = segment.start + len(segment.tokens)
             if POISON in self._slots[list(segment.pages)].reshape(-1)[:end]:
                 logits[row : row + segment.wanted] = torch.nan
@@ -52,15 +52,15 @@ class PoisonedModel(ArithmeticModel):
         return logits
 
 
-class LostModel(ArithmeticModel):
+class LostModel(ArithmeticBackend):
     """Its device is lost once it has seen POISON."""
 
     is_lost = False
 
-    def forward(self, plan: StepPlan) -> torch.Tensor:
-        self.is_lost |= POISON in plan.input_ids
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        self.is_lost |= any(POISON in segment.tokens for segment in segments)
         self._check()
-        return super().forward(plan)
+        return super().forward(segments)
 
     def erase_pages(self, pages: list[int]) -> None:
         self._check()
@@ -82,8 +82,8 @@ async def hosting(load: Callable[[], Engine], limits: BatchLimits | None = None)
     host.engine.pool.check()
 
 
-def paper(model: type[ArithmeticModel] = ArithmeticModel, padding: Padding = BATCH_INVARIANT) -> Engine:
-    return Engine(Planned(model(PAPER), padding=padding), kv_memory_mib=0.1)
+def paper(backend: type[ArithmeticBackend] = ArithmeticBackend, *, runs_on: bool = False) -> Engine:
+    return Engine(backend(PAPER, runs_on=runs_on), kv_memory_mib=0.1)
 
 
 def said(prompt: Sequence[int], count: int) -> list[int]:
@@ -203,15 +203,15 @@ async def test_whatever_a_job_raises_ends_that_job_alone(place: str) -> None:
         assert await settled_held_count(host) == 0
 
 
-@pytest.mark.parametrize("padding", [BATCH_INVARIANT, TIGHT], ids=["steps", "runs"])
+@pytest.mark.parametrize("runs_on", [False, True], ids=["steps", "runs"])
 @pytest.mark.parametrize("in_flight", [(), (5, 5)], ids=["plain", "branches"])
 @pytest.mark.parametrize("temperature", [0.0, 0.01])
 async def test_a_proposal_in_which_nothing_can_be_chosen_fails_alone(
-    temperature: float, in_flight: tuple[int, ...], padding: Padding
+    temperature: float, in_flight: tuple[int, ...], runs_on: bool
 ) -> None:
     rule = SamplingRule(temperature=temperature, seed=1, allowed_token_ids=(5,), banned_token_ids=(5,))
     prompt = [40, 50, 60]
-    async with hosting(lambda: paper(padding=padding)) as host:
+    async with hosting(lambda: paper(runs_on=runs_on)) as host:
         for _ in range(2):
             bad, good = await asyncio.gather(
                 propose(host, [1, 5, 5], rule, in_flight), propose(host, prompt), return_exceptions=True
@@ -242,14 +242,14 @@ async def test_a_verification_in_which_nothing_can_be_chosen_fails_alone(proposa
         assert isinstance(good, VerifyJob) and good.next_token == said(prompt, 1)[0]
 
 
-@pytest.mark.parametrize("padding", [BATCH_INVARIANT, TIGHT], ids=["steps", "runs"])
+@pytest.mark.parametrize("runs_on", [False, True], ids=["steps", "runs"])
 @pytest.mark.parametrize("rule", [GREEDY, SamplingRule(temperature=1.0, banned_token_ids=(7,))], ids=["0", "1"])
 async def test_logits_that_are_no_numbers_fail_their_job_alone_and_their_pages_are_never_shared(
-    rule: SamplingRule, padding: Padding
+    rule: SamplingRule, runs_on: bool
 ) -> None:
     poisoned, prompt = [*range(10, 50), POISON, *range(10, 50)], [*range(60, 110)]
     async with hosting(
-        lambda: paper(PoisonedModel, padding), BatchLimits(max_step_tokens=64, prefill_chunk=16)
+        lambda: paper(PoisonedModel, runs_on=runs_on), BatchLimits(max_step_tokens=64, prefill_chunk=16)
     ) as host:
         for _ in range(2):
             bad, worse, good = await asyncio.gather(
@@ -260,7 +260,7 @@ async def test_logits_that_are_no_numbers_fail_their_job_alone_and_their_pages_a
             )
             assert reason_of(bad) == reason_of(worse) == "LOGITS_NOT_FINITE"
             assert isinstance(good, VerifyJob) and good.next_token == said(prompt, 1)[0]
-        model = host.engine.model
+        model = host.engine.backend
         assert isinstance(model, PoisonedModel) and POISON not in model._slots
         healthy = await verify(host, [*range(10, 50), *range(70, 90)])
         assert healthy.prefilled_count == 60 - 32, "whole pages before the chunk that brought NaN are as good as any"
@@ -271,11 +271,11 @@ async def test_a_draft_that_computes_nan_on_its_way_fails_alone() -> None:
     """In a run of several steps, and on branches: the second of them meets the poison in its own pages."""
     prompt = [POISON - 3 - 2, 1, 1]  # its own next token is the poison
     assert said(prompt, 1) == [POISON]
-    for padding in (BATCH_INVARIANT, TIGHT):
-        async with hosting(lambda: paper(PoisonedModel, padding)) as host:  # noqa: B023
+    for runs_on in (False, True):
+        async with hosting(lambda: paper(PoisonedModel, runs_on=runs_on)) as host:  # noqa: B023
             result = await asyncio.gather(propose(host, prompt), return_exceptions=True)
             assert reason_of(result[0]) == "LOGITS_NOT_FINITE"
-            model = host.engine.model
+            model = host.engine.backend
             assert isinstance(model, PoisonedModel) and POISON not in model._slots
             assert await settled_held_count(host) == 0
 
@@ -436,17 +436,17 @@ class OnePartEarly(ProposeJob):
         return parts
 
 
-class Crowd(ArithmeticModel):
+class Crowd(ArithmeticBackend):
     """Tells how many tokens of which sequences each step had, by their first tokens."""
 
     def __init__(self, settings: ArithmeticSettings) -> None:
         super().__init__(settings)
         self.steps: list[dict[int, int]] = []
 
-    def forward(self, plan: StepPlan) -> torch.Tensor:
-        logits = super().forward(plan)
-        firsts = [int(self._slots[segment.pages[0], 0]) for segment in plan.segments]
-        self.steps.append(dict(zip(firsts, (len(segment.tokens) for segment in plan.segments), strict=True)))
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        logits = super().forward(segments)
+        firsts = [int(self._slots[segment.pages[0], 0]) for segment in segments]
+        self.steps.append(dict(zip(firsts, (len(segment.tokens) for segment in segments), strict=True)))
         return logits
 
 
@@ -457,9 +457,9 @@ class Held(Crowd):
         super().__init__(settings)
         self.may_begin = threading.Event()
 
-    def forward(self, plan: StepPlan) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
         assert self.may_begin.wait(10)
-        return super().forward(plan)
+        return super().forward(segments)
 
 
 async def test_a_prompt_gets_on_in_every_step_that_rounds_would_fill() -> None:
@@ -467,7 +467,7 @@ async def test_a_prompt_gets_on_in_every_step_that_rounds_would_fill() -> None:
     prompt = [90, *range(100, 112)]
     limits = BatchLimits(max_step_tokens=4, prefill_chunk=4)
     model = Held(PAPER)
-    async with hosting(lambda: Engine(Planned(model), kv_memory_mib=1), limits) as host:
+    async with hosting(lambda: Engine(model, kv_memory_mib=1), limits) as host:
         drafting = asyncio.gather(*(propose(host, [first, 5], length=16) for first in range(10, 15)))
         await asyncio.sleep(0)  # they are submitted first
         verifying = asyncio.create_task(verify(host, prompt))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.engine import Engine
-from slipstream.engine.torch.arithmetic import ArithmeticModel, ArithmeticSettings
-from slipstream.engine.torch.planned import Planned
 
 
 def engine(settings: str) -> Engine:
-    return Engine(Planned(ArithmeticModel(ArithmeticSettings.parse(f"arithmetic:{settings}"))), kv_memory_mib=1)
+    return Engine(ArithmeticBackend(ArithmeticSettings.parse(f"arithmetic:{settings}")), kv_memory_mib=1)
 
 
 def test_a_slow_model_is_measured_for_longer_than_a_quick_one() -> None:

@@ -40,7 +40,7 @@ class CompiledBackend:
         self.runs_on = runs_on
         self.mark = hashlib.sha256(f"compiled {PAIRED_BY if model.paired else 'float32'}".encode()).hexdigest()[:4]
         self._threads = threads
-        self._page_size = page_size
+        self.page_size = page_size
         self._most_rows = max(1, TILE_ROWS // (model.head_count // model.kv_head_count))
         """Of a part of attention: all of its queries of a key head are a tile's rows."""
         self._memory = torch.empty(0)
@@ -53,17 +53,17 @@ class CompiledBackend:
 
     def reserve(self, memory_mib: float) -> Reserved:
         model = self.model
-        page_bytes = model.bytes_per_token * self._page_size
+        page_bytes = model.bytes_per_token * self.page_size
         page_count = math.floor(memory_mib * MIB / page_bytes)
         if page_count < 1:
             raise UnsupportedModelError(
                 f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes / MIB:.2g} MiB"
             )
-        shape = 2 * model.layer_count, page_count + 1, self._page_size * model.kv_head_count * model.head_size
+        shape = 2 * model.layer_count, page_count + 1, self.page_size * model.kv_head_count * model.head_size
         self._memory = torch.zeros(shape, dtype=torch.bfloat16 if model.paired else torch.float32)
         places = [memory.data_ptr() for memory in self._memory]
         model.layers["keys"], model.layers["values"] = places[: model.layer_count], places[model.layer_count :]
-        return Reserved(page_count, self._page_size, page_count * page_bytes)
+        return Reserved(page_count, self.page_size, page_count * page_bytes)
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
         for copy in copies:
@@ -73,7 +73,7 @@ class CompiledBackend:
         self._memory[:, pages] = 0
 
     def forward(self, segments: list[Segment]) -> torch.Tensor:
-        layout, step, model = Layout(segments, self._page_size, self._most_rows), self._step, self.model
+        layout, step, model = Layout(segments, self.page_size, self._most_rows), self._step, self.model
         layout.tell(step)
         self._workspace.make_room(step)
         logits = torch.empty(layout.wanted_count, model.vocabulary_columns)

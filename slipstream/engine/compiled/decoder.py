@@ -68,6 +68,10 @@ class Decoder:
         self.attention_scale = float(first.scaling)
         self.rotation_scale = float(base.rotary_emb.attention_scaling)
         self.frequencies = base.rotary_emb.inv_freq.float().contiguous()
+        if base.embed_tokens.num_embeddings != self.vocabulary_size:
+            raise NotCompiledError(
+                f"it has {base.embed_tokens.num_embeddings} embeddings for {self.vocabulary_size} tokens"
+            )
         if len(self.frequencies) != self.head_size // 2:
             raise NotCompiledError(f"it turns {2 * len(self.frequencies)} of a head's {self.head_size} numbers")
         self.bytes_per_token = self.layer_count * self.kv_head_count * self.head_size * 2 * model.dtype.itemsize

@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
-from slipstream.engine.compiled.backend import CompiledBackend
+from slipstream.engine.compiled.backend import MIB, CompiledBackend
 from slipstream.engine.compiled.decoder import Decoder, NotCompiledError, refuse_foreign
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import architecture_of, load_pretrained, read_config
@@ -16,10 +16,9 @@ from slipstream.engine.pretrained.loading import architecture_of, load_pretraine
 log = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 24
-_PROBE_MIB = 64
 _TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15}
-"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a millionth and a hundredth, with
-random weights a tenth."""
+"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a millionth and a hundredth,
+with random weights a tenth."""
 
 
 def load_compiled(
@@ -43,7 +42,9 @@ def load_compiled(
 def _compare(backend: CompiledBackend, probe: list[int], expected: torch.Tensor) -> None:
     """NotCompiledError if compiled forwards say something else than the model. Whatever memory the backend has then, it needs
     other."""
-    page_count = backend.reserve(_PROBE_MIB).page_count
+    page_count = -(-len(probe) // backend.page_size)
+    backend.reserve((page_count + 0.5) * backend.page_size * backend.model.bytes_per_token / MIB)
+    log.info("getting ready to compute: the first start on a machine compiles that, in fifteen seconds or so")
     logits = backend.forward([Segment(probe, 0, range(1, page_count + 1), len(probe))])
     distance = float((logits - expected).square().mean().sqrt() / expected.square().mean().sqrt())
     if not distance <= _TOLERANCES[backend.model.dtype]:

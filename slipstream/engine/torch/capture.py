@@ -129,7 +129,7 @@ class CapturedForward:
             group = AttentionGroup(
                 1, nothing, nothing, table, query_positions, given.key_count, True, start, given.first_keys
             )
-            return self._forward(StepPlan([], input_ids, positions, slots, logit_rows, 0, [group], size))
+            return self._forward(StepPlan(input_ids, positions, slots, logit_rows, 0, [group], size))
 
         try:
             with warnings.catch_warnings(record=True) as met, optimized_execution(False):

@@ -168,7 +168,6 @@ class StepPlan:
     """One forward: int64 ``input_ids`` and ``positions`` ``[1, rows]``, ``slots`` ``[rows]`` where each row's KV goes,
     ``logit_rows`` padded like the rows, of which the first ``logit_count`` count."""
 
-    segments: list[Segment]
     input_ids: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
@@ -196,7 +195,6 @@ def build_plan(
         integers += group.rows, group.real, group.table, group.query_positions
     tensors = iter(_tensors(integers, device))
     return StepPlan(
-        segments=segments,
         input_ids=next(tensors).unsqueeze(0),
         positions=next(tensors).unsqueeze(0),
         slots=next(tensors),

@@ -1,4 +1,4 @@
-"""Models that compute by a plan, over pages: transformers' on CPU and CUDA, and the paper model."""
+"""Models that compute by a plan, over pages: transformers' own classes, on CPUs and CUDA."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ in tests and, with a forward time and a disagreement rate, stands in for models 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from dataclasses import asdict, dataclass
@@ -16,8 +17,8 @@ import numpy as np
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.model import Reserved, Segment
 from slipstream.engine.sequence import PageCopy
-from slipstream.engine.torch.plan import StepPlan
 from slipstream.sampling.rule import SamplingDefaults
 
 SCHEME = "arithmetic:"
@@ -76,26 +77,42 @@ def next_token(context_sum: int, position: int, settings: ArithmeticSettings) ->
 
 
 class ArithmeticModel:
-    """See the module's text. Logits peak at the chosen token and are flat elsewhere."""
+    """What everybody may know of it: `slipstream.engine.model.ModelFacts`."""
 
     architecture = "Arithmetic"
     dtype = "float32"
     device = torch.device("cpu")
-    bytes_per_token = 8
-    settled_after = 0
     sampling_defaults = SamplingDefaults()
 
     def __init__(self, settings: ArithmeticSettings) -> None:
-        self.settings = settings
         self.vocabulary_size = settings.vocabulary
         self.context_length = settings.context
         self.end_token_ids: tuple[int, ...] = (2,)
         self.weights_fingerprint = settings.fingerprint
+
+
+class ArithmeticBackend:
+    """See the module's text. Logits peak at the chosen token and are flat elsewhere."""
+
+    mark = hashlib.sha256(SCHEME.encode()).hexdigest()[:4]
+    row_multiple = 1
+    warmed_lengths: tuple[int, ...] = ()
+    settled_after = 0
+
+    def __init__(self, settings: ArithmeticSettings, *, page_size: int = 16, runs_on: bool = False) -> None:
+        self.model = ArithmeticModel(settings)
+        self.runs_on = runs_on
+        self._settings = settings
+        self._page_size = page_size
         self._slots = np.zeros((0, 0), dtype=np.int64)
 
-    def reserve(self, page_count: int, page_size: int) -> int:
-        self._slots = np.zeros((page_count + 1, page_size), dtype=np.int64)
-        return self._slots.nbytes
+    def reserve(self, memory_mib: float) -> Reserved:
+        page_bytes = self._page_size * self._slots.itemsize
+        page_count = int(memory_mib * 2**20 / page_bytes)
+        if page_count < 1:
+            raise UnsupportedModelError(f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes} bytes")
+        self._slots = np.zeros((page_count + 1, self._page_size), dtype=np.int64)
+        return Reserved(page_count, self._page_size, page_count * page_bytes)
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
         for copy in copies:
@@ -104,34 +121,41 @@ class ArithmeticModel:
     def erase_pages(self, pages: list[int]) -> None:
         self._slots[pages] = 0
 
-    def forward(self, plan: StepPlan) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
         started = time.perf_counter()
-        self._slots.reshape(-1)[plan.slots.numpy()] = plan.input_ids.numpy()[0]
-        logits = np.zeros((plan.logit_count, self.vocabulary_size), dtype=np.float32)
-        row = 0
-        for segment in plan.segments:
-            end = segment.start + len(segment.tokens)
-            sums = self._slots[list(segment.pages)].reshape(-1)[:end].cumsum()[end - segment.wanted :]
-            for position, context_sum in enumerate(sums.tolist(), end - segment.wanted + 1):
+        logits = np.zeros((sum(segment.wanted for segment in segments), self._settings.vocabulary), dtype=np.float32)
+        row = row_count = 0
+        for segment in segments:
+            for position, context_sum in enumerate(self._sums(segment), segment.end - segment.wanted + 1):
                 for rank, token in enumerate(self._ranked(context_sum, position)):
                     logits[row, token] = _PEAK_LOGIT - rank
                 row += 1
-        settings = self.settings
-        duration = settings.forward_ms / 1e3 + settings.row_us / 1e6 * plan.input_ids.shape[1]
+            row_count += len(segment.tokens)
+        duration = self._settings.forward_ms / 1e3 + self._settings.row_us / 1e6 * row_count
         left = duration - (time.perf_counter() - started)
         if left > 0:  # to sleep for no time takes a tenth of a millisecond
             time.sleep(left)
         return torch.from_numpy(logits)
 
+    def _sums(self, segment: Segment) -> list[int]:
+        """Write a segment's tokens to their slots; the sums of all tokens up to each wanted one."""
+        size, pages = self._page_size, segment.pages[: -(-segment.end // self._page_size)]
+        slots = [pages[place // size] * size + place % size for place in range(segment.start, segment.end)]
+        self._slots.reshape(-1)[slots] = segment.tokens
+        sums: list[int] = (
+            self._slots[list(pages)].reshape(-1)[: segment.end].cumsum()[segment.end - segment.wanted :].tolist()
+        )
+        return sums
+
     def _ranked(self, context_sum: int, position: int) -> list[int]:
         """The likeliest tokens, best first."""
-        settings = self.settings
+        settings = self._settings
         right = next_token(context_sum, position, settings)
         if settings.agreement >= 1 and not settings.spread:
             return [right]
         scattered = ((context_sum * 2654435761 + position * 40503) >> 7) % 100_003 / 100_003
         wrong = [
-            FIRST_ORDINARY_TOKEN + (right + rank) % (self.vocabulary_size - FIRST_ORDINARY_TOKEN)
+            FIRST_ORDINARY_TOKEN + (right + rank) % (settings.vocabulary - FIRST_ORDINARY_TOKEN)
             for rank in range(1, _RANKS if settings.spread else 2)
         ]
         if scattered < settings.agreement:
