@@ -61,7 +61,7 @@ leaks: $(VENV)/dev ## turns left in every way, and what stays of them: CANCELS=1
 protos: $(VENV)/dev ## generate the Python stubs anew
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py
 
-train: $(VENV)/dev ## train the embedded pair anew (an hour and a half on two cores)
+train: $(VENV)/dev ## train the embedded pair anew (two hours on two cores)
 	$(BIN)/python -W ignore -m training.embedded_pair all
 
 evaluate: $(VENV)/dev ## exact answers and acceptance of the embedded pair, as the model card has them

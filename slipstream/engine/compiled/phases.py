@@ -140,10 +140,12 @@ def multiply_rows(
     thread, threads, scratch = share
     steps = input_size * width_of(step) // 4
     row_bytes, column_bytes = 4 * steps, STEP_BYTES * steps
+    passes = max(1, (rows + TILE_ROWS - 1) // TILE_ROWS)
+    at_once = max(1, (rows + passes - 1) // passes)  # nine rows as five and four: one alone would wait for its own sums
     for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
         matrix = weights + tile * 2 * column_bytes
-        for row in range(0, rows, TILE_ROWS):
-            count, source, to = min(TILE_ROWS, rows - row), inputs + row * row_bytes, scratch + row * _TILE_BYTES
+        for row in range(0, rows, at_once):
+            count, source, to = min(at_once, rows - row), inputs + row * row_bytes, scratch + row * _TILE_BYTES
             if step.paired:
                 paired_products(
                     count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
