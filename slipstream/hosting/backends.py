@@ -15,10 +15,14 @@ from slipstream.hosting.tokenizer_files import is_gguf
 
 log = logging.getLogger(__name__)
 
+_LARGEST_PAGE = 128
+
 
 def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Backend:
     """What serves a model of that ``name``: a paper model, a .gguf file, a directory or a hub id. ``exact`` promises that a
     row's bits depend on its sequence alone. UnsupportedModelError."""
+    if _LARGEST_PAGE % settings.page_size and not is_gguf(name):
+        raise UnsupportedModelError(f"page_size must divide {_LARGEST_PAGE}, but is {settings.page_size}")
     if name.startswith(SCHEME):
         return ArithmeticBackend(ArithmeticSettings.parse(name), page_size=settings.page_size, runs_on=not exact)
     if is_gguf(name):

@@ -159,8 +159,8 @@ def test_a_generation_goes_on_through_lost_connections_and_every_token_comes_onc
 ) -> None:
     with connected(kind, proxy.address) as client:
         client.server_info()
-        reply = client.generate(PROMPT, Settings(max_token_count=1500))
-        assert read_dropping(reply, proxy, every=200) == paper_tokens(PROMPT, 1500)
+        reply = client.generate(PROMPT, Settings(max_token_count=6000))  # that last longer than a connection takes
+        assert read_dropping(reply, proxy, every=200) == paper_tokens(PROMPT, 6000)
         assert reply.result.finish_reason == "MAX_TOKENS"
         assert client.watch(reply.result.session_id, reply.result.turn).wait().text == reply.result.text
     assert proxy.connection_count > 2

@@ -41,13 +41,15 @@ from slipstream.engine.compiled.records import LAYER, STEP
 
 
 def _openmp() -> Any:
-    """The library that torch computes with; None if it has another."""
+    """The library that torch computes with; None if it has one without GNU's names."""
     home = Path(torch.__file__).parent
-    for path in (*home.glob("lib/libgomp*"), *home.with_name("torch.libs").glob("libgomp*"), "libgomp.so.1"):
+    for path in (*home.glob("lib/lib*omp*"), *home.with_name("torch.libs").glob("lib*omp*"), "libgomp.so.1"):
         try:
-            return ctypes.CDLL(str(path))
+            library = ctypes.CDLL(str(path))
         except OSError:
             continue
+        if hasattr(library, "GOMP_parallel"):
+            return library
     return None
 
 
