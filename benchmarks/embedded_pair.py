@@ -156,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--llamacpp", type=Path, metavar="DIRECTORY", help="beside llama.cpp too; its models are kept there"
     )
+    parser.add_argument("--server", type=Path, help="a llama-server built for this machine; without, the wheel's")
     parser.add_argument("--llamacpp-lengths", type=int, nargs="*", default=[4, 8, 16], help="most draft tokens of its")
     parser.add_argument("--name", default="embedded_pair", help="of the files in the output directory")
     add_output(parser)
@@ -176,7 +177,7 @@ def _systems(client: Client, options: argparse.Namespace) -> list[System]:
         if exported is not None:
             systems += onnxruntime_systems(limits, exported)
         if converted is not None:
-            systems += llamacpp_systems(limits, *converted, options.llamacpp_lengths)
+            systems += llamacpp_systems(limits, *converted, options.llamacpp_lengths, options.server)
         systems += slipstream_systems(client, limits, options.modes, options.draft_lengths)
     return systems
 
