@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,29 @@ def test_threads_and_page_sizes_change_no_bit(dtype: torch.dtype) -> None:
             for at in range(0, LENGTH, 9)
         ]
         assert torch.equal(torch.cat(again), reference)
+
+
+WITHOUT_OPENMP = """
+import ctypes, sys, torch
+real = ctypes.CDLL
+
+def refused(name, *arguments, **options):
+    if "omp" in str(name):
+        raise OSError(name)
+    return real(name, *arguments, **options)
+
+ctypes.CDLL = refused
+from slipstream.engine.compiled import forward
+assert forward._OPENMP is None
+from tests.unit.test_compiled_backend import LENGTH, backend_of, built, some_tokens, whole
+torch.save(whole(backend_of(built("queries share keys"), threads=4), some_tokens(LENGTH)), sys.argv[1])
+"""
+
+
+def test_without_openmp_one_thread_computes_the_same_bits(tmp_path: Path) -> None:
+    reference = whole(backend_of(built("queries share keys"), threads=2), some_tokens(LENGTH))
+    subprocess.run([sys.executable, "-c", WITHOUT_OPENMP, str(tmp_path / "logits.pt")], check=True, timeout=120)
+    assert torch.equal(torch.load(tmp_path / "logits.pt"), reference)
 
 
 def test_long_and_many_sequences_grow_the_memory_that_is_computed_in() -> None:

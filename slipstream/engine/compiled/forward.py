@@ -54,19 +54,20 @@ def _openmp() -> Any:
 
 
 _OPENMP = _openmp()
-_alone = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+_ALONE = [ctypes.CFUNCTYPE(ctypes.c_int)(answer) for answer in (lambda: 0, lambda: 1)]
+"""What stands for its functions where it is not there: thread 0 of 1."""
 
 
-def _named(name: str, symbol: str, result: Any) -> Any:
+def _named(name: str, symbol: str, result: Any, alone: int = 0) -> Any:
     """One of its functions, for compiled code."""
-    function = _alone if _OPENMP is None else getattr(_OPENMP, symbol)
+    function = _ALONE[alone] if _OPENMP is None else getattr(_OPENMP, symbol)
     llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
     return types.ExternalFunction(name, result())
 
 
 _wait_for_all = _named("slipstream_wait_for_all", "GOMP_barrier", types.void)
 _thread_number = _named("slipstream_thread_number", "omp_get_thread_num", types.int32)
-_thread_count = _named("slipstream_thread_count", "omp_get_num_threads", types.int32)
+_thread_count = _named("slipstream_thread_count", "omp_get_num_threads", types.int32, alone=1)
 
 
 @compiled
