@@ -77,7 +77,7 @@ class Decoder:
         self.bytes_per_token = self.layer_count * self.kv_head_count * self.head_size * 2 * model.dtype.itemsize
         self._kept: list[torch.Tensor] = []
         """What addresses are of."""
-        self.embedding = self._hold(base.embed_tokens.weight)
+        self.embedding = self._hold(base.embed_tokens.weight.clone())  # or the whole file would stay mapped
         self.final_norm = self._hold(base.norm.weight.float())
         self.head, self.vocabulary_columns = self._matrix(model.lm_head.weight)
         self.layers = np.zeros(self.layer_count, LAYER)
