@@ -85,7 +85,7 @@ def _choose(kind: _Kind, logits: BlockedLogits, rows: Sequence[Row]) -> list[Cho
     if kind is _Kind.COUPLED:
         cuts = [Cut(rule.temperature, rule.top_k, rule.top_p, rule.min_p) for rule in rules]
         return choose_coupled(logits, cuts, seeds, positions, candidate_count)
-    left = filtered(logits.logits, rules)
+    left = filtered(logits.logits.float(), rules)  # in bfloat16 sums over a vocabulary say little
     if kind is _Kind.TYPICAL:
         return choose_coupled(BlockedLogits(left), [Cut()] * len(rows), seeds, positions, candidate_count)
     if kind is _Kind.DRAWN:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import SlipstreamError
@@ -109,6 +109,13 @@ RULES = st.builds(
 
 @pytest.mark.parametrize("size", [12, 4096, 152_064])
 @settings(max_examples=60, deadline=None)
+@example(
+    rule=SamplingRule(temperature=100.0, typical_p=1e-30, seed=0),
+    dtype=torch.bfloat16,
+    scale=0.001,
+    repeats=1,
+    drafting=False,
+)
 @given(
     rule=RULES,
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
