@@ -90,8 +90,12 @@ class PeerSequence:
         """The peer's cache, or the committed tokens it agrees with, is at most this long."""
         self.known_length = min(self.known_length, length)
 
-    def correct(self, reason: str, metadata: Mapping[str, str]) -> None:
-        """The peer refused an item, for one of REASONS_TO_RESTATE: the next one will be right."""
+    def correct(self, handle: str, reason: str, metadata: Mapping[str, str]) -> None:
+        """The peer refused an item of ``handle``, for one of REASONS_TO_RESTATE: the next one will be right. Nothing changes if
+        that handle is no longer ours: of two items that a peer refuses when it comes back without handles, the second must not
+        have us forget the handle that the first one's restatement opens."""
+        if handle != self.handle:
+            return
         if reason == "UNKNOWN_HANDLE":
             self.forget()
         elif reason == "UNKNOWN_RULE":

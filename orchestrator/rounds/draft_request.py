@@ -134,6 +134,7 @@ class DraftRequest:
         self._side = side
         self.drafting = drafting
         self._sequence = drafting.sequence  # this draft's, though the session may have moved when the answer comes
+        self._handle = self._sequence.handle
         self._tokens = tokens
         self._continuations = drafting.speculation.continuations  # this turn's, which a late answer must not leave
         self._exchange = exchange
@@ -149,6 +150,7 @@ class DraftRequest:
             self.leave()
             return
         position = self._sequence.position(self._tokens, self.length)
+        self._handle = self._sequence.handle
         self.withdraw = self._side.send(self, self._sequence, position, self._exchange.traceparent)
 
     def take(self, branches: list[Branch]) -> None:
@@ -177,7 +179,7 @@ class DraftRequest:
         if waited_for and is_ours and is_mended:
             self._restatements += 1
             self._exchange.set_back(error.reason)
-            self._sequence.correct(error.reason, error.metadata)
+            self._sequence.correct(self._handle, error.reason, error.metadata)
             self.start()
             return
         if error.reason == _STALE:  # a newer request of our own took its place

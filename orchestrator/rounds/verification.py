@@ -64,6 +64,7 @@ class VerifierSide:
         exchange = note.begin_verify(names.VERIFY)
         try:
             while True:
+                handle = sequence.handle
                 try:
                     answer = await self._verify_once(sequence, tokens, proposal, rule, logprobs, exchange)
                     exchange.finish(answer.timing)
@@ -73,7 +74,7 @@ class VerifierSide:
                     self.retries[error.reason] += 1
                     if error.reason in REASONS_TO_RESTATE and restatements < _MAX_RESTATEMENTS:
                         restatements += 1
-                        sequence.correct(error.reason, error.metadata)
+                        sequence.correct(handle, error.reason, error.metadata)
                         continue
                     absent = error.code is Code.UNAVAILABLE or error.reason in _STRANGER_REASONS
                     if not absent and error.code is not Code.RESOURCE_EXHAUSTED:

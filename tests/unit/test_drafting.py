@@ -29,12 +29,14 @@ class Side:
 
     def __init__(self) -> None:
         self.sent: list[Position] = []
+        self.handles: list[str] = []
         self.failures: list[str] = []
         self.fallbacks: list[str] = []
         self.withdrawn: list[DraftRequest] = []
 
     def send(self, request: DraftRequest, sequence: Any, position: Position, traceparent: str) -> Callable[[], None]:
         self.sent.append(position)
+        self.handles.append(sequence.handle)
         return lambda: self.withdrawn.append(request)
 
     def answered(self, request: DraftRequest, timing: PeerTiming | None) -> None:
@@ -99,6 +101,17 @@ async def test_a_position_that_is_refused_is_stated_again_and_other_failures_are
     overtaken = request(side, session, [1, 2])
     overtaken.fail(PeerError(Code.ABORTED, "STALE_ROUND", ""))
     assert overtaken.done.is_set() and side.failures == ["STREAM_LOST"] and not session.take_failed()
+
+
+async def test_two_requests_that_a_draft_without_handles_refuses_open_one_handle(session: SessionDrafting) -> None:
+    side = Side()
+    session.sequence.is_open = True
+    refused = PeerError(Code.NOT_FOUND, "UNKNOWN_HANDLE", "")
+    first, second = request(side, session, [1, 2, 3]), request(side, session, [1, 2, 3, 4])
+    first.fail(refused)
+    opened = session.sequence.handle
+    second.fail(refused)
+    assert side.handles == [side.handles[0]] * 2 + [opened] * 2 and session.sequence.handle == opened
 
 
 async def test_a_request_that_is_given_up_is_withdrawn_from_the_stream(session: SessionDrafting) -> None:

@@ -50,15 +50,17 @@ def test_a_refusal_is_mended_by_what_it_names() -> None:
     stated = [StatedRule(SamplingRule(), 1)]
     peer = PeerSequence("here", is_open=True, round=4, known_length=9, rules=list(stated))
     handle = peer.handle
-    peer.correct("SEQUENCE_TOO_SHORT", {"cached_length": "7"})
+    peer.correct(handle, "SEQUENCE_TOO_SHORT", {"cached_length": "7"})
     assert (peer.handle, peer.is_open, peer.known_length, peer.rules) == (handle, True, 7, stated)
-    peer.correct("UNKNOWN_RULE", {})
+    peer.correct(handle, "UNKNOWN_RULE", {})
     assert (peer.handle, peer.is_open, peer.known_length, peer.rules) == (handle, True, 7, [])
     peer.rules = list(stated)
-    peer.correct("SEQUENCE_TOO_SHORT", {})
+    peer.correct(handle, "SEQUENCE_TOO_SHORT", {})
     assert (peer.handle, peer.known_length, peer.next_round()) == (handle, 0, 5)
     peer.learn(8)
-    peer.correct("UNKNOWN_HANDLE", {})
+    peer.correct("another", "UNKNOWN_HANDLE", {})
+    assert (peer.handle, peer.is_open, peer.known_length) == (handle, True, 8)
+    peer.correct(handle, "UNKNOWN_HANDLE", {})
     assert peer.handle != handle and peer.address == "here"
     assert (peer.is_open, peer.known_length, peer.rules, peer.next_round(), peer.next_round()) == (False, 0, [], 1, 2)
 

@@ -96,7 +96,7 @@ def test_a_rule_is_hashed_once_and_stated_until_an_answer_shows_that_the_peer_kn
     sequence.answered(sequence.handle, first)
     assert sequence.is_open and sequence.state(replace(FULL), counted) is first and first.is_told
     assert len(hashed) == 1
-    sequence.correct("UNKNOWN_RULE", {})
+    sequence.correct(sequence.handle, "UNKNOWN_RULE", {})
     assert not sequence.state(FULL, counted).is_told and sequence.is_open
     sequence.answered(sequence.handle, sequence.state(FULL, counted))
     sequence.forget()
