@@ -35,6 +35,7 @@ from orchestrator.speculation.proposal import Branch, Proposal
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, Settings
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
+from slipstream.event_loop import run_in_loop
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.server import Server
 from slipstream.rpc.status import PeerError
@@ -213,6 +214,13 @@ async def run(local: LocalServices, echo: tuple[str, psutil.Process], options: a
     return table
 
 
+async def show_exchanges(
+    report: Report, local: LocalServices, echo: tuple[str, psutil.Process], options: argparse.Namespace
+) -> None:
+    """In a loop as the services have it."""
+    report.show(await run(local, echo, options))
+
+
 def rounds(local: LocalServices, options: argparse.Namespace) -> Table:
     """What rounds take by how their length is chosen."""
     modes = {
@@ -248,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_output(parser)
     options = parser.parse_args(arguments)
     if options.echo:
-        asyncio.run(serve_echo(options.echo))
+        run_in_loop(serve_echo(options.echo))
         return
     report = Report("exchange", __doc__ or "", options.output)
     address = free_address()
@@ -256,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         flags = ["--kv-memory-mib", "1"]
         with LocalServices(PairSettings(target=MODEL, draft=MODEL, target_flags=flags, draft_flags=flags)) as local:
-            report.show(asyncio.run(run(local, (address, psutil.Process(echo.pid)), options)))
+            run_in_loop(show_exchanges(report, local, (address, psutil.Process(echo.pid)), options))
         pair = PairSettings(target=MODEL, draft=f"{MODEL}&agreement=0.8", target_flags=flags, draft_flags=flags)
         with LocalServices(pair) as local:
             report.show(rounds(local, options))

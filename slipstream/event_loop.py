@@ -9,14 +9,16 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import uvloop
+
 _MOST_THREADS = 8
 """What they do holds the interpreter's lock for the most part, or waits for a disk."""
 
 
 def run_in_loop(main: Coroutine[Any, Any, None]) -> None:
-    """`asyncio.run`, with the loop's threads there from the start: how many a process has is then the same after any load,
-    and a count that grows is one that something left behind."""
-    with asyncio.Runner() as runner:
+    """`asyncio.run` with uvloop's loop, and its threads there from the start: how many a process has is then the same after any
+    load, and a count that grows is one that something left behind."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.get_loop().set_default_executor(_full_pool())
         runner.run(main)
 

@@ -15,10 +15,8 @@ long prompt, or that is far away.
 
 from __future__ import annotations
 
-import numpy as np
-
 from orchestrator.speculation.acceptance import AcceptanceEstimate
-from orchestrator.speculation.ending import Ending
+from orchestrator.speculation.ending import ending_of
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.plan import Overlap, RoundPlan
 
@@ -32,18 +30,18 @@ def waits_for_proposal(
     regime, sessions = pair.regime(Overlap.ENUMERATE), pair.session_count
     alone, beside = pair.drafting.alone, pair.drafting.beside
     length, recovery = plan.draft_length, plan.recovery_length
-    ending = Ending(pair.turn_length.value)
+    ending = ending_of(pair.turn_length.value)
     around, read = pair.drafting.around.at(regime), alone.at(prompt_length)
     proposal = around + ending.drafted(recovery) * alone.at(sessions)
     branches = around + read + (1 + ending.drafted(length)) * beside.at(sessions * plan.branch_count)
     verify = ending.verified(home.costs.rounds(home.regime(Overlap.ENUMERATE)))
     prompt = home.costs.beside_a_round(prompt_length)
     hit = pair.hits.at(plan.branch_count)
-    tokens = ending.tokens(np.array(acceptance.survivals(max(length, recovery))))
+    tokens = ending.tokens(acceptance.survivals(max(length, recovery)))
     at_once = 1 - plan.rate * max(verify[1] + prompt, branches)
     second = (
         hit * tokens[length] + (1 - hit) * tokens[recovery] - plan.rate * ((1 - hit) * proposal + verify[1 + length])
     )
     at_once += ending.going_on * second
     waiting = tokens[recovery] - plan.rate * (proposal + read + verify[1 + recovery] + prompt)
-    return bool(waiting > at_once)
+    return waiting > at_once

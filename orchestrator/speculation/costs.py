@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -213,7 +215,17 @@ class StepTimeCurve(Kept):
 
     def at(self, token_count: float) -> float:
         """Expected seconds of a step; 0 if nothing is known. More tokens never take less."""
-        return float(self.table(np.array([token_count]))[0])
+        counts = self._counts
+        if not counts:
+            return 0.0
+        times = [*accumulate([time.value for time in self._times], max)]
+        index = bisect_left(counts, token_count)
+        if index == 0 or len(counts) == 1:
+            return times[0]
+        index = min(index, len(counts) - 1)  # beyond the last one it goes on as it came
+        fewer, more = counts[index - 1], counts[index]
+        slope = (times[index] - times[index - 1]) / (more - fewer)
+        return times[index - 1] + slope * (token_count - fewer)
 
     def work(self, token_count: int) -> float:
         """Expected seconds of so many tokens in as many steps as they take, none longer than has been measured; 0 if nothing is
@@ -247,7 +259,7 @@ class VerifyCosts(Kept):
         self.around = ByRegime()
         self._own, self._in_step = ByRegime(), ByRegime()
         self._row_multiple = 1
-        self._rounds: dict[Regime, Floats] = {}
+        self._rounds: dict[Regime, tuple[float, ...]] = {}
         self._until_fresh = 0
 
     def profile(self, points: Sequence[tuple[int, float]], row_multiple: int = 1) -> None:
@@ -293,14 +305,14 @@ class VerifyCosts(Kept):
         own = self._own.at(regime)
         return self._in_step.at(regime) / own if own else 1.0
 
-    def rounds(self, regime: Regime) -> Floats:
+    def rounds(self, regime: Regime) -> tuple[float, ...]:
         """`at` for 0, 1, 2 .. own tokens, as it was not many observations ago: plans weigh many lengths for every round."""
         self._until_fresh -= 1
         if self._until_fresh < 0:
             self._until_fresh = _TABLE_USES
             self._rounds.clear()
         if regime not in self._rounds:
-            self._rounds[regime] = np.maximum(1e-6, self._table(_OWN, regime))
+            self._rounds[regime] = tuple(np.maximum(1e-6, self._table(_OWN, regime)).tolist())
         return self._rounds[regime]
 
     def beside_a_round(self, prompt_length: int) -> float:

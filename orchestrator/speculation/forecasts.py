@@ -22,44 +22,42 @@ Maximising over k is the ratio rule: a token more is drafted while its odds by i
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
 
 from orchestrator.speculation.costs import LONGEST_WEIGHED
-from orchestrator.speculation.ending import Ending
+from orchestrator.speculation.ending import ending_of
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 from orchestrator.speculation.plan import Overlap, RoundPlan
 
-Floats = NDArray[np.float64]
-
-_LENGTHS = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, LONGEST_WEIGHED])
+_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, LONGEST_WEIGHED)
 """Draft lengths that are weighed: close together where a token more or less matters."""
 
-_BRANCH_COUNTS = np.array([2, 4, 8, 16])
+_BRANCH_COUNTS = (2, 4, 8, 16)
 
 FIXED_BRANCHES = 8
 """Where their number is not weighed."""
 
-_BRANCH_ROWS = np.array([*_BRANCH_COUNTS, FIXED_BRANCHES])
-
 
 class Forecasts:
     """Of the next round of one session, which lives on one verifier. Of equal rates the shorter draft and the fewer branches
-    win."""
+    win.
 
-    def __init__(self, pair: PairKnowledge, home: VerifierKnowledge, survivals: list[float]) -> None:
+    Plain loops over a few numbers: NumPy's calls took twice as long, and this is done every few rounds of every session.
+    """
+
+    def __init__(self, pair: PairKnowledge, home: VerifierKnowledge, survivals: Sequence[float]) -> None:
         """``survivals``: the odds that the first 1, 2 .. tokens survive, as many as a draft may have."""
         self._pair = pair
         self._home = home
-        self._survivals = np.array(survivals)
-        self._ending = Ending(pair.turn_length.value)
-        self._sums = self._ending.tokens(self._survivals)
+        self._survivals = survivals
+        self._ending = ending_of(pair.turn_length.value)
+        self._sums = self._ending.tokens(survivals)
         """Of expected tokens of a round, by the draft's length."""
-        self._lengths = _LENGTHS[: int(np.searchsorted(_LENGTHS, len(survivals), side="right"))]
+        self._lengths = _LENGTHS[: bisect_right(_LENGTHS, len(survivals))]
         self._step = pair.drafting.alone.at(pair.session_count)
-        steps = pair.drafting.beside.table(_BRANCH_ROWS * pair.session_count)
-        self._branch_steps, self._fixed_step = steps[:-1, np.newaxis], steps[-1]
-        """Seconds of a draft's step: of all sessions' rows, with one branch each or more."""
+        """Seconds of a draft's step, of all sessions' rows."""
         self._recovery = RoundPlan(0)
 
     def best(self, way: Overlap) -> RoundPlan:
@@ -68,60 +66,83 @@ class Forecasts:
             return self._run_ahead()
         if self._recovery.rate is None:
             self._recovery = self._synchronous()
-        return self._recovery if way is Overlap.NONE else self._enumerated(self._recovery.draft_length)
+        return self._recovery if way is Overlap.NONE else self._enumerated(self._recovery)
 
-    def _verify(self, way: Overlap) -> Floats:
+    def _verify(self, way: Overlap) -> list[float]:
         """Seconds of a verification of 0, 1, 2 .. tokens, with what surrounds it."""
         return self._ending.verified(self._home.costs.rounds(self._home.regime(way)))
 
-    def _drafted(self, lengths: NDArray[np.integer]) -> Floats:
-        """Steps of proposals of these lengths."""
-        return self._ending.drafted_of(lengths)
+    def _branch_step(self, branch_count: int) -> float:
+        """Seconds of a draft's step with so many branches of each session."""
+        return self._pair.drafting.beside.at(branch_count * self._pair.session_count)
 
     def _around(self, way: Overlap) -> float:
         """Seconds that surround a draft's steps."""
         return self._pair.drafting.around.at(self._pair.regime(way))
 
     def _synchronous(self) -> RoundPlan:
-        lengths, verify = self._lengths, self._verify(Overlap.NONE)
-        draft = self._around(Overlap.NONE) + self._drafted(lengths) * self._step
-        rates = self._sums[lengths] / (verify[1 + lengths] + draft)
-        best = int(rates.argmax())
-        return RoundPlan(int(lengths[best]), Overlap.NONE, rate=float(rates[best]))
+        verify, around, sums, drafted = (
+            self._verify(Overlap.NONE),
+            self._around(Overlap.NONE),
+            self._sums,
+            self._ending.drafted,
+        )
+        best, highest = 0, -math.inf
+        for length in self._lengths:
+            rate = sums[length] / (verify[1 + length] + around + drafted(length) * self._step)
+            if rate > highest:
+                best, highest = length, rate
+        return RoundPlan(best, Overlap.NONE, rate=highest)
 
-    def _enumerated(self, recovery: int) -> RoundPlan:
-        lengths, verify, around = self._lengths, self._verify(Overlap.ENUMERATE), self._around(Overlap.ENUMERATE)
-        hits = np.array([[self._pair.hits.at(count)] for count in _BRANCH_COUNTS.tolist()])
-        expected = hits * self._sums[lengths] + (1 - hits) * self._sums[recovery]
-        overlapped = np.maximum(verify[1 + lengths], around + (1 + self._drafted(lengths)) * self._branch_steps)
-        waited = around + self._ending.drafted(recovery) * self._step
-        rates = expected / (overlapped + (1 - hits) * waited)
-        branches, best = divmod(int(rates.argmax()), len(lengths))
-        branch_count = int(_BRANCH_COUNTS[branches])
-        rate = self._begun(float(rates.max()), self._sums[recovery], self._recovery.rate or 1e-6)
-        seconds, length = float(overlapped[branches, best]), int(lengths[best])
-        hit, miss = float(self._sums[length] / seconds), float(self._sums[recovery] / (seconds + waited))
-        return RoundPlan(length, Overlap.ENUMERATE, branch_count, rate, recovery, hit, miss, self._recovery.rate)
+    def _enumerated(self, recovery: RoundPlan) -> RoundPlan:
+        verify, around, sums = self._verify(Overlap.ENUMERATE), self._around(Overlap.ENUMERATE), self._sums
+        missed = sums[recovery.draft_length]
+        waited = around + self._ending.drafted(recovery.draft_length) * self._step
+        rounds = [
+            (length, sums[length], verify[1 + length], 1 + self._ending.drafted(length)) for length in self._lengths
+        ]
+        best, highest, branches, seconds = 0, -math.inf, 0, 0.0
+        for branch_count in _BRANCH_COUNTS:
+            hits, step = self._pair.hits.at(branch_count), self._branch_step(branch_count)
+            misses = 1 - hits
+            for length, brought, verified, steps in rounds:
+                drafting = around + steps * step
+                overlapped = verified if verified > drafting else drafting
+                rate = (hits * brought + misses * missed) / (overlapped + misses * waited)
+                if rate > highest:
+                    best, highest, branches, seconds = length, rate, branch_count, overlapped
+        assert recovery.rate is not None, "a round that waits has a forecast"
+        rate = self._begun(highest, missed, recovery.rate)
+        hit, miss = sums[best] / seconds, missed / (seconds + waited)
+        return RoundPlan(
+            best, Overlap.ENUMERATE, branches, rate, recovery.draft_length, hit, miss, first_rate=recovery.rate
+        )
 
     def _run_ahead(self) -> RoundPlan:
         """A proposal arrives after a delay; by then a token has gone by for each round."""
-        verify = self._verify(Overlap.RUN_AHEAD)
-        busy = (self._drafted(self._lengths) + 1) * self._fixed_step
-        gone = np.ceil((self._around(Overlap.RUN_AHEAD) + busy) / verify[1]).astype(int)
-        in_time = gone < self._lengths
-        if not in_time.any():
-            return RoundPlan(int(self._lengths[0]), Overlap.RUN_AHEAD, FIXED_BRANCHES, 0.0)
-        lengths, gone, busy = self._lengths[in_time], gone[in_time], busy[in_time]
-        rest = lengths - gone
-        used = np.minimum(1.0, verify[1] / np.maximum(1e-6, busy))
-        arrived = np.where(gone > 0, self._survivals[gone - 1], 1.0)
-        rates = (1 + used * arrived * (self._sums[rest] - 1)) / verify[1 + rest]
-        best = int(rates.argmax())
-        rate = self._begun(float(rates[best]), float(gone[best]), 1 / verify[1])
-        return RoundPlan(int(lengths[best]), Overlap.RUN_AHEAD, FIXED_BRANCHES, rate)
+        verify, around, step = (
+            self._verify(Overlap.RUN_AHEAD),
+            self._around(Overlap.RUN_AHEAD),
+            self._branch_step(FIXED_BRANCHES),
+        )
+        plain = verify[1]
+        best, highest, first = 0, -math.inf, 0
+        for length in self._lengths:
+            busy = (self._ending.drafted(length) + 1) * step
+            gone = math.ceil((around + busy) / plain)
+            if gone >= length:
+                continue
+            used = min(1.0, plain / max(1e-6, busy))
+            arrived = self._survivals[gone - 1] if gone else 1.0
+            rate = (1 + used * arrived * (self._sums[length - gone] - 1)) / verify[1 + length - gone]
+            if rate > highest:
+                best, highest, first = length, rate, gone
+        if not best:
+            return RoundPlan(self._lengths[0], Overlap.RUN_AHEAD, FIXED_BRANCHES, 0.0)
+        return RoundPlan(best, Overlap.RUN_AHEAD, FIXED_BRANCHES, self._begun(highest, first, 1 / plain))
 
     def _begun(self, rate: float, first_tokens: float, first_rate: float) -> float:
         """The rate of a whole turn whose first tokens come at another one: the first round of a turn finds nothing prepared."""
         tokens = self._pair.turn_length.value
         share = min(1.0, first_tokens / tokens) if tokens else 0.0
-        return float(1 / (share / first_rate + (1 - share) / rate))
+        return 1 / (share / first_rate + (1 - share) / rate)

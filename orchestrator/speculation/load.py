@@ -18,11 +18,9 @@ class Loaded:
         self.session_count = 1
         """Whose turns run just now."""
         self._mean_count = self._recent_count = 1.0
-
-    @property
-    def load(self) -> int:
+        self.load = load_of(1)
         """`load_of` the sessions now, or until of late: with short answers some have always just ended."""
-        return load_of(round(self._recent_count))
+        self._regimes = _regimes(self.load)
 
     @property
     def is_settled(self) -> bool:
@@ -36,7 +34,14 @@ class Loaded:
         weight = 1 / (_RECENT_ROUNDS * max(_FEW, session_count))
         self._mean_count += weight * (session_count - self._mean_count)
         self._recent_count = max(session_count, self._recent_count + weight * (session_count - self._recent_count))
+        load = load_of(round(self._recent_count))
+        if load != self.load:
+            self.load, self._regimes = load, _regimes(load)
 
     def regime(self, way: Overlap | None) -> Regime:
         """Of rounds run in a way with about as many sessions as now."""
-        return Regime(way, self.load)
+        return self._regimes[way]
+
+
+def _regimes(load: int) -> dict[Overlap | None, Regime]:
+    return {way: Regime(way, load) for way in (None, *Overlap)}

@@ -6,6 +6,7 @@ Where it does not beat plain decoding the draft is left alone, and probed now an
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -29,7 +30,11 @@ _KEPT_ROUNDS = 8
 many are in step, the verifier waits for all of them to be planned."""
 
 _KEPT_ALONE = 4
-"""The same of any session whose pair has had its lessons: a weighing takes 0.3 ms, and a round changes little of it."""
+"""The same of any session whose pair has had its lessons: a round changes little."""
+
+_WEIGHING_SECONDS, _WEIGHING_SHARE, _KEPT_LONGEST = 2.5e-4, 0.01, 16
+"""What a weighing takes between rounds, by which time caches hold other things; of the rounds' time how much it may; and after
+how many there is one all the same."""
 
 
 class Planner:
@@ -140,7 +145,7 @@ class Planner:
             way: weighed.best(way) for way in ([overlap] if overlap else list(Overlap))
         }
         if pair.acceptance.count >= _LESSONS:  # before that a guess would decide
-            plans[None] = RoundPlan(0, rate=1 / float(home.costs.rounds(home.regime(None))[1]))
+            plans[None] = RoundPlan(0, rate=1 / home.costs.rounds(home.regime(None))[1])
         rates = {way: (plan.rate or 0.0) * pair.corrections.factor(pair.regime(way)) for way, plan in plans.items()}
         way, trying = self._way(rates, overlap)
         plan = plans[way]
@@ -173,11 +178,21 @@ class Planner:
     def _keep(self, plan: RoundPlan, trying: bool) -> None:
         self._kept = replace(plan, switches_off=False, switches_on=False)
         self._common, self._lessons = self._pair.common.way, self.acceptance.count
-        if plan.way is None:
-            self._kept_for = _KEPT_ROUNDS
+        if trying and plan.way is not None:
+            self._kept_for = TRY_ROUNDS
+        elif plan.way is None:
+            self._kept_for = max(_KEPT_ROUNDS, self._worth_a_weighing(plan))
+        elif self._pair.acceptance.count >= _LESSONS:
+            in_step = min(_KEPT_ROUNDS, self._pair.session_count)
+            self._kept_for = max(_KEPT_ALONE, in_step, self._worth_a_weighing(plan))
         else:
-            least = _KEPT_ALONE if self._pair.acceptance.count >= _LESSONS else 1
-            self._kept_for = TRY_ROUNDS if trying else max(least, min(_KEPT_ROUNDS, self._pair.session_count))
+            self._kept_for = min(_KEPT_ROUNDS, self._pair.session_count)
+
+    def _worth_a_weighing(self, plan: RoundPlan) -> int:
+        """Rounds by such a plan that take so long that a weighing is next to nothing."""
+        home = self._home
+        round_seconds = home.costs.rounds(home.regime(plan.way))[1 + plan.draft_length]
+        return min(_KEPT_LONGEST, math.ceil(_WEIGHING_SECONDS / (_WEIGHING_SHARE * round_seconds)))
 
     def _holds(self, longest: int, overlap: Overlap | None) -> bool:
         """Whether the last plan still does."""

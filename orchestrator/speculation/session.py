@@ -143,7 +143,7 @@ class SessionSpeculation:
         """How many tokens of a proposal that is there, and was ``waited`` for, are worth verifying: most expected tokens a
         second. The turn ends with the token number ``ending``, if that is right: then all before it, which a round's own token
         comes after, are worth it where leaving some of them to another round would take longer, and none is that follows."""
-        seconds = self._home.costs.rounds(self._home.regime(way))[1 : 2 + min(len(survivals), LONGEST_WEIGHED)].tolist()
+        seconds = self._home.costs.rounds(self._home.regime(way))[1 : 2 + min(len(survivals), LONGEST_WEIGHED)]
         best, expected = 0, 1.0
         highest = expected / (waited + seconds[0])
         for length, survival in enumerate(survivals[:LONGEST_WEIGHED], 1):

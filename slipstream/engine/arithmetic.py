@@ -11,6 +11,7 @@ import hashlib
 import math
 import time
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -140,12 +141,12 @@ class ArithmeticBackend:
     def _sums(self, segment: Segment) -> list[int]:
         """Write a segment's tokens to their slots; the sums of all tokens up to each wanted one."""
         size, pages = self._page_size, segment.pages[: -(-segment.end // self._page_size)]
-        slots = [pages[place // size] * size + place % size for place in range(segment.start, segment.end)]
-        self._slots.reshape(-1)[slots] = segment.tokens
-        sums: list[int] = (
-            self._slots[list(pages)].reshape(-1)[: segment.end].cumsum()[segment.end - segment.wanted :].tolist()
-        )
-        return sums
+        slots = self._slots.reshape(-1)
+        for place, token in enumerate(segment.tokens, segment.start):
+            slots[pages[place // size] * size + place % size] = token
+        written = self._slots.take(pages, axis=0).reshape(-1)
+        first = segment.end - segment.wanted
+        return list(accumulate(written[first + 1 : segment.end].tolist(), initial=int(written[: first + 1].sum())))
 
     def _ranked(self, context_sum: int, position: int) -> list[int]:
         """The likeliest tokens, best first."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -38,8 +39,7 @@ _WARMED_COUNTS = (8, 16, 24, 32)
 """Forwards of so many tokens are common."""
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """One sequence's part of a step. Its pages are there already (`SequenceCache.extend`).
 
     ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last ``wanted`` ones. The tokens
@@ -247,12 +247,13 @@ class Engine:
         rows: list[Row] = []
         chosen_rows: list[int] = []
         answers: list[Appended] = []
-        finite = [math.isfinite(largest) for largest in logits.largest()]
+        largest = logits.largest()
+        are_finite = math.isfinite(sum(largest))
         end = 0
         for append in appends:
             start, end = end, end + append.row_count
             try:  # what fails for one sequence the others must not feel
-                if not all(finite[start:end]):
+                if not (are_finite or all(map(math.isfinite, largest[start:end]))):
                     raise LogitsNotFiniteError
                 rows.extend(self._rows(append))
                 chosen_rows.extend(range(end - append.wanted, end))

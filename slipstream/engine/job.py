@@ -171,7 +171,7 @@ class Job:
             raise InvalidItemError("tail must hold at least one committed token", field="tail")
         if self.statement.base_length < 0:
             raise InvalidItemError("base_length must be 0 or more", field="base_length")
-        for token in self.pending:
+        for token in (min(self.pending), max(self.pending)):
             if not 0 <= token < vocabulary_size:
                 raise InvalidItemError(f"token id {token} is not from 0 to {vocabulary_size - 1}", field="tail")
         for violation in token_id_violations(self.rule, vocabulary_size):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -16,8 +16,7 @@ from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """Tokens appended to one sequence: they take positions ``start`` to ``start + len(tokens) - 1``.
 
     ``pages`` covers all of them. Logits are wanted at the last ``wanted`` tokens.

@@ -154,6 +154,7 @@ class ModelThread:
                 ended += self._step()
             if ended:
                 self._deliver(ended)
+            self._clock.tell()
 
     def _came(self, pause: float) -> list[Job | Callable[[], None]]:
         """All that has come. Waits for something if nothing is in work, and for at most ``pause`` seconds if that had better

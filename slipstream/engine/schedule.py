@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _PROMPT_SHARE = 4
 """One token in so many of a step is kept for prompts, if any wait and rounds would fill it."""
@@ -25,8 +26,7 @@ class BatchLimits:
     """Unfinished jobs; one more is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """What a job would append: so many tokens, some of them a prompt's or none."""
 
     token_count: int
@@ -40,6 +40,8 @@ def schedule(wants: Sequence[Want], limits: BatchLimits) -> list[tuple[int, int]
     prompts those that have least to go, so that none waits for a longer one; the oldest has half, so that it gets on.
     """
     most = [min(want.token_count, limits.prefill_chunk) for want in wants]
+    if len(most) == 1:
+        return _fill([0], most, limits.max_step_tokens)
     rounds = [index for index, want in enumerate(wants) if not want.is_prompt]
     prompts = [index for index, want in enumerate(wants) if want.is_prompt]
     kept = min(limits.max_step_tokens // _PROMPT_SHARE, sum(most[index] for index in prompts))

@@ -21,6 +21,7 @@ class StepClock:
     def __init__(self, step_times: Sequence[tuple[int, float]] = (), on_step: OnStep = lambda _: None) -> None:
         """``step_times`` as `slipstream.engine.engine.Engine.profile` measured them."""
         self._on_step = on_step
+        self._untold: StepNote | None = None
         self._gathering = Gathering()
         self._prompt_time = PromptTime(step_times)
 
@@ -39,7 +40,7 @@ class StepClock:
         return self._gathering.wait(time.monotonic())
 
     def stepped(self, batch: Batch, started: float, step_count: int) -> None:
-        """A step, or several in one go, ended just now."""
+        """A step, or several in one go, ended just now; `tell` is to follow."""
         finished = time.monotonic()
         duration = finished - started
         token_count = sum(append.token_count for _, append in batch) if step_count == 1 else len(batch)
@@ -55,6 +56,12 @@ class StepClock:
             timing.step_token_count = token_count
         self._note(batch, started, duration, token_count, step_count)
 
+    def tell(self) -> None:
+        """Whoever looks at steps hears of the last one: once its answers have left, which need not wait for that."""
+        if self._untold is not None:
+            self._on_step(self._untold)
+            self._untold = None
+
     def _note(self, batch: Batch, started: float, seconds: float, token_count: int, step_count: int) -> None:
         roots = dict.fromkeys(job if job.parent is None else job.parent for job, _ in batch)
         labelled = [job for job in roots if job.label]
@@ -63,7 +70,7 @@ class StepClock:
         for job in labelled:
             if len(job.timing.steps) < MOST_STEPS:
                 job.timing.steps.append(note)
-        self._on_step(note)
+        self._untold = note
 
     def ended(self, job: Job, *, answered: bool) -> None:
         """A job's answer leaves, or its error."""

@@ -14,7 +14,7 @@ from slipstream.hosting.handles import Handles
 from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.sampling_wire import defaults_message
-from slipstream.rpc.wire import duration
+from slipstream.rpc.wire import duration, set_duration
 from slipstream.sampling.rule import SAMPLING_VERSION
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
@@ -84,11 +84,10 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
 
 def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
     """A job's timing for the wire."""
-    return model_pb2.ItemTiming(
-        queue=duration(timing.queue),
-        forward=duration(timing.forward),
-        total=duration(timing.total),
-        forward_count=timing.forward_count,
-        step_token_count=timing.step_token_count,
-        prefill=duration(timing.prefill),
-    )
+    message = model_pb2.ItemTiming(forward_count=timing.forward_count, step_token_count=timing.step_token_count)
+    # Set in place: to make each Duration and copy it takes five times as long, in every item.
+    set_duration(message.queue, timing.queue)
+    set_duration(message.forward, timing.forward)
+    set_duration(message.total, timing.total)
+    set_duration(message.prefill, timing.prefill)
+    return message

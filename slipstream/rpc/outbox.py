@@ -31,28 +31,28 @@ def fits(byte_count: int) -> bool:
 
 
 class Outbox(Generic[T]):
-    """Parts in order, handed out in batches: all that has gathered, as far as a message should hold it."""
+    """Parts in order, handed out in batches to one who waits: all that has gathered, as far as a message should hold it."""
 
     def __init__(self) -> None:
         self._parts: deque[tuple[T, int]] = deque()
-        self._filled = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._closed = False
 
     def put(self, part: T, byte_count: int) -> None:
         """Add a part; one that `fits`."""
         self._parts.append((part, byte_count))
-        self._filled.set()
+        self._wake()
 
     def close(self) -> None:
         """Nothing more comes."""
         self._closed = True
-        self._filled.set()
+        self._wake()
 
     async def batch(self) -> list[T]:
         """Wait for parts and take them, as many as one message should hold; empty once it is closed and nothing is left."""
         while not self._parts and not self._closed:
-            self._filled.clear()
-            await self._filled.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         batch: list[T] = []
         left = BATCH_BYTES
         while self._parts and (not batch or self._parts[0][1] <= left):
@@ -60,3 +60,7 @@ class Outbox(Generic[T]):
             batch.append(part)
             left -= byte_count
         return batch
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -9,8 +9,16 @@ _NANOS = 1_000_000_000
 
 def duration(seconds: float) -> Duration:
     """Seconds as a Duration, to the nanosecond below; negative ones, which only clock trouble makes, as zero."""
+    message = Duration()
+    set_duration(message, seconds)
+    return message
+
+
+def set_duration(message: Duration, seconds: float) -> None:
+    """The same, in a message's own Duration."""
     nanos = max(0, int(seconds * _NANOS))
-    return Duration(seconds=nanos // _NANOS, nanos=nanos % _NANOS)
+    message.nanos = nanos % _NANOS  # also where it is 0: to be set says that it is known
+    message.seconds = nanos // _NANOS
 
 
 def seconds(message: Duration) -> float:

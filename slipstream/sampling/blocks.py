@@ -55,5 +55,5 @@ def _stored(logits: torch.Tensor) -> Stored:
     if logits.dtype == torch.bfloat16:
         halves: Stored = logits.cpu().contiguous().view(torch.int16).numpy()
         return halves
-    singles: Stored = logits.float().cpu().contiguous().view(torch.int32).numpy()
+    singles: Stored = np.ascontiguousarray(logits.float().cpu().numpy()).view(np.int32)
     return singles

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 
@@ -11,7 +12,7 @@ from slipstream.sampling import ratio
 from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.coupled import Cut, choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
-from slipstream.sampling.filters import filtered, is_processed, processed
+from slipstream.sampling.filters import changes_logits, filtered, is_processed, processed
 from slipstream.sampling.kernel import BLOCK, Domain, coin
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
@@ -34,14 +35,18 @@ class _Kind(Enum):
 def choose(logits: torch.Tensor | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype, or its fault. A row depends on no
     other. Blocks that somebody has looked at already are not looked at again."""
-    if any(is_processed(row) for row in rows):
+    plain = _plain_kind(rows) if rows else None
+    if plain is None and any(is_processed(row) for row in rows):
         blocked = BlockedLogits(processed(logits.logits if isinstance(logits, BlockedLogits) else logits, rows))
     else:
         blocked = logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
+    largest = blocked.largest()
+    if plain is not None and math.isfinite(sum(largest)):
+        return _choose(plain, blocked, rows)
     choices: dict[int, Choice] = {}
     by_kind: dict[_Kind, list[int]] = {}
-    for index, (row, largest) in enumerate(zip(rows, blocked.largest(), strict=True)):
-        fault = None if row.is_void else fault_of(largest, row.position)
+    for index, (row, value) in enumerate(zip(rows, largest, strict=True)):
+        fault = None if row.is_void else fault_of(value, row.position)
         if fault is None:
             by_kind.setdefault(_kind(row), []).append(index)
         else:
@@ -60,6 +65,22 @@ def warm() -> None:
     for dtype in (torch.bfloat16, torch.float32):
         choose(torch.zeros(2, BLOCK, dtype=dtype), rows)
     coin(0, 0, Domain.ACCEPTANCE)
+
+
+def _plain_kind(rows: Sequence[Row]) -> _Kind | None:
+    """The kind of all rows, if they have one and none needs more than its logits: mostly they share their rule, which is then
+    looked at once."""
+    rule = rows[0].rule
+    if not _is_plain(rule):
+        return None
+    for row in rows:
+        if row.rule is not rule or row.position < rule.first_end_position or row.allowed is not None:
+            return None
+    return _Kind.COUPLED if rule.temperature else _Kind.GREEDY
+
+
+def _is_plain(rule: SamplingRule) -> bool:
+    return not (changes_logits(rule) or rule.structure is not None or rule.typical_p < 1 or rule.draws_ratios)
 
 
 def _kind(row: Row) -> _Kind:

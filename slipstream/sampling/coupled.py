@@ -7,7 +7,7 @@ Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant spe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ _CANDIDATE_SLACK = 3.0
 """The same where a draft wants to know what else may be chosen: in one row of twenty it is something further off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """What of a row may be drawn, as in `slipstream.sampling.rule.SamplingRule`: 1, 0, 1 and 0 keep it as it is."""
 
     temperature: float = 1.0

@@ -66,13 +66,12 @@ def processed(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
 
 def is_processed(row: Row) -> bool:
     """Whether a row's rule changes its logits before they are sampled from."""
-    rule = row.rule
-    return (
-        row.position < rule.first_end_position
-        or row.allowed is not None
-        or _penalises(rule)
-        or bool(rule.logit_bias or rule.banned_token_ids or rule.allowed_token_ids)
-    )
+    return row.position < row.rule.first_end_position or row.allowed is not None or changes_logits(row.rule)
+
+
+def changes_logits(rule: SamplingRule) -> bool:
+    """Whether a rule changes every row's logits before they are sampled from."""
+    return _penalises(rule) or bool(rule.logit_bias or rule.banned_token_ids or rule.allowed_token_ids)
 
 
 def _penalises(rule: SamplingRule) -> bool:

@@ -140,5 +140,5 @@ def token_id_violations(rule: SamplingRule, vocabulary_size: int) -> list[FieldV
     return [
         FieldViolation(name, f"must be token ids from 0 to {vocabulary_size - 1}")
         for name, tokens in rule.token_ids
-        if not all(0 <= token < vocabulary_size for token in tokens)
+        if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary_size)
     ]

@@ -421,7 +421,8 @@ def test_long_drafts_are_not_forecast_to_bring_what_turns_are_too_short_for() ->
     lasts = rng.geometric(1 / 12, 100_000)
     survived = np.searchsorted(-np.array(survivals), -rng.random(100_000))
     verified = np.minimum(lasts - 1, plan.draft_length)
-    seconds = home.costs.rounds(Regime(Overlap.NONE))[1 + verified] + STEP * np.minimum(lasts, plan.draft_length)
+    verifying = np.array(home.costs.rounds(Regime(Overlap.NONE)))[1 + verified]
+    seconds = verifying + STEP * np.minimum(lasts, plan.draft_length)
     assert plan.rate == pytest.approx((1 + np.minimum(survived, verified)).mean() / seconds.mean(), rel=0.01)
 
 
