@@ -1,4 +1,6 @@
-"""llama.cpp in both of Slipstream's roles, in three processes over gRPC, beside llama.cpp's own server with the same files.
+"""GGUF files in both of Slipstream's roles, in three processes over gRPC, beside llama.cpp's own server with the same files.
+
+``--engine`` says what computes them here: llama.cpp, or the compiled forwards that take bfloat16 and eight bits.
 
 Every system answers the same questions in turn, several times over, in one run; the table gives medians, and ratios taken
 within each repetition: to llama.cpp's plain decoding, and to the fastest of its speculative runs.
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--held-out", action="store_true", help="ask in phrasings that training never saw")
     parser.add_argument("--models", type=Path, default=Path("build/gguf"), help="where the GGUF files are kept")
     parser.add_argument("--server", type=Path, help="a llama-server built for this machine; without, the wheel's")
+    parser.add_argument("--engine", default="llamacpp", help="of the services: llamacpp, compiled or auto")
     parser.add_argument("--name", default="gguf_pair", help="of the files in the output directory")
     add_output(parser)
     options = parser.parse_args(arguments)
@@ -78,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     questions = prompts(options.prompts, HELD_OUT_PHRASINGS if options.held_out else QUESTION_PHRASINGS)
     systems: list[System] = []
-    pair = PairSettings(target=str(target), draft=str(draft))
+    flags = ["--engine", options.engine]
+    pair = PairSettings(target=str(target), draft=str(draft), target_flags=flags, draft_flags=flags)
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         for temperature in options.temperatures:
             limits = Limits(temperature, options.max_tokens, options.streams)

@@ -15,7 +15,7 @@ import grpc
 
 from proving.certificates import Certified
 from proving.chaos.clock import ClockOfDay
-from proving.pairs import Pair
+from proving.pairs import LLAMACPP, Pair
 from proving.proxy import Proxy, ProxyThread
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Client
@@ -134,7 +134,8 @@ class System:
         self._start("draft", "draft_service", self._draft_address, flags)
 
     def _engine_flags(self, model: Path) -> list[str]:
-        return ["--engine", self.setup.pair.backend] if model.is_dir() else []
+        backend = self.setup.pair.backend
+        return ["--engine", backend] if model.is_dir() != (backend == LLAMACPP) else []
 
     def pid(self, name: str) -> int:
         """Of a service's process."""

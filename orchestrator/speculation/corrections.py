@@ -19,9 +19,10 @@ _FIRST_ROUNDS = 8
 _WINDOW, _WINDOW_EACH = 24, 8
 """Rounds, and more for every session, after which what one showed has lost most of its weight."""
 
-_BOUNDS, _PLAIN_BOUNDS = (0.3, 1.5), (0.8, 1.1)
+_BOUNDS, _PLAIN_BOUNDS, _PLAIN_ALONE_BOUNDS = (0.3, 1.5), (0.9, 1.1), (0.8, 1.1)
 """Of what is believed. Plain decoding's forecast is its own measured round, the orchestrator's part left out, which is up to
-a fifth of it where verifications are short: where its rounds show more than that, they ran beside others that draft."""
+a fifth of it where verifications are short: where its rounds show more than that, they ran beside others that draft. They may
+have wherever there is more than one session."""
 
 _COMMON = 0.7
 """How far below its forecast one way to draft may fall for reasons that are likely the others' too, like answers that end in
@@ -58,7 +59,10 @@ class Corrections:
     def factor(self, regime: Regime) -> float:
         """To multiply forecasts by."""
         known = self._each.get(regime) or self._nearest(regime.way)
-        least, most = _BOUNDS if regime.way is not None else _PLAIN_BOUNDS
+        if regime.way is not None:
+            least, most = _BOUNDS
+        else:
+            least, most = _PLAIN_BOUNDS if regime.load else _PLAIN_ALONE_BOUNDS
         factor = min(most, max(least, known.brought / known.forecast))
         return 1 + (factor - 1) * self._fresh(known)
 

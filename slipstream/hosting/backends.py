@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,6 +13,9 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import is_gguf
+
+if TYPE_CHECKING:
+    from slipstream.engine.llamacpp.backend import LlamaCppBackend
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +30,9 @@ def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Bac
     if name.startswith(SCHEME):
         return ArithmeticBackend(ArithmeticSettings.parse(name), page_size=settings.page_size, runs_on=not exact)
     if is_gguf(name):
-        return _by_llamacpp(settings, name, exact)
+        return _of_gguf(settings, name, exact)
+    if settings.engine == "llamacpp":
+        raise UnsupportedModelError(f"--engine llamacpp computes .gguf files, and {name} is none")
     log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
     if settings.engine == "torch":
         return _by_torch(settings, name, exact)
@@ -34,15 +40,40 @@ def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Bac
     return backend or _by_torch(settings, name, exact)
 
 
-def _by_llamacpp(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
-    from slipstream.engine.llamacpp.backend import LlamaCppBackend
-
+def _of_gguf(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
     if settings.device != "cpu":
         raise UnsupportedModelError(f"GGUF models are served on the cpu, but --device is {settings.device!r}")
-    log.info("loading %s by llama.cpp", name)
-    return LlamaCppBackend(
-        Path(name).expanduser(), threads=torch.get_num_threads(), most_tokens=settings.max_step_tokens, exact=exact
-    )
+    if settings.engine == "torch":
+        raise UnsupportedModelError(f"--engine torch computes checkpoints, and {name} is a .gguf file")
+    log.info("loading %s", name)
+    path = Path(name).expanduser()
+    backend = None if settings.engine == "llamacpp" else _compiled_gguf(settings, path, exact)
+    return backend or _by_llamacpp(settings, path, exact=exact)
+
+
+def _by_llamacpp(settings: ModelServiceSettings, path: Path, *, exact: bool) -> LlamaCppBackend:
+    from slipstream.engine.llamacpp.backend import LlamaCppBackend
+
+    return LlamaCppBackend(path, threads=torch.get_num_threads(), most_tokens=settings.max_step_tokens, exact=exact)
+
+
+def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> Backend | None:
+    """As `_compiled`."""
+    from slipstream.engine.compiled.loading import NotCompiledError, load_compiled_gguf
+
+    try:
+        return load_compiled_gguf(
+            path,
+            page_size=settings.page_size,
+            runs_on=not exact,
+            threads=torch.get_num_threads(),
+            reference=lambda tokens: _by_llamacpp(settings, path, exact=False).logits_of(tokens),
+        )
+    except NotCompiledError as reason:
+        if settings.engine == "compiled":
+            raise UnsupportedModelError(f"{path} cannot be computed by --engine compiled: {reason}") from reason
+        log.info("llama.cpp computes %s: %s", path, reason)
+        return None
 
 
 def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend | None:

@@ -56,10 +56,11 @@ class ModelServiceSettings(ListenSettings):
     dtype: Literal["float32", "bfloat16"] = Field(
         "bfloat16", description="type of the weights and of the KV cache; a .gguf file says its own"
     )
-    engine: Literal["auto", "compiled", "torch"] = Field(
+    engine: Literal["auto", "compiled", "torch", "llamacpp"] = Field(
         "auto",
-        description="what computes a transformers checkpoint: compiled serves Llama, Mistral, Qwen2 and Qwen3 on the cpu, "
-        "several times as fast; torch serves all; auto takes compiled where it can",
+        description="what computes: compiled serves Llama, Mistral, Qwen2 and Qwen3 on the cpu, several times as fast, of a "
+        ".gguf file where its matrices are F32, BF16 or Q8_0; torch serves every checkpoint, llamacpp every .gguf file; auto "
+        "takes compiled where it can",
     )
     threads: int = Field(0, ge=0, description="threads that compute; 0 takes torch's own choice")
     kv_memory_mib: float = Field(512, gt=0, description="memory for KV pages in MiB, reserved at start")

@@ -44,7 +44,8 @@ def test_a_stream_that_stays_is_seen(scene: tuple[LocalServices, Census], monkey
     outcome = leaks.leave_many(*scene, 3, 3, Progress(disable=True))
     for channel in channels:
         channel.close()
-    assert [complaint.partition(":")[0] for complaint in outcome.complaints] == ["of the orchestrator there are left"]
+    left = [complaint.partition(":")[0] for complaint in outcome.complaints]
+    assert left == ["of the orchestrator there are left"], outcome.complaints
     assert "tasks" in outcome.complaints[0] and "sockets" in outcome.complaints[0]
 
 

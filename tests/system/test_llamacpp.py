@@ -25,6 +25,7 @@ QUESTIONS = [
 ]
 TOKEN_COUNT = 48
 STREAMS = 3
+ENGINE = ["--engine", "llamacpp"]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def served(pair: tuple[Path, Path]) -> Iterator[LocalServices]:
     target, draft = map(str, pair)
     memory = str(STREAMS * 50)
-    with LocalServices(PairSettings(target=target, draft=draft, target_flags=["--kv-memory-mib", memory])) as local:
+    flags = [*ENGINE, "--kv-memory-mib", memory]
+    with LocalServices(PairSettings(target=target, draft=draft, target_flags=flags, draft_flags=ENGINE)) as local:
         yield local
 
 
@@ -103,7 +105,17 @@ def test_a_pair_may_be_mixed(pair: tuple[Path, Path], gguf_role: str) -> None:
     ],
 )
 def test_what_cannot_be_ends_the_service_in_a_line(pair: tuple[Path, Path], flags: list[str], said: str) -> None:
-    command = [sys.executable, "-m", "verifier_service", "--address", "127.0.0.1:0", "--model", str(pair[0]), *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "verifier_service",
+        "--address",
+        "127.0.0.1:0",
+        "--model",
+        str(pair[0]),
+        *ENGINE,
+        *flags,
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == f"verifier: {said}"

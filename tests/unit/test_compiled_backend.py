@@ -12,11 +12,12 @@ import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from slipstream.engine.compiled import decoder, products
+from slipstream.engine.compiled import pretrained_decoder, products
 from slipstream.engine.compiled.backend import CompiledBackend
-from slipstream.engine.compiled.decoder import Decoder, NotCompiledError, in_lanes
+from slipstream.engine.compiled.decoder import NotCompiledError, in_lanes
 from slipstream.engine.compiled.forward import _made_of
 from slipstream.engine.compiled.loading import load_compiled
+from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import PageCopy
@@ -78,7 +79,9 @@ def built(shape: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 
 def backend_of(model: PreTrainedModel, *, page_size: int = 16, threads: int = 1) -> CompiledBackend:
-    backend = CompiledBackend(Decoder(model, GenerationConfig()), page_size=page_size, runs_on=False, threads=threads)
+    backend = CompiledBackend(
+        PretrainedDecoder(model, GenerationConfig()), page_size=page_size, runs_on=False, threads=threads
+    )
     backend.reserve(16)
     return backend
 
@@ -273,7 +276,7 @@ def test_other_architectures_and_pages_are_refused(tmp_path: Path) -> None:
 
 def test_logits_that_are_not_the_models_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tiny_models.save(tiny_models.build("llama", **_SHAPE), tmp_path)
-    monkeypatch.setattr(decoder, "_alternating", lambda gate, up: torch.cat([up, gate]))
+    monkeypatch.setattr(pretrained_decoder, "alternating", lambda gate, up: torch.cat([up, gate]))
     with pytest.raises(NotCompiledError, match="off, relatively"):
         load_compiled(str(directory), dtype="float32", page_size=16, runs_on=False, threads=1)
 
@@ -281,7 +284,7 @@ def test_logits_that_are_not_the_models_are_noticed(tmp_path: Path, monkeypatch:
 def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     before, read = _made_of(), Path.read_bytes
     assert before == _made_of()
-    for name in ("forward", "lanes", "phases", "products", "records"):
+    for name in ("forward", "lanes", "phases", "products", "quantised", "records"):
 
         def changed(path: Path, name: str = name) -> bytes:
             return read(path) + (b" " if path.name == f"{name}.py" else b"")
@@ -293,4 +296,4 @@ def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.M
     compiled = {
         path.stem for path in folder.glob("*.py") if "@compiled" in path.read_text() or "intrinsic" in path.read_text()
     }
-    assert compiled == {"forward", "lanes", "phases", "products"}
+    assert compiled == {"forward", "lanes", "phases", "products", "quantised"}

@@ -21,7 +21,7 @@ from slipstream.engine.sequence import PageCopy
 MIB = 2**20
 
 _SHAPE = """
-    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count paired
+    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count paired quantised
     embedding final_norm head epsilon rotation_scale attention_scale
 """.split()
 """What a step says of its model as the model says it."""
@@ -38,7 +38,8 @@ class CompiledBackend:
         """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another without being asked for."""
         self.model = model
         self.runs_on = runs_on
-        self.mark = hashlib.sha256(f"compiled {PAIRED_BY if model.paired else 'float32'}".encode()).hexdigest()[:4]
+        kind = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
+        self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
         self._threads = threads
         self.page_size = page_size
         self._most_rows = max(1, TILE_ROWS // (model.head_count // model.kv_head_count))

@@ -23,13 +23,12 @@ import numpy as np
 import torch
 from numba import carray, types
 
-from slipstream.engine.compiled.lanes import LANES, pointer, read_integer
+from slipstream.engine.compiled.lanes import LANES, compiled, pointer, read_integer
 from slipstream.engine.compiled.phases import (
     ADDED,
     GATED,
     STORED,
     attend,
-    compiled,
     embed,
     multiply_rows,
     normalize,
@@ -190,7 +189,7 @@ def _walk(step: Any, layers: Any) -> None:
 def _made_of() -> str:
     """A hash of the sources of all that is compiled."""
     folder = Path(__file__).parent
-    sources = [folder / f"{name}.py" for name in ("forward", "lanes", "phases", "products", "records")]
+    sources = [folder / f"{name}.py" for name in ("forward", "lanes", "phases", "products", "quantised", "records")]
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 

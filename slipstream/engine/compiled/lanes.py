@@ -8,8 +8,9 @@ else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
@@ -18,10 +19,18 @@ LANES = 16
 
 FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
+HALVES = ir.VectorType(ir.HalfType(), LANES)
 _INT16 = ir.IntType(16)
+_BYTES = ir.VectorType(ir.IntType(8), LANES)
 _SHORTS = ir.VectorType(_INT16, LANES)
 
 Code = Callable[..., Any]
+Function = TypeVar("Function", bound=Code)
+
+
+def compiled(function: Function) -> Function:
+    """A function for compiled code. What is kept on disk is the whole that it becomes part of (`forward`)."""
+    return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
 class _Vector(types.Type):  # type: ignore[misc] # Numba is untyped
@@ -195,6 +204,46 @@ gated = operation(_vector, (_vector, _vector), _gated)
 
 sum_of = operation(types.float32, (_vector,), lambda b, value: _tree(b, value, _sum))
 largest_of = operation(types.float32, (_vector,), lambda b, value: _tree(b, value, _larger))
+
+
+def _store_bytes(builder: Any, address: Any, value: Any) -> None:
+    whole = builder.trunc(builder.fptosi(value, INTS), _BYTES)
+    builder.store(whole, at(builder, address, _BYTES), align=4)
+
+
+def _load_bytes(builder: Any, address: Any) -> Any:
+    whole = builder.load(at(builder, address, _BYTES), align=1)
+    return builder.sitofp(builder.sext(whole, INTS), FLOATS)
+
+
+def _read_half(builder: Any, address: Any) -> Any:
+    return builder.fpext(builder.load(at(builder, address, ir.HalfType()), align=1), FLOAT)
+
+
+def _rounded_to_whole(builder: Any, value: Any) -> Any:
+    shift = numbers(1.5 * 2**23)  # added and taken off again it leaves a whole number
+    return builder.fsub(builder.fadd(value, shift), shift)
+
+
+load_bytes = operation(_vector, (_address,), _load_bytes)
+"""Sixteen int8 from an address on."""
+
+store_bytes = operation(types.void, (_address, _vector), _store_bytes)
+"""Whole numbers from -128 to 127 as int8."""
+
+absolute = operation(_vector, (_vector,), lambda b, value: _larger(b, value, b.fsub(numbers(0.0), value)))
+rounded = operation(_vector, (_vector,), _rounded_to_whole)
+"""To the nearest whole number, ties to even; of numbers below 4,000,000."""
+
+read_half = operation(types.float32, (_address,), _read_half)
+"""A float16."""
+
+write_integer = operation(
+    types.void,
+    (_address, _count),
+    lambda b, address, value: b.store(b.trunc(value, INT32), at(b, address, INT32), align=4),
+)
+"""As int32."""
 
 read_number = operation(types.float32, (_address,), lambda b, address: b.load(at(b, address, FLOAT), align=4))
 read_integer = operation(types.int64, (_address,), lambda b, address: b.load(at(b, address, INT64), align=8))

@@ -1,22 +1,25 @@
-"""Loads a checkpoint for compiled forwards, and sees that these say what the model says."""
+"""Loads a checkpoint or a GGUF file for compiled forwards, and sees that these say what the model says."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from transformers import GenerationConfig
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.compiled.backend import MIB, CompiledBackend
-from slipstream.engine.compiled.decoder import Decoder, NotCompiledError, refuse_foreign
+from slipstream.engine.compiled.decoder import NotCompiledError
+from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder, refuse_foreign
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import architecture_of, load_pretrained, read_config
 
 log = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 24
-_TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15}
+_TOLERANCES = {"float32": 1e-3, "f32": 1e-3, "bfloat16": 0.15, "bf16": 0.15, "q8_0": 0.15}
 """How far logits may be from the model's own, as a root mean square, relatively: rounding takes a millionth and a hundredth,
 with random weights a tenth."""
 
@@ -33,9 +36,23 @@ def load_compiled(
     probe = [token % config.vocab_size for token in range(7, 7 + _PROBE_LENGTH)]
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([probe]), use_cache=False).logits[0].float()
-    decoder = Decoder(model, model.generation_config or GenerationConfig())
+    decoder = PretrainedDecoder(model, model.generation_config or GenerationConfig())
     backend = CompiledBackend(decoder, page_size=page_size, runs_on=runs_on, threads=threads)
     _compare(backend, probe, expected)
+    return backend
+
+
+def load_compiled_gguf(
+    path: Path, *, page_size: int, runs_on: bool, threads: int, reference: Callable[[list[int]], torch.Tensor]
+) -> CompiledBackend:
+    """A GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp. NotCompiledError if that has to serve
+    it, UnsupportedModelError if nothing can."""
+    from slipstream.engine.compiled.gguf_decoder import GgufDecoder  # of an extra
+
+    decoder = GgufDecoder(path, page_size)
+    probe = [token % decoder.vocabulary_size for token in range(7, 7 + _PROBE_LENGTH)]
+    backend = CompiledBackend(decoder, page_size=page_size, runs_on=runs_on, threads=threads)
+    _compare(backend, probe, reference(probe))
     return backend
 
 
@@ -51,4 +68,4 @@ def _compare(backend: CompiledBackend, probe: list[int], expected: torch.Tensor)
         raise NotCompiledError(f"its logits would be {distance:.2g} off, relatively")
 
 
-__all__ = ["NotCompiledError", "load_compiled"]
+__all__ = ["NotCompiledError", "load_compiled", "load_compiled_gguf"]

@@ -14,24 +14,25 @@ products too (`slipstream.engine.compiled.products`). A key that a query does no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 
 from slipstream.engine.compiled.lanes import (
     LANES,
     add,
     between,
+    compiled,
     exponential,
     fused,
     gated,
     larger,
     largest_of,
     load,
+    load_bytes,
     load_halves,
     multiply,
+    read_half,
     read_integer,
     read_number,
     splat,
@@ -51,8 +52,8 @@ from slipstream.engine.compiled.products import (
     paired_products,
     paired_scores,
 )
+from slipstream.engine.compiled.quantised import BLOCK, BLOCK_BYTES, INPUT_BYTES, quantise, quantised_products
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Share = tuple[int, int, int]
 
 STORED, ADDED, GATED = 0, 1, 2
@@ -60,11 +61,6 @@ STORED, ADDED, GATED = 0, 1, 2
 
 _TILE_BYTES = 4 * TILE_COLUMNS
 _ZERO, _LEAST = np.float32(0.0), np.float32(-np.inf)
-
-
-def compiled(function: Function) -> Function:
-    """A function for compiled code. What is kept on disk is the whole that it becomes part of (`forward`)."""
-    return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
 @compiled
@@ -83,13 +79,27 @@ def _put(step: Any, to: int, place: int, value: Any) -> None:
 
 
 @compiled
+def _embed_quantised(step: Any, token: int, to: int) -> None:
+    """A row of blocks as a GGUF file has them: a scale in float16, and 32 numbers of one byte."""
+    source = step.embedding + token * (step.hidden_size // BLOCK) * (BLOCK + 2)
+    for place in range(0, step.hidden_size, BLOCK):
+        scale = splat(read_half(source))
+        store(to + 4 * place, multiply(load_bytes(source + 2), scale))
+        store(to + 4 * (place + LANES), multiply(load_bytes(source + 2 + LANES), scale))
+        source += BLOCK + 2
+
+
+@compiled
 def embed(step: Any, row: int) -> None:
     """A token's embedding, and how far its position turns."""
-    size, width = step.hidden_size, width_of(step)
-    source = step.embedding + read_integer(step.ids + 8 * row) * size * width
-    to = step.residual + row * size * 4
-    for place in range(0, size, LANES):
-        store(to + 4 * place, load_halves(source + 2 * place) if step.paired else load(source + 4 * place))
+    token, to = read_integer(step.ids + 8 * row), step.residual + row * step.hidden_size * 4
+    if step.quantised:
+        _embed_quantised(step, token, to)
+    else:
+        size, width = step.hidden_size, width_of(step)
+        source = step.embedding + token * size * width
+        for place in range(0, size, LANES):
+            store(to + 4 * place, load_halves(source + 2 * place) if step.paired else load(source + 4 * place))
     half = step.head_size // 2
     cosines = step.rotations + row * step.head_size * 4
     position = np.float32(read_integer(step.positions + 8 * row))
@@ -123,6 +133,13 @@ def normalize(step: Any, row: int, weight: int, to_row: int) -> None:
 
 
 @compiled
+def _rows_at_once(rows: int) -> int:
+    """Of a tile. Nine rows are five and four: one alone would wait for its own sums."""
+    passes = max(1, (rows + TILE_ROWS - 1) // TILE_ROWS)
+    return max(1, (rows + passes - 1) // passes)
+
+
+@compiled
 def multiply_rows(
     step: Any,
     share: Share,
@@ -137,11 +154,13 @@ def multiply_rows(
     output_bytes: int,
 ) -> None:
     """A thread's tiles of a product of ``rows`` rows; ``kind`` says what becomes of it."""
+    if step.quantised:
+        _multiply_quantised(step, share, inputs, input_size, rows, weights, bias, tiles, kind, outputs, output_bytes)
+        return
     thread, threads, scratch = share
     steps = input_size * width_of(step) // 4
     row_bytes, column_bytes = 4 * steps, STEP_BYTES * steps
-    passes = max(1, (rows + TILE_ROWS - 1) // TILE_ROWS)
-    at_once = max(1, (rows + passes - 1) // passes)  # nine rows as five and four: one alone would wait for its own sums
+    at_once = _rows_at_once(rows)
     for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
         matrix = weights + tile * 2 * column_bytes
         for row in range(0, rows, at_once):
@@ -154,6 +173,37 @@ def multiply_rows(
                 float_products(
                     count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
                 )
+        _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
+
+
+@compiled
+def _multiply_quantised(
+    step: Any,
+    share: Share,
+    inputs: int,
+    input_size: int,
+    rows: int,
+    weights: int,
+    bias: int,
+    tiles: int,
+    kind: int,
+    outputs: int,
+    output_bytes: int,
+) -> None:
+    """The same of a matrix in eight bits. Every thread has the rows in eight bits for itself: that takes less than to wait for
+    one another."""
+    thread, threads, scratch = share
+    blocks = input_size // BLOCK
+    row_bytes, column_bytes = blocks * INPUT_BYTES, blocks * BLOCK_BYTES
+    quantised = scratch + rows * _TILE_BYTES
+    for row in range(rows):
+        quantise(inputs + row * input_size * 4, input_size, quantised + row * row_bytes)
+    at_once = _rows_at_once(rows)
+    for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
+        matrix = weights + tile * 2 * column_bytes
+        for row in range(0, rows, at_once):
+            count, source, to = min(at_once, rows - row), quantised + row * row_bytes, scratch + row * _TILE_BYTES
+            quantised_products(count, source, row_bytes, matrix, column_bytes, blocks, to, _TILE_BYTES)
         _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
 
 

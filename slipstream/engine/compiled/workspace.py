@@ -8,6 +8,7 @@ import torch
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.products import TILE_COLUMNS, TILE_ROWS
+from slipstream.engine.compiled.quantised import BLOCK, INPUT_BYTES
 
 _LEAST_ROWS, _LEAST_KEYS = 64, 1024
 _ROUNDED = 1024
@@ -35,7 +36,10 @@ class Workspace:
         model, rows = self._model, self._rows
         attended = model.head_count * model.head_size
         scores = TILE_ROWS * (2 * self._longest + model.head_size + LANES)
-        scratch = -(-max(scores, rows * TILE_COLUMNS, model.head_size) // _ROUNDED) * _ROUNDED
+        products = rows * TILE_COLUMNS
+        if model.quantised:
+            products += rows * max(model.hidden_size, attended, model.feed_forward) // BLOCK * INPUT_BYTES // 4
+        scratch = -(-max(scores, products, model.head_size) // _ROUNDED) * _ROUNDED
         sizes = {
             "residual": rows * model.hidden_size,
             "inputs": rows * max(model.hidden_size, attended),

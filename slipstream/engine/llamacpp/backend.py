@@ -98,6 +98,11 @@ class LlamaCppBackend:
         byte_count = streams * self._cell_count * self.model.bytes_per_token
         return Reserved(streams, self._cell_count - _PADDED_ROWS, byte_count)
 
+    def logits_of(self, tokens: list[int]) -> torch.Tensor:
+        """``[tokens, vocabulary]`` of a short text by itself, in as little memory as can be; for nothing else."""
+        self.reserve(STREAM_MULTIPLE * self.model.bytes_per_token / MIB)
+        return self.forward([Segment(tokens, 0, [1], len(tokens))])
+
     def copy_pages(self, copies: list[PageCopy]) -> None:
         for copy in copies:
             self._cut(copy.destination, 0)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import mmap
 import weakref
 from pathlib import Path
 
@@ -12,17 +10,15 @@ import torch
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation import generation_of
+from slipstream.engine.gguf_file import AGAIN, fingerprint_of, refuse_no_file
 from slipstream.engine.llamacpp import libllama
 
-_MAGIC = b"GGUF"
 _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
 _PROVEN_TYPES = ("f32", "bf16", "q8_0")
 _PROVEN_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Types of weights, and architectures, with which a row's bits were seen not to depend on what else is in its batch."""
 
 _LONGEST_VALUE = 4096
-_SAMPLES, _SAMPLE_BYTES = 1024, 64
-_AGAIN = "copy, download or convert it again"
 
 
 class GgufModel:
@@ -34,14 +30,14 @@ class GgufModel:
         """UnsupportedModelError says what is wrong with it."""
         self.path = path
         self._library = libllama.load()
-        self._refuse_no_file()
+        refuse_no_file(path)
         libllama.heard.clear()
         params = self._library.llama_model_default_params()
         params.n_gpu_layers = 0
         self.handle = self._library.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
             said = " ".join(libllama.heard) or "no reason was given"
-            raise UnsupportedModelError(f"llama.cpp cannot load {path}: {said}; {_AGAIN}")
+            raise UnsupportedModelError(f"llama.cpp cannot load {path}: {said}; {AGAIN}")
         weakref.finalize(self, self._library.llama_model_free, self.handle).atexit = False
         model, vocabulary = self.handle, self._library.llama_model_get_vocab(self.handle)
         kind = self._said("general.architecture") or "unknown"
@@ -85,15 +81,6 @@ class GgufModel:
 
         return {tensor.tensor_type.name.lower() for tensor in GGUFReader(self.path).tensors}
 
-    def _refuse_no_file(self) -> None:
-        try:
-            with self.path.open("rb") as file:
-                magic = file.read(len(_MAGIC))
-        except OSError as error:
-            raise UnsupportedModelError(f"no GGUF file at {self.path}: {error.strerror}") from error
-        if magic != _MAGIC:
-            raise UnsupportedModelError(f"{self.path} is no GGUF file: it begins with {magic!r}; {_AGAIN}")
-
     def _said(self, key: str) -> str | None:
         buffer = ctypes.create_string_buffer(_LONGEST_VALUE)
         length = self._library.llama_model_meta_val_str(self.handle, key.encode(), buffer, _LONGEST_VALUE)
@@ -108,12 +95,6 @@ class GgufModel:
         )
 
     def _fingerprint(self) -> str:
-        """sha256 over all that it computes with: the file's size, its beginning, which says everything but the weights, many
-        evenly spaced bytes of those, the library, and the processor's instructions that it uses."""
+        """Of the file, the library, and the processor's instructions that it uses."""
         said = [libllama.fingerprint(), self._library.llama_print_system_info().decode(), str(self.end_token_ids)]
-        digest = hashlib.sha256("\n".join(said).encode())
-        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            digest.update(str(len(data)).encode() + data[: 2**20])
-            for start in range(0, len(data), max(1, len(data) // _SAMPLES)):
-                digest.update(data[start : start + _SAMPLE_BYTES])
-        return digest.hexdigest()
+        return fingerprint_of(self.path, said)

@@ -1,0 +1,210 @@
+"""What a compiled forward reads of a GGUF file: its shape, and its weights as they lie for products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, GGUFReader
+
+from slipstream.engine.compiled.decoder import (
+    Decoder,
+    NotCompiledError,
+    alternating,
+    in_lanes,
+    refuse_odd_pages,
+    refuse_odd_sizes,
+)
+from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.products import TILE_COLUMNS
+from slipstream.engine.compiled.quantised import BLOCK, in_blocks
+from slipstream.engine.compiled.records import LAYER
+from slipstream.engine.generation import generation_of
+from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file
+
+_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+"""Of the shape of `pretrained_decoder.ARCHITECTURES`; Mistral's are llama's there."""
+
+_HALVES_TURN = "llama"
+"""Whose queries and keys the converter has put in another order: pairs that turn together are neighbours."""
+
+_TYPES = {"F32": "f32", "BF16": "bf16", "Q8_0": "q8_0"}
+"""Of matrices, and what we call them."""
+
+_UNTOLD = ("rope.scaling.type", "attention.sliding_window", "expert_count")
+"""Of what a file may say, what makes it another model than is computed here."""
+
+
+class GgufDecoder(Decoder):
+    """Of a file whose matrices are of one type."""
+
+    def __init__(self, path: Path, page_size: int) -> None:
+        """NotCompiledError if another backend has to serve it, UnsupportedModelError if there is no such file."""
+        super().__init__()
+        refuse_no_file(path)
+        refuse_odd_pages(page_size)
+        try:
+            self._reader = GGUFReader(path)
+        except Exception as error:  # any of NumPy's: what is wrong with the file is for llama.cpp to say
+            raise NotCompiledError(f"it cannot be read: {error!r}") from error
+        self.architecture = self._said("general.architecture", prefixed=False) or "unknown"
+        self._refuse_foreign()
+        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        self._type = self._type_of_matrices()
+        self.dtype = _TYPES[self._type]
+        self.paired, self.quantised = self._type == "BF16", self._type == "Q8_0"
+        self.hidden_size = self._number("embedding_length")
+        self.head_count = self._number("attention.head_count")
+        self.kv_head_count = self._number("attention.head_count_kv", self.head_count)
+        self.head_size = self._number("attention.key_length", self.hidden_size // self.head_count)
+        self.feed_forward = self._number("feed_forward_length")
+        self._refuse_odd()
+        self.context_length = self._number("context_length")
+        self.epsilon = float(self._said("attention.layer_norm_rms_epsilon"))
+        self.attention_scale, self.rotation_scale = self.head_size**-0.5, 1.0
+        self.frequencies = self._frequencies()
+        ends = [self._said(f"tokenizer.ggml.{name}_token_id", prefixed=False) for name in ("eos", "eot")]
+        said_ends, self.sampling_defaults = generation_of(path.parent)
+        self.end_token_ids = said_ends or tuple(sorted({int(token) for token in ends if token is not None}))
+        self.weights_fingerprint = fingerprint_of(path, ["compiled", str(self.end_token_ids)])
+        self._take()
+        if self._tensors:
+            raise NotCompiledError(f"it has tensors that are not known here, like {next(iter(self._tensors))}")
+        del self._reader
+
+    def _refuse_foreign(self) -> None:
+        if self.architecture not in _ARCHITECTURES:
+            raise NotCompiledError(f"its architecture is {self.architecture}, none of {', '.join(_ARCHITECTURES)}")
+        for key in _UNTOLD:
+            said = self._said(key)
+            if said not in (None, "none", 0):
+                raise NotCompiledError(f"its {key} is {said}")
+
+    def _refuse_odd(self) -> None:
+        refuse_odd_sizes(self.head_size, self.hidden_size, self.feed_forward)
+        if self._number("attention.value_length", self.head_size) != self.head_size:
+            raise NotCompiledError("its values have another size than its keys")
+        if self._number("rope.dimension_count", self.head_size) != self.head_size:
+            raise NotCompiledError("it turns a part of each head")
+        if self.head_count % self.kv_head_count:
+            raise NotCompiledError("its key heads do not share its query heads evenly")
+
+    def _type_of_matrices(self) -> str:
+        types = {tensor.tensor_type for tensor in self._tensors.values() if len(tensor.shape) > 1}
+        names: list[str] = sorted(GGMLQuantizationType(each).name for each in types)
+        if len(names) != 1 or names[0] not in _TYPES:
+            raise NotCompiledError(f"its matrices are {', '.join(names)}, not all of one of {', '.join(_TYPES)}")
+        return names[0]
+
+    def _said(self, key: str, *, prefixed: bool = True) -> Any:
+        field = self._reader.get_field(f"{self.architecture}.{key}" if prefixed else key)
+        return None if field is None else field.contents()
+
+    def _number(self, key: str, otherwise: int | None = None) -> int:
+        said = self._said(key)
+        if not isinstance(said, int):
+            if said is None and otherwise is not None:
+                return otherwise
+            raise NotCompiledError(f"its {key} is {said}")
+        return said
+
+    def _frequencies(self) -> torch.Tensor:
+        """As transformers has them, over the file's factors if it has some."""
+        base = float(self._said("rope.freq_base") or 10000.0)
+        size = self.head_size
+        frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size))
+        factors = self._tensors.pop("rope_freqs.weight", None)
+        return frequencies if factors is None else (frequencies / torch.tensor(factors.data)).contiguous()
+
+    def _take(self) -> None:
+        """All weights."""
+        self.layers = np.zeros(self._number("block_count"), LAYER)
+        embedding = self._matrix("token_embd")
+        self.vocabulary_size = len(embedding)
+        self.embedding = self._hold(embedding)
+        self.final_norm = self._vector("output_norm")
+        head = self._matrix("output") if "output.weight" in self._tensors else embedding
+        self.head, self.vocabulary_columns = self._packed(head)
+        for index, row in enumerate(self.layers):
+            self._take_layer(row, f"blk.{index}.")
+
+    def _take_layer(self, row: Any, of: str) -> None:
+        heads = (self.head_count, self.kv_head_count, 0)
+        given = [f"{of}attn_{name}" for name in "qkv"]
+        feed = [f"{of}ffn_{name}" for name in ("gate", "up")]
+        row["attention_norm"], row["feed_norm"] = self._vector(f"{of}attn_norm"), self._vector(f"{of}ffn_norm")
+        row["query_norm"] = self._vector(f"{of}attn_q_norm", optional=True)
+        row["key_norm"] = self._vector(f"{of}attn_k_norm", optional=True)
+        projection = [self._in_order(self._matrix(name), count) for name, count in zip(given, heads, strict=True)]
+        row["projection"], _ = self._packed(torch.cat(projection))
+        row["output"], _ = self._packed(self._matrix(f"{of}attn_output"))
+        row["gate_up"], _ = self._packed(alternating(*map(self._matrix, feed)))
+        row["down"], _ = self._packed(self._matrix(f"{of}ffn_down"))
+        row["projection_bias"] = self._biases(
+            given, lambda parts: torch.cat([self._in_order(*each) for each in zip(parts, heads, strict=True)])
+        )
+        row["output_bias"] = self._biases([f"{of}attn_output"], torch.cat)
+        row["gate_up_bias"] = self._biases(feed, lambda parts: alternating(*parts))
+        row["down_bias"] = self._biases([f"{of}ffn_down"], torch.cat)
+
+    def _matrix(self, name: str) -> torch.Tensor:
+        """``[outputs, inputs]``; of one in eight bits ``[outputs, bytes]``, a row being blocks of a scale in float16 and 32
+        bytes."""
+        tensor = self._tensors.pop(f"{name}.weight", None)
+        if tensor is None:
+            raise NotCompiledError(f"it has no {name}.weight")
+        data = torch.from_numpy(np.array(tensor.data)).view(
+            int(tensor.shape[1]), -1
+        )  # or the whole file would stay mapped
+        return data.view(torch.bfloat16) if self.paired else data
+
+    def _packed(self, matrix: torch.Tensor) -> tuple[int, int]:
+        """Where a matrix lies for products, and how many outputs it has with those that fill it up."""
+        if not self.quantised:
+            packed = in_lanes(matrix)
+            return self._hold(packed), packed.shape[0] * LANES
+        missing = -len(matrix) % TILE_COLUMNS
+        if missing:
+            matrix = torch.cat([matrix, matrix.new_zeros(missing, matrix.shape[1])])
+        blocks = matrix.numpy().reshape(len(matrix), -1, BLOCK + 2)
+        scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
+        numbers = np.ascontiguousarray(blocks[..., 2:]).reshape(len(matrix), -1).view(np.int8)
+        return self._hold(_aligned(in_blocks(numbers, scales))), len(matrix)
+
+    def _vector(self, name: str, *, optional: bool = False) -> int:
+        tensor = self._tensors.pop(f"{name}.weight", None)
+        if tensor is None:
+            if optional:
+                return 0
+            raise NotCompiledError(f"it has no {name}.weight")
+        return self._hold(_floats(tensor))
+
+    def _biases(self, names: list[str], join: Callable[[list[torch.Tensor]], torch.Tensor]) -> int:
+        parts = [self._tensors.pop(f"{name}.bias", None) for name in names]
+        if None in parts:
+            if any(part is not None for part in parts):
+                raise NotCompiledError(f"some of {', '.join(names)} have a bias, and some have none")
+            return 0
+        return self._hold(join([_floats(part) for part in parts]))
+
+    def _in_order(self, rows: torch.Tensor, head_count: int) -> torch.Tensor:
+        """The outputs of queries or keys as checkpoints have them: the first halves of pairs that turn together, then the
+        second. 0 for values, which do not turn."""
+        if not head_count or self.architecture != _HALVES_TURN:
+            return rows
+        pairs = rows.view(head_count, self.head_size // 2, 2, *rows.shape[1:])
+        return pairs.transpose(1, 2).reshape(rows.shape)
+
+
+def _floats(tensor: Any) -> torch.Tensor:
+    if tensor.tensor_type != GGMLQuantizationType.F32:
+        raise NotCompiledError(f"its {tensor.name} is {GGMLQuantizationType(tensor.tensor_type).name}, not F32")
+    return torch.from_numpy(np.array(tensor.data))
+
+
+def _aligned(packed: np.ndarray) -> torch.Tensor:
+    """In memory of torch's, which begins at a multiple of 64."""
+    return torch.empty(packed.shape, dtype=torch.uint8).copy_(torch.from_numpy(packed))

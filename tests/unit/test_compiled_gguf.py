@@ -1,0 +1,232 @@
+"""GGUF files by compiled code: what llama.cpp says, in bits that depend on a sequence alone; other models are left to it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numba
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.llamacpp_models import convert
+from slipstream.engine.compiled import quantised
+from slipstream.engine.compiled.backend import CompiledBackend
+from slipstream.engine.compiled.decoder import NotCompiledError
+from slipstream.engine.compiled.gguf_decoder import GgufDecoder
+from slipstream.engine.compiled.loading import load_compiled_gguf
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.llamacpp.backend import LlamaCppBackend
+from slipstream.engine.model import Segment
+from slipstream.hosting.backends import backend_of
+from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.tokenizer_files import embedded_directory
+from tests import gguf_models
+
+LENGTH = 90
+PAGES, OTHER_PAGES = range(1, 10), [10]
+NEAR = {"F32": 1e-5, "BF16": 0.05, "Q8_0": 0.03}
+"""To llama.cpp's logits: with eight bits it rounds inputs as we do, and adds in another order."""
+
+KINDS = ["F32", "BF16", "Q8_0", "qwen2", "qwen3", "llama"]
+"""The embedded target by its weights' type, or wide layers by their architecture, queries sharing their keys."""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, str]]:
+    """A file of a kind, and its weights' type."""
+    directory = tmp_path_factory.mktemp("gguf")
+
+    def made(kind: str) -> tuple[Path, str]:
+        path = directory / kind / "model.gguf"
+        if kind[0].isupper():
+            return (path if path.exists() else convert(embedded_directory("target"), path, kind)), kind
+        weights = {"qwen2": "BF16", "qwen3": "Q8_0", "llama": "F32"}[kind]
+        path.parent.mkdir(exist_ok=True)
+        return (path if path.exists() else gguf_models.write(path, kind, weights)), weights
+
+    return made
+
+
+def compiled_of(path: Path, *, page_size: int = 16, threads: int = 1) -> CompiledBackend:
+    backend = CompiledBackend(GgufDecoder(path, page_size), page_size=page_size, runs_on=False, threads=threads)
+    backend.reserve(50)
+    return backend
+
+
+def some_tokens(count: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(3, 250) for _ in range(count)]
+
+
+def distance(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    """The root of the mean square, relatively."""
+    return float((logits - expected).square().mean().sqrt() / expected.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_llama_cpps_own(file: Callable[[str], tuple[Path, str]], kind: str) -> None:
+    path, weights = file(kind)
+    text = some_tokens(LENGTH)
+    expected = LlamaCppBackend(path, threads=1, most_tokens=256, exact=False).logits_of(text)
+    logits = compiled_of(path).forward([Segment(text, 0, PAGES, LENGTH)])
+    assert logits.shape == expected.shape
+    assert distance(logits, expected) < NEAR[weights]
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "qwen3"])
+def test_a_rows_bits_are_its_own_however_it_is_computed(file: Callable[[str], tuple[Path, str]], kind: str) -> None:
+    rng = random.Random(kind)
+    path, _ = file(kind)
+    backend, text, other = compiled_of(path), some_tokens(LENGTH), some_tokens(LENGTH, 1)
+    reference = backend.forward([Segment(text, 0, PAGES, LENGTH)])
+    one_by_one = [backend.forward([Segment([token], at, PAGES, 1)]) for at, token in enumerate(text)]
+    assert torch.equal(torch.cat(one_by_one), reference)
+    for threads, page_size in ((2, 16), (3, 128)):
+        again = compiled_of(path, page_size=page_size, threads=threads)
+        ours: list[torch.Tensor] = []
+        done = 0
+        while done < LENGTH:  # beside another sequence, in pieces of any size
+            piece = text[done : done + rng.choice((1, 2, 8, 9, 23))]
+            beside = Segment(other[: rng.choice((1, 8, 13))], 0, OTHER_PAGES, 0)
+            ours.append(again.forward([beside, Segment(piece, done, PAGES, len(piece))]))
+            done += len(piece)
+        assert torch.equal(torch.cat(ours), reference)
+
+
+def test_what_is_no_number_stays_none_and_stays_in_its_sequence(file: Callable[[str], tuple[Path, str]]) -> None:
+    backend, text = compiled_of(file("Q8_0")[0]), some_tokens(40)
+    reference = backend.forward([Segment(text, 0, PAGES, 40)])
+    backend._memory[:, 21] = torch.nan
+    broken = backend.forward([Segment(text[16:], 16, [21, 22, 23], 24), Segment(text, 0, PAGES, 40)])
+    assert broken[:24].isnan().all()
+    assert torch.equal(broken[24:], reference)
+
+
+@pytest.mark.parametrize("has_dots", [True, False])
+def test_products_in_eight_bits_are_what_they_say(monkeypatch: pytest.MonkeyPatch, has_dots: bool) -> None:
+    """By one instruction or by what stands for it: whole numbers, so the same bits."""
+    if not (has_dots and not quantised._HAS_DOTS):
+        monkeypatch.setattr(quantised, "_HAS_DOTS", has_dots)
+
+    @numba.njit  # type: ignore[untyped-decorator] # Numba is untyped
+    def run(rows: int, inputs: int, size: int, matrix: int, outputs: int, raw: int) -> None:
+        for row in range(rows):
+            quantised.quantise(raw + row * size * 4, size, inputs + row * size // 32 * quantised.INPUT_BYTES)
+        blocks = size // 32
+        quantised.quantised_products(
+            rows, inputs, blocks * quantised.INPUT_BYTES, matrix, blocks * quantised.BLOCK_BYTES, blocks, outputs, 128
+        )
+
+    rng = np.random.default_rng(5)
+    rows, size = 5, 96
+    raw = rng.normal(size=(rows, size)).astype(np.float32)
+    raw[1, 32:64] = 0
+    numbers = rng.integers(-128, 128, (32, size), dtype=np.int8)
+    scales = rng.uniform(0.001, 0.1, (32, size // 32)).astype(np.float16)
+    packed = torch.from_numpy(quantised.in_blocks(numbers, scales)).clone()
+    inputs = np.zeros((rows, size // 32, quantised.INPUT_BYTES), dtype=np.uint8)
+    outputs = np.zeros((rows, 32), dtype=np.float32)
+    run(rows, inputs.ctypes.data, size, packed.data_ptr(), outputs.ctypes.data, raw.ctypes.data)
+
+    by_block = raw.reshape(rows, -1, 32)
+    largest = np.abs(by_block).max(axis=-1)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+    whole = np.rint(by_block * inverse[..., np.newaxis])
+    assert np.array_equal(inputs[..., :32].view(np.int8), whole)
+    dots = np.einsum("rbi,obi->rob", whole, numbers.reshape(32, -1, 32).astype(np.float64))
+    factors = scales.astype(np.float32)[np.newaxis] * (largest / np.float32(127))[:, np.newaxis]
+    sums = np.zeros((rows, 32))
+    for block in range(size // 32):  # a fused multiply-add rounds once
+        sums = (sums + dots[..., block] * factors[..., block].astype(np.float64)).astype(np.float32).astype(np.float64)
+    assert np.array_equal(outputs, sums)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"weights": "Q4_0"}, "its matrices are Q4_0, not all of one of F32, BF16, Q8_0"),
+        ({"architecture": "gemma"}, "its architecture is gemma, none of llama, qwen2, qwen3"),
+        ({"page_size": 8}, "its pages are to have 8 tokens, no multiple of 16"),
+    ],
+)
+def test_what_another_backend_has_to_serve_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], said: str
+) -> None:
+    path = convert(embedded_directory("target"), tmp_path / "model.gguf", changes.get("weights", "Q8_0"))
+    if "architecture" in changes:
+        said_by_it = GgufDecoder._said
+        monkeypatch.setattr(
+            GgufDecoder,
+            "_said",
+            lambda self, key, **how: (
+                changes["architecture"] if key.endswith("architecture") else said_by_it(self, key, **how)
+            ),
+        )
+    with pytest.raises(NotCompiledError) as refused:
+        GgufDecoder(path, changes.get("page_size", 16))
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("rope.scaling.type", "yarn"), ("attention.sliding_window", 512), ("rope.dimension_count", 16)]
+)
+def test_so_does_what_would_be_computed_otherwise(
+    file: Callable[[str], tuple[Path, str]], monkeypatch: pytest.MonkeyPatch, key: str, value: Any
+) -> None:
+    said_by_it = GgufDecoder._said
+    monkeypatch.setattr(
+        GgufDecoder, "_said", lambda self, asked, **how: value if asked == key else said_by_it(self, asked, **how)
+    )
+    with pytest.raises(NotCompiledError):
+        GgufDecoder(file("Q8_0")[0], 16)
+
+
+def test_logits_that_are_not_the_files_are_noticed(file: Callable[[str], tuple[Path, str]]) -> None:
+    with pytest.raises(NotCompiledError, match=r"its logits would be .* off, relatively"):
+        load_compiled_gguf(
+            file("Q8_0")[0],
+            page_size=16,
+            runs_on=False,
+            threads=1,
+            reference=lambda tokens: torch.rand(len(tokens), 4096),
+        )
+
+
+@pytest.mark.parametrize(("engine", "served"), [("auto", CompiledBackend), ("llamacpp", LlamaCppBackend)])
+def test_auto_computes_what_it_can_and_llama_cpp_what_it_is_asked(
+    file: Callable[[str], tuple[Path, str]], engine: Any, served: type
+) -> None:
+    path, _ = file("Q8_0")
+    settings = ModelServiceSettings(model=str(path), address="127.0.0.1:0", engine=engine)
+    backend = backend_of(settings, str(path), exact=True)
+    assert isinstance(backend, served)
+    assert (backend.model.dtype, backend.model.end_token_ids) == ("q8_0", (2,))
+
+
+@pytest.mark.parametrize(
+    ("weights", "engine", "said"),
+    [
+        ("Q8_0", "torch", "--engine torch computes checkpoints, and .* is a .gguf file"),
+        ("Q4_0", "compiled", "cannot be computed by --engine compiled: its matrices are Q4_0"),
+    ],
+)
+def test_an_engine_that_cannot_is_refused(tmp_path: Path, weights: str, engine: Any, said: str) -> None:
+    path = convert(embedded_directory("target"), tmp_path / "model.gguf", weights)
+    settings = ModelServiceSettings(model=str(path), address="127.0.0.1:0", engine=engine)
+    with pytest.raises(UnsupportedModelError, match=said):
+        backend_of(settings, str(path), exact=False)
+
+
+def test_a_checkpoint_is_not_llama_cpps() -> None:
+    settings = ModelServiceSettings(model="embedded", address="127.0.0.1:0", engine="llamacpp")
+    with pytest.raises(UnsupportedModelError, match=r"--engine llamacpp computes \.gguf files, and embedded is none"):
+        backend_of(settings, "embedded", exact=False)
+
+
+def test_types_are_told_by_the_files_library() -> None:
+    assert {gguf.GGMLQuantizationType[name] for name in ("F32", "BF16", "Q8_0")} == {0, 30, 8}
