@@ -80,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
         "--backend",
         choices=BACKENDS,
         default=COMPILED,
-        help="what computes target and draft (default compiled); llamacpp by GGUF files of them, the draft in four bits",
+        help="what computes target and draft (default compiled); llamacpp by GGUF files of them, the draft in four bits; "
+        "gguf by compiled code and such files, in eight bits and in bfloat16",
     )
     parser.add_argument("--directory", type=Path, default=Path("build/prove"), help="where results are kept")
     parser.add_argument("--commit", help="what to file the results under instead of the tree's commit and changes")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from google.rpc import error_details_pb2
 
-from proving.pairs import COMPILED, TORCH
+from proving.pairs import COMPILED, GGUF, TORCH
 from proving.proxy import Fault
 from proving.system import Setup, System
 from slipstream.client import Client, PeerError, Result, Settings
@@ -771,6 +771,6 @@ def disturbances_on(backend: str) -> Sequence[Disturbance]:
     sequences share one."""
     if backend == TORCH:
         return ALL
-    if backend == COMPILED:
+    if backend in (COMPILED, GGUF):
         return [each for each in ALL if not (isinstance(each, PageSize) and each.page_size % 16)]
     return [each for each in ALL if not isinstance(each, PageSize | WarmCache)]

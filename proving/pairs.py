@@ -17,17 +17,21 @@ from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedMo
 from benchmarks.llamacpp_models import convert
 from slipstream.hosting.tokenizer_files import embedded_directory
 
-COMPILED, TORCH, LLAMACPP = "compiled", "torch", "llamacpp"
-BACKENDS = (COMPILED, TORCH, LLAMACPP)
-"""What computes the target and the draft."""
+COMPILED, TORCH, LLAMACPP, GGUF = "compiled", "torch", "llamacpp", "gguf"
+BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF)
+"""What computes the target and the draft; ``gguf`` is compiled code too, of GGUF files."""
 
 EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
 PAIRS = (EMBEDDED, RANDOM_WEIGHTS)
 
 _DISAGREEMENT = 0.1
 
-_GGUF_TYPES = {"float32": "F32", "bfloat16": "BF16"}
-_GGUF_DRAFT_TYPE = "Q4_0"
+_GGUF_TYPES = {
+    LLAMACPP: {"float32": "F32", "bfloat16": "BF16"},
+    GGUF: {"float32": "Q8_0", "bfloat16": "BF16"},  # what is in eight bits is computed in float32
+}
+_GGUF_DRAFT_TYPES = {LLAMACPP: "Q4_0", GGUF: "Q8_0"}
+"""Of weights, by what computes with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +60,15 @@ def prepare(directory: Path, backend: str) -> None:
         model = LlamaForCausalLM(_CONFIG).eval()
         save(model, target)
         save(perturbed(model, _DISAGREEMENT), draft)
-    if backend == LLAMACPP:
+    if backend in _GGUF_TYPES:
+        types, draft_type = _GGUF_TYPES[backend], _GGUF_DRAFT_TYPES[backend]
         for name in PAIRS:
-            for dtype in _GGUF_TYPES:
+            for dtype in types:
                 pair = pair_named(name, directory, dtype, backend)
                 models = _directories(name, directory)
                 for model, file in zip(models, (pair.target, pair.draft), strict=True):
                     if not file.exists():
-                        convert(model, file, _GGUF_TYPES[dtype] if file == pair.target else _GGUF_DRAFT_TYPE)
+                        convert(model, file, types[dtype] if file == pair.target else draft_type)
 
 
 def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrainedModel:
@@ -86,7 +91,7 @@ def save(model: PreTrainedModel, directory: Path) -> Path:
 def pair_named(name: str, directory: Path, dtype: str, backend: str) -> Pair:
     """A pair by its name; ``directory`` is the run's."""
     target, draft = _directories(name, directory)
-    if backend != LLAMACPP:
+    if backend not in _GGUF_TYPES:
         return Pair(target, draft, target, dtype, backend)
     files = directory / "gguf" / name.replace(" ", "-")
     return Pair(files / f"target-{dtype}.gguf", files / "draft.gguf", target, dtype, backend)

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 
 from proving.disturbances import disturbances_on
-from proving.pairs import BACKENDS, COMPILED, LLAMACPP, Pair, pair_named
+from proving.pairs import BACKENDS, COMPILED, GGUF, LLAMACPP, Pair, pair_named
 from proving.prompts import PromptSource
 from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
+from slipstream.engine.compiled.backend import CompiledBackend
+from slipstream.engine.compiled.gguf_decoder import GgufDecoder
 from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.engine import Engine
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
@@ -46,6 +48,9 @@ class PlainDecoder:
         name = str(pair.target)
         if pair.backend == COMPILED:
             self._backend = load_compiled(name, dtype=pair.dtype, page_size=_PAGE_SIZE, runs_on=False, threads=1)
+        elif pair.backend == GGUF:
+            decoder = GgufDecoder(pair.target, _PAGE_SIZE)
+            self._backend = CompiledBackend(decoder, page_size=_PAGE_SIZE, runs_on=False, threads=1)
         elif pair.backend == LLAMACPP:
             self._backend = LlamaCppBackend(pair.target, threads=1, most_tokens=longest, exact=True)
             token_count = BATCH_SIZE * (self._backend.model.context_length + _STREAM_ROOM)

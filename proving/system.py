@@ -15,7 +15,7 @@ import grpc
 
 from proving.certificates import Certified
 from proving.chaos.clock import ClockOfDay
-from proving.pairs import LLAMACPP, Pair
+from proving.pairs import COMPILED, GGUF, LLAMACPP, Pair
 from proving.proxy import Proxy, ProxyThread
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Client
@@ -135,7 +135,9 @@ class System:
 
     def _engine_flags(self, model: Path) -> list[str]:
         backend = self.setup.pair.backend
-        return ["--engine", backend] if model.is_dir() != (backend == LLAMACPP) else []
+        if backend == LLAMACPP and model.is_dir():  # another draft
+            return []
+        return ["--engine", COMPILED if backend == GGUF else backend]
 
     def pid(self, name: str) -> int:
         """Of a service's process."""
@@ -192,8 +194,8 @@ class System:
 
 def _kv_memory_mib(setup: Setup) -> float:
     if setup.kv_token_count is None:
-        return 256.0 if setup.pair.target.is_dir() else 1024.0  # a GGUF file's sequences take a whole context each
+        return 1024.0 if setup.pair.backend == LLAMACPP else 256.0  # its sequences take a whole context each
     count = setup.kv_token_count
-    if not setup.pair.target.is_dir():
+    if setup.pair.backend == LLAMACPP:
         count = (count // STREAM_MULTIPLE + 1) * STREAM_MULTIPLE  # it is rounded down, and the longest must fit
     return count * setup.pair.kv_bytes_per_token() / 2**20

@@ -1,4 +1,5 @@
-"""A pair of GGUF files over three processes: the text is transformers' own, whoever drafts, however many talk at once."""
+"""A pair of GGUF files over three processes: the text is transformers' own, whoever drafts, however many talk at once, and
+whatever computes."""
 
 from __future__ import annotations
 
@@ -69,6 +70,13 @@ def test_its_greedy_text_is_that_of_transformers(served: LocalServices) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_compiled_code_says_the_same_of_the_same_files(pair: tuple[Path, Path], served: LocalServices) -> None:
+    """In float32 both are near enough to what is exact; the draft in four bits is llama.cpp's either way."""
+    settings = Settings(max_token_count=TOKEN_COUNT)
+    with LocalServices(PairSettings(target=str(pair[0]), draft=str(pair[1]))) as local:
+        assert texts(local.orchestrator_address, settings) == texts(served.orchestrator_address, settings)
+
+
 def test_neither_the_draft_nor_others_change_it(served: LocalServices, temperature: float) -> None:
     """Of more sessions than there are streams, too: whoever rests gives up its own."""
     settings: dict[str, Any] = {"max_token_count": TOKEN_COUNT, "temperature": temperature, "seed": 5}
@@ -122,7 +130,8 @@ def test_what_cannot_be_ends_the_service_in_a_line(pair: tuple[Path, Path], flag
 
 
 @pytest.mark.timeout(1200)
-def test_the_proof_holds_on_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["llamacpp", "gguf"])
+def test_the_proof_holds_on_it(tmp_path: Path, backend: str) -> None:
     flags = ["--prompts", "40", "--tokens", "32", "--seed", "3", "--commit", "test", "--directory", str(tmp_path)]
-    assert main([*flags, "--backend", "llamacpp"]) == 0
-    assert (tmp_path / "test-seed3-prompts40-tokens32-llamacpp" / "gguf" / "embedded-pair" / "draft.gguf").exists()
+    assert main([*flags, "--backend", backend]) == 0
+    assert (tmp_path / f"test-seed3-prompts40-tokens32-{backend}" / "gguf" / "embedded-pair" / "draft.gguf").exists()
