@@ -47,6 +47,10 @@ class _Retry:
         if self.trying:
             self.trying, self._seen = False, seen
 
+    def is_due(self, rounds: float) -> bool:
+        """Whether another way is to be tried, so many rounds after the last call of `way`."""
+        return self._rounds + rounds >= self._distance
+
     def way(
         self, best: Overlap, rates: Mapping[Overlap | None, float], rounds: float, seen: Mapping[Overlap, float]
     ) -> Overlap:
@@ -54,8 +58,8 @@ class _Retry:
         those included that were asked for: one that is seen anyway needs no try."""
         if best is not self._best:
             self._best, self._rounds, self._distance, self._seen = best, 0.0, _FIRST_RETRY, seen
-        self._rounds += rounds
-        if self._rounds < self._distance:
+        if not self.is_due(rounds):
+            self._rounds += rounds
             return best
         self._rounds, self._distance = 0.0, min(_FARTHER * self._distance, _LAST_RETRY)
         others = [way for way in rates if way is not None and (way is Overlap.NONE) != (best is Overlap.NONE)]
@@ -122,6 +126,10 @@ class CommonWay:
     def trying(self) -> bool:
         """Whether all draft, or draft in another way, only to see whether it has become worth while."""
         return self._load.trying
+
+    def is_due(self, session_count: int) -> bool:
+        """Whether the next one to weigh may try another way."""
+        return self._load.retry.is_due(self._load.rounds + self._begun / session_count)
 
     def begin_round(self) -> None:
         """A session that has a choice begins a round, asking or not: one of short turns hardly asks twice."""

@@ -9,6 +9,7 @@ from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.common import CommonWay
 from orchestrator.speculation.corrections import Corrections
 from orchestrator.speculation.costs import Average, DraftCosts, HitRates, VerifyCosts
+from orchestrator.speculation.first_plans import FirstPlans
 from orchestrator.speculation.kept import Kept, NotKeptError, Plain
 from orchestrator.speculation.load import Loaded
 from orchestrator.speculation.ngrams import SharedHistory
@@ -43,6 +44,7 @@ class PairKnowledge(Loaded, Kept):
         self._verifier_state: Plain | None = None
         self.drafting = DraftCosts()
         self.common = CommonWay()
+        self.first_plans = FirstPlans()
         self.turn_length = Average()
         """Tokens that turns generate: what a way needs to get going weighs more the fewer there are."""
         self.acceptance = AcceptanceEstimate(0.7, window=2000)

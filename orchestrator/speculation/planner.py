@@ -43,6 +43,8 @@ class Planner:
     def __init__(self, pair: PairKnowledge) -> None:
         self._pair = pair
         self._acceptances = _leaning_on(pair)
+        self._is_new = True
+        """Until its first plan: no other session knows less."""
         self._warmth = 0
         self._home = VerifierKnowledge()
         self._switch = Switch()
@@ -106,7 +108,18 @@ class Planner:
             self._rounds += 1
             return self._kept
         self._insists = overlap
-        return self._weigh(longest, overlap)
+        if not self._is_new:
+            return self._weigh(longest, overlap)
+        self._is_new, pair = False, self._pair
+        alike = self._home, self._warmth, longest, overlap, pair.regime(pair.common.way)
+        known = None if pair.common.is_due(pair.session_count) else pair.first_plans.take(alike)
+        if known is not None:
+            self._keep(known, trying=False)
+            return known
+        plan = self._weigh(longest, overlap)
+        if plan.why is Why.FORECAST:
+            pair.first_plans.keep(alike, self._kept)
+        return plan
 
     def begin(self, plan: RoundPlan) -> None:
         """A planned round begins. While it runs, sessions come and go and others may change their way: what it will show is

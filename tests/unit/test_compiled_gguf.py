@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numba
 import numpy as np
 import pytest
@@ -125,7 +125,7 @@ def test_products_in_eight_bits_are_what_they_say(monkeypatch: pytest.MonkeyPatc
     rng = np.random.default_rng(5)
     rows, size = 5, 96
     raw = rng.normal(size=(rows, size)).astype(np.float32)
-    raw[1, 32:64] = 0
+    raw[1, 32:64], raw[2, :32] = 0, 1e-40
     numbers = rng.integers(-128, 128, (32, size), dtype=np.int8)
     scales = rng.uniform(0.001, 0.1, (32, size // 32)).astype(np.float16)
     packed = torch.from_numpy(quantised.in_blocks(numbers, scales)).clone()
@@ -135,7 +135,7 @@ def test_products_in_eight_bits_are_what_they_say(monkeypatch: pytest.MonkeyPatc
 
     by_block = raw.reshape(rows, -1, 32)
     largest = np.abs(by_block).max(axis=-1)
-    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 1e-30)
     whole = np.rint(by_block * inverse[..., np.newaxis])
     assert np.array_equal(inputs[..., :32].view(np.int8), whole)
     dots = np.einsum("rbi,obi->rob", whole, numbers.reshape(32, -1, 32).astype(np.float64))
@@ -197,6 +197,15 @@ def test_logits_that_are_not_the_files_are_noticed(file: Callable[[str], tuple[P
         )
 
 
+def test_without_the_extra_it_is_left_to_who_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "slipstream.engine.compiled.gguf_decoder", raising=False)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(NotCompiledError, match="gguf is not installed"):
+        load_compiled_gguf(
+            Path("a.gguf"), page_size=16, runs_on=False, threads=1, reference=lambda tokens: torch.empty(0)
+        )
+
+
 @pytest.mark.parametrize(("engine", "served"), [("auto", CompiledBackend), ("llamacpp", LlamaCppBackend)])
 def test_auto_computes_what_it_can_and_llama_cpp_what_it_is_asked(
     file: Callable[[str], tuple[Path, str]], engine: Any, served: type
@@ -226,7 +235,3 @@ def test_a_checkpoint_is_not_llama_cpps() -> None:
     settings = ModelServiceSettings(model="embedded", address="127.0.0.1:0", engine="llamacpp")
     with pytest.raises(UnsupportedModelError, match=r"--engine llamacpp computes \.gguf files, and embedded is none"):
         backend_of(settings, "embedded", exact=False)
-
-
-def test_types_are_told_by_the_files_library() -> None:
-    assert {gguf.GGMLQuantizationType[name] for name in ("F32", "BF16", "Q8_0")} == {0, 30, 8}

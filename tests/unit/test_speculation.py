@@ -398,6 +398,21 @@ def test_a_lone_sessions_plan_holds_for_four_rounds_once_its_pair_has_had_its_le
     assert unknown._kept_for == 0
 
 
+def test_sessions_that_know_nothing_of_their_own_share_a_weighing_for_a_while() -> None:
+    pair = knowledge(acceptance=0.9)
+    first = planner_of(pair)
+    first.plan(32)
+    others = [planner_of(pair) for _ in range(20)]
+    shared = [planner.plan(32, Overlap.NONE) for planner in others]
+    assert all(plan is shared[1] for plan in shared[1:17]) and shared[0] is not shared[1]
+    assert shared[17] is not shared[1], "seventeen are enough"
+    others[2]._kept_for = 0  # by then it has rounds of its own
+    assert others[2].plan(32, Overlap.NONE) is not shared[1]
+    warm = planner_of(pair)
+    warm.draw_at(warmth_of(0.8))
+    assert warm.plan(32, Overlap.NONE) is not shared[-1]
+
+
 def test_all_rounds_of_short_turns_count_until_another_way_is_tried() -> None:
     pair, count = knowledge(acceptance=0.9), 0
     while count < 100:

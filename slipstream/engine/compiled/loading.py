@@ -47,8 +47,10 @@ def load_compiled_gguf(
 ) -> CompiledBackend:
     """A GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp. NotCompiledError if that has to serve
     it, UnsupportedModelError if nothing can."""
-    from slipstream.engine.compiled.gguf_decoder import GgufDecoder  # of an extra
-
+    try:
+        from slipstream.engine.compiled.gguf_decoder import GgufDecoder
+    except ModuleNotFoundError as error:  # of an extra
+        raise NotCompiledError(f"{error.name} is not installed") from error
     decoder = GgufDecoder(path, page_size)
     probe = [token % decoder.vocabulary_size for token in range(7, 7 + _PROBE_LENGTH)]
     backend = CompiledBackend(decoder, page_size=page_size, runs_on=runs_on, threads=threads)

@@ -70,6 +70,8 @@ OFFSET = 128
 
 _LARGEST = np.float32(127.0)
 _ZERO = np.float32(0.0)
+_LEAST = np.float32(1e-30)
+"""Of a block's largest number: what is smaller is nothing, for its inverse might be infinite."""
 _COLUMNS = 2
 _HAS_DOTS = bool(llvm.get_host_cpu_features().get("avx512vnni"))
 
@@ -206,7 +208,7 @@ def quantise(source: int, size: int, to: int) -> None:
         first, second = load(source + 4 * place), load(source + 4 * (place + LANES))
         largest = largest_of(larger(absolute(first), absolute(second)))
         total = sum_of(add(first, second))
-        inverse = splat(_LARGEST / largest if largest > _ZERO else _ZERO)
+        inverse = splat(_LARGEST / largest if largest > _LEAST else _ZERO)
         first, second = rounded(multiply(first, inverse)), rounded(multiply(second, inverse))
         block = to + place // BLOCK * INPUT_BYTES
         store_bytes(block, first)

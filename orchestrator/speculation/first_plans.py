@@ -1,0 +1,34 @@
+"""Plans of sessions' first rounds, for others that know no more: where answers are short, a weighing for each is a twentieth of
+them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from orchestrator.speculation.plan import RoundPlan
+
+_USES = 16
+"""Of a plan, until somebody weighs again."""
+
+_MOST = 64
+
+
+class FirstPlans:
+    """By all that a weighing would look at of a session that has not seen anything yet."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, tuple[RoundPlan, int]] = {}
+
+    def take(self, key: Hashable) -> RoundPlan | None:
+        """The plan of another one, if it was made not many sessions ago."""
+        plan, left = self._plans.get(key, (None, 0))
+        if plan is None or not left:
+            return None
+        self._plans[key] = plan, left - 1
+        return plan
+
+    def keep(self, key: Hashable, plan: RoundPlan) -> None:
+        """A session has weighed."""
+        if len(self._plans) >= _MOST:
+            self._plans.clear()
+        self._plans[key] = plan, _USES
