@@ -173,7 +173,14 @@ def test_what_another_backend_has_to_serve_says_why(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("rope.scaling.type", "yarn"), ("attention.sliding_window", 512), ("rope.dimension_count", 16)]
+    ("key", "value"),
+    [
+        ("rope.scaling.type", "yarn"),
+        ("attention.sliding_window", 512),
+        ("rope.dimension_count", 16),
+        ("attention.layer_norm_rms_epsilon", None),
+        ("feed_forward_length", [1, 2]),
+    ],
 )
 def test_so_does_what_would_be_computed_otherwise(
     file: Callable[[str], tuple[Path, str]], monkeypatch: pytest.MonkeyPatch, key: str, value: Any

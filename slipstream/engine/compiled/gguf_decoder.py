@@ -63,7 +63,7 @@ class GgufDecoder(Decoder):
         self.feed_forward = self._number("feed_forward_length")
         self._refuse_odd()
         self.context_length = self._number("context_length")
-        self.epsilon = float(self._said("attention.layer_norm_rms_epsilon"))
+        self.epsilon = self._real("attention.layer_norm_rms_epsilon")
         self.attention_scale, self.rotation_scale = self.head_size**-0.5, 1.0
         self.frequencies = self._frequencies()
         ends = [self._said(f"tokenizer.ggml.{name}_token_id", prefixed=False) for name in ("eos", "eot")]
@@ -108,6 +108,12 @@ class GgufDecoder(Decoder):
         if not isinstance(said, int):
             if said is None and otherwise is not None:
                 return otherwise
+            raise NotCompiledError(f"its {key} is {said}")
+        return said
+
+    def _real(self, key: str) -> float:
+        said = self._said(key)
+        if not isinstance(said, float):
             raise NotCompiledError(f"its {key} is {said}")
         return said
 
