@@ -10,6 +10,7 @@ differ in their last bits, and `PAIRED_BY` says which it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -106,20 +107,25 @@ def _products(columns: int, step: Code) -> Any:
     ) -> tuple[Any, Code]:
         def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             count, *rest = values
-            tiles = [builder.function.append_basic_block(f"rows_{number}") for number in range(1, TILE_ROWS + 1)]
-            done = builder.function.append_basic_block("written")
-            choice = builder.switch(count, done)
-            for number, tile in enumerate(tiles, 1):
-                choice.add_case(ir.Constant(INT64, number), tile)
-                builder.position_at_end(tile)
-                _Tile(builder, number, columns, step).write(*rest)
-                builder.branch(done)
-            builder.position_at_end(done)
+            by_row_count(builder, count, lambda rows: _Tile(builder, rows, columns, step).write(*rest))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 11), code
 
     return products
+
+
+def by_row_count(builder: Any, count: Any, write: Callable[[int], None]) -> None:
+    """The instructions that ``write`` gives for each number of rows that a tile may have, of which ``count`` takes its own."""
+    tiles = [builder.function.append_basic_block(f"rows_{number}") for number in range(1, TILE_ROWS + 1)]
+    done = builder.function.append_basic_block("written")
+    choice = builder.switch(count, done)
+    for number, tile in enumerate(tiles, 1):
+        choice.add_case(constant(number), tile)
+        builder.position_at_end(tile)
+        write(number)
+        builder.branch(done)
+    builder.position_at_end(done)
 
 
 class _Tile:
@@ -150,41 +156,41 @@ class _Tile:
         builder.branch(outer)
 
         builder.position_at_end(outer)
-        block = self._carried(_constant(0), entry)
+        block = self._carried(constant(0), entry)
         read = self._carried(inputs, entry)
         sums = {place: self._carried(numbers(0.0), entry) for place in self._places}
-        number = builder.load(at(builder, self._offset(table, block, _constant(8)), INT64), align=8)
+        number = builder.load(at(builder, self._offset(table, block, constant(8)), INT64), align=8)
         start = self._offset(weights, number, block_bytes)
         builder.branch(inner)
 
         builder.position_at_end(inner)
-        place_in_block = self._carried(_constant(0), outer)
+        place_in_block = self._carried(constant(0), outer)
         running = {place: self._carried(total, outer) for place, total in sums.items()}
         totals = self._stepped(running, read, input_bytes, start, column_bytes, place_in_block)
         self._repeat(inner, place_in_block, steps, running, totals, after)
 
         builder.position_at_end(after)
-        read.add_incoming(self._offset(read, steps, _constant(_INPUT_BYTES)), after)
+        read.add_incoming(self._offset(read, steps, constant(_INPUT_BYTES)), after)
         self._repeat(outer, block, blocks, sums, totals, done)
 
         builder.position_at_end(done)
         for row, column in self._places:
-            to = self._offset(outputs, _constant(row), output_bytes)
-            to = self._offset(to, _constant(column), _constant(4 * LANES))
+            to = self._offset(outputs, constant(row), output_bytes)
+            to = self._offset(to, constant(column), constant(4 * LANES))
             builder.store(totals[row, column], at(builder, to, FLOATS), align=4)
 
     def _stepped(
         self, sums: dict[Any, Any], inputs: Any, input_bytes: Any, weights: Any, column_bytes: Any, place: Any
     ) -> dict[Any, Any]:
         builder = self._builder
-        weights = builder.add(weights, builder.mul(place, _constant(STEP_BYTES)))
-        inputs = builder.add(inputs, builder.mul(place, _constant(_INPUT_BYTES)))
+        weights = builder.add(weights, builder.mul(place, constant(STEP_BYTES)))
+        inputs = builder.add(inputs, builder.mul(place, constant(_INPUT_BYTES)))
         lanes = [
-            builder.load(at(builder, self._offset(weights, _constant(column), column_bytes), INTS), align=64)
+            builder.load(at(builder, self._offset(weights, constant(column), column_bytes), INTS), align=64)
             for column in self._columns
         ]
         given = [
-            builder.load(at(builder, self._offset(inputs, _constant(row), input_bytes), INT32), align=4)
+            builder.load(at(builder, self._offset(inputs, constant(row), input_bytes), INT32), align=4)
             for row in self._rows
         ]
         spreads = [spread(builder, each) for each in given]
@@ -198,22 +204,33 @@ class _Tile:
     ) -> None:
         """Go on with the loop until its counter has come to the ``end``."""
         builder = self._builder
-        following = builder.add(counter, _constant(1))
+        following = builder.add(counter, constant(1))
         counter.add_incoming(following, builder.block)
         for place, phi in carried.items():
             phi.add_incoming(totals[place], builder.block)
         builder.cbranch(builder.icmp_signed("<", following, end), loop, then)
 
     def _carried(self, start: Any, block: Any) -> Any:
-        phi = self._builder.phi(start.type)
-        phi.add_incoming(start, block)
-        return phi
+        return carried(self._builder, start, block)
 
     def _offset(self, base: Any, count: Any, size: Any) -> Any:
-        return self._builder.add(base, self._builder.mul(count, size))
+        return offset(self._builder, base, count, size)
 
 
-def _constant(number: int) -> Any:
+def carried(builder: Any, start: Any, block: Any) -> Any:
+    """A value that a loop carries on, and that comes from a ``block`` as ``start``."""
+    phi = builder.phi(start.type)
+    phi.add_incoming(start, block)
+    return phi
+
+
+def offset(builder: Any, base: Any, count: Any, size: Any) -> Any:
+    """An address so many times a size on."""
+    return builder.add(base, builder.mul(count, size))
+
+
+def constant(number: int) -> Any:
+    """A whole number of 64 bits."""
     return ir.Constant(INT64, number)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -25,7 +24,6 @@ from slipstream.engine.compiled.lanes import (
     FLOATS,
     HALVES,
     INT32,
-    INT64,
     INTS,
     LANES,
     Code,
@@ -49,7 +47,7 @@ from slipstream.engine.compiled.lanes import (
     write_integer,
     write_number,
 )
-from slipstream.engine.compiled.products import TILE_ROWS
+from slipstream.engine.compiled.products import by_row_count, carried, constant, offset
 
 BLOCK = 32
 """Inputs that share a scale."""
@@ -106,15 +104,7 @@ def quantised_products(
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         count, *rest = values
-        tiles = [builder.function.append_basic_block(f"eighths_{number}") for number in range(1, TILE_ROWS + 1)]
-        done = builder.function.append_basic_block("eighths_written")
-        choice = builder.switch(count, done)
-        for number, tile in enumerate(tiles, 1):
-            choice.add_case(ir.Constant(INT64, number), tile)
-            builder.position_at_end(tile)
-            _write_tile(builder, number, *rest)
-            builder.branch(done)
-        builder.position_at_end(done)
+        by_row_count(builder, count, lambda rows: _write_tile(builder, rows, *rest))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 8), code
@@ -137,18 +127,18 @@ def _write_tile(
     builder.branch(loop)
 
     builder.position_at_end(loop)
-    block = _carried(builder, _constant(0), entry)
-    sums = {place: _carried(builder, numbers(0.0), entry) for place in places}
+    block = carried(builder, constant(0), entry)
+    sums = {place: carried(builder, numbers(0.0), entry) for place in places}
     of_rows = [
-        _offset(builder, _offset(builder, inputs, block, INPUT_BYTES), _constant(row), input_bytes)
+        offset(builder, offset(builder, inputs, block, constant(INPUT_BYTES)), constant(row), input_bytes)
         for row in range(row_count)
     ]
     of_columns = [
-        _offset(builder, _offset(builder, weights, block, BLOCK_BYTES), _constant(column), column_bytes)
+        offset(builder, offset(builder, weights, block, constant(BLOCK_BYTES)), constant(column), column_bytes)
         for column in range(_COLUMNS)
     ]
     totals = _block_sums(builder, of_rows, of_columns, sums)
-    following = builder.add(block, _constant(1))
+    following = builder.add(block, constant(1))
     block.add_incoming(following, loop)
     for place in places:
         sums[place].add_incoming(totals[place], loop)
@@ -156,7 +146,9 @@ def _write_tile(
 
     builder.position_at_end(done)
     for row, column in places:
-        to = _offset(builder, _offset(builder, outputs, _constant(row), output_bytes), _constant(column), 4 * LANES)
+        to = offset(
+            builder, offset(builder, outputs, constant(row), output_bytes), constant(column), constant(4 * LANES)
+        )
         builder.store(totals[row, column], at(builder, to, FLOATS), align=4)
 
 
@@ -182,22 +174,8 @@ def _block_sums(builder: Any, of_rows: list[Any], of_columns: list[Any], sums: d
     return dots
 
 
-def _read(builder: Any, address: Any, offset: int, kind: Any, alignment: int) -> Any:
-    return builder.load(at(builder, builder.add(address, _constant(offset)), kind), align=alignment)
-
-
-def _constant(number: int) -> Any:
-    return ir.Constant(INT64, number)
-
-
-def _carried(builder: Any, start: Any, block: Any) -> Any:
-    phi = builder.phi(start.type)
-    phi.add_incoming(start, block)
-    return phi
-
-
-def _offset(builder: Any, base: Any, count: Any, size: Any) -> Any:
-    return builder.add(base, builder.mul(count, _constant(size) if isinstance(size, int) else size))
+def _read(builder: Any, address: Any, place: int, kind: Any, alignment: int) -> Any:
+    return builder.load(at(builder, builder.add(address, constant(place)), kind), align=alignment)
 
 
 @compiled
