@@ -69,7 +69,6 @@ def test_its_greedy_text_is_that_of_transformers(served: LocalServices) -> None:
     assert texts(served.orchestrator_address, Settings(max_token_count=TOKEN_COUNT)) == expected
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_compiled_code_says_the_same_of_the_same_files(pair: tuple[Path, Path], served: LocalServices) -> None:
     """In float32 both are near enough to what is exact; the draft in four bits is llama.cpp's either way."""
     settings = Settings(max_token_count=TOKEN_COUNT)
@@ -77,6 +76,7 @@ def test_compiled_code_says_the_same_of_the_same_files(pair: tuple[Path, Path], 
         assert texts(local.orchestrator_address, settings) == texts(served.orchestrator_address, settings)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_neither_the_draft_nor_others_change_it(served: LocalServices, temperature: float) -> None:
     """Of more sessions than there are streams, too: whoever rests gives up its own."""
     settings: dict[str, Any] = {"max_token_count": TOKEN_COUNT, "temperature": temperature, "seed": 5}
