@@ -73,6 +73,12 @@ CASES: dict[str, Case] = {
         "",
         "--turns 6 --repetitions 2 --learning 1 --temperatures 0",
     ),
+    "warm-start": Case(
+        "the first answers after a start, and the same later",
+        "warm_start",
+        "",
+        "--repetitions 2",
+    ),
     "repeated": Case(
         "answers that can be copied from the chat",
         "embedded_pair",

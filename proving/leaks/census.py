@@ -77,14 +77,16 @@ class Census:
         return last
 
     def back_at(self, before: Mapping[str, Count], patience: float) -> dict[str, dict[str, int]]:
-        """Wait until nothing is more than it was; what still is after ``patience`` seconds, by process."""
+        """Wait until nothing is more than it was; what was more at every look of ``patience`` seconds, by process, and by how
+        much at least: what stays, and not what a single look caught at work."""
         deadline = time.monotonic() + patience
-        while True:
-            now = self.take()
-            over = {name: more for name, count in now.items() if (more := count.over(before[name]))}
-            if not over or time.monotonic() > deadline:
-                return over
+        stays = {name: count.over(before[name]) for name, count in self.take().items()}
+        while any(stays.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
+            for name, count in self.take().items():
+                more = count.over(before[name])
+                stays[name] = {each: min(least, more[each]) for each, least in stays[name].items() if each in more}
+        return {name: more for name, more in stays.items() if more}
 
     def _count(self, name: str, process: psutil.Process) -> Count:
         pages = sequences = 0
@@ -92,6 +94,7 @@ class Census:
             with grpc.insecure_channel(self._models[name]) as channel:
                 load = model_pb2_grpc.ModelServiceStub(channel).GetLoad(model_pb2.GetLoadRequest(), timeout=30).load
                 pages, sequences = load.held_page_count, load.sequence_count
+            time.sleep(0.05)  # the call just answered has tasks, that end
         values = self._values(name)
         if name not in self._models:
             sequences = int(values[instruments.SESSIONS.exposed_name])
