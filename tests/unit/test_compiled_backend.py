@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,29 +160,6 @@ def test_threads_and_page_sizes_change_no_bit(dtype: torch.dtype) -> None:
         assert torch.equal(torch.cat(again), reference)
 
 
-WITHOUT_OPENMP = """
-import ctypes, sys, torch
-real = ctypes.CDLL
-
-def refused(name, *arguments, **options):
-    if "omp" in str(name):
-        raise OSError(name)
-    return real(name, *arguments, **options)
-
-ctypes.CDLL = refused
-from slipstream.engine.compiled import forward
-assert forward._OPENMP is None
-from tests.unit.test_compiled_backend import LENGTH, backend_of, built, some_tokens, whole
-torch.save(whole(backend_of(built("queries share keys"), threads=4), some_tokens(LENGTH)), sys.argv[1])
-"""
-
-
-def test_without_openmp_one_thread_computes_the_same_bits(tmp_path: Path) -> None:
-    reference = whole(backend_of(built("queries share keys"), threads=2), some_tokens(LENGTH))
-    subprocess.run([sys.executable, "-c", WITHOUT_OPENMP, str(tmp_path / "logits.pt")], check=True, timeout=120)
-    assert torch.equal(torch.load(tmp_path / "logits.pt"), reference)
-
-
 def test_long_and_many_sequences_grow_the_memory_that_is_computed_in() -> None:
     backend = backend_of(built("queries share keys"))
     short, text = some_tokens(5), some_tokens(1500)
@@ -284,7 +259,7 @@ def test_logits_that_are_not_the_models_are_noticed(tmp_path: Path, monkeypatch:
 def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     before, read = _made_of(), Path.read_bytes
     assert before == _made_of()
-    for name in ("forward", "lanes", "phases", "products", "quantised", "records"):
+    for name in ("forward", "lanes", "phases", "products", "quantised", "records", "team"):
 
         def changed(path: Path, name: str = name) -> bytes:
             return read(path) + (b" " if path.name == f"{name}.py" else b"")
@@ -296,4 +271,4 @@ def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.M
     compiled = {
         path.stem for path in folder.glob("*.py") if "@compiled" in path.read_text() or "intrinsic" in path.read_text()
     }
-    assert compiled == {"forward", "lanes", "phases", "products", "quantised"}
+    assert compiled == {"forward", "lanes", "phases", "products", "quantised", "team"}

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
+from functools import partial
 
 import numpy as np
 import torch
 
 from slipstream.engine.compiled.decoder import Decoder
-from slipstream.engine.compiled.forward import forward
+from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
 from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.products import PAIRED_BY, TILE_ROWS
 from slipstream.engine.compiled.records import STEP
+from slipstream.engine.compiled.team import Team
 from slipstream.engine.compiled.workspace import Workspace
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Segment
 from slipstream.engine.sequence import PageCopy
+
+log = logging.getLogger(__name__)
 
 MIB = 2**20
 
@@ -40,7 +45,6 @@ class CompiledBackend:
         self.runs_on = runs_on
         kind = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
         self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
-        self._threads = threads
         self.page_size = page_size
         self._most_rows = max(1, TILE_ROWS // (model.head_count // model.kv_head_count))
         """Of a part of attention: all of its queries of a key head are a tile's rows."""
@@ -51,6 +55,11 @@ class CompiledBackend:
             self._step[name] = getattr(model, name)
         self._step["layers"] = model.layers.ctypes.data
         self._step["frequencies"] = model.frequencies.data_ptr()
+        log.info("getting ready to compute: the first start on a machine compiles that, in fifteen seconds or so")
+        self._team = Team(threads, phase_count(model.layer_count))
+        self._step["team"], self._step["thread_count"] = self._team.place, threads
+        self._walk = compiled_walk()
+        self._team.start(partial(_help, self._walk, self._step, model.layers))
 
     def reserve(self, memory_mib: float) -> Reserved:
         model = self.model
@@ -79,7 +88,12 @@ class CompiledBackend:
         self._workspace.make_room(step)
         logits = torch.empty(layout.wanted_count, model.vocabulary_columns)
         step["logits"] = logits.data_ptr()
-        forward(step, self._threads)
+        self._walk(step.ctypes.data, 0)
         if model.vocabulary_columns == model.vocabulary_size:
             return logits
         return logits[:, : model.vocabulary_size].contiguous()
+
+
+def _help(walk: Walk, step: np.ndarray, layers: np.ndarray, thread: int) -> None:
+    """On a helper: it may look at both until it ends."""
+    walk(step.ctypes.data, thread)

@@ -58,6 +58,7 @@ def operation(result: Any, arguments: tuple[Any, ...], build: Code) -> Any:
         return result(*arguments), code
 
     by_arity: dict[int, Code] = {  # Numba counts a function's arguments
+        0: lambda context: typed(),
         1: lambda context, a: typed(),
         2: lambda context, a, b: typed(),
         3: lambda context, a, b, c: typed(),

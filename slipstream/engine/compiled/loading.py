@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from slipstream.engine.compiled.decoder import NotCompiledError
 from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder, refuse_foreign
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import architecture_of, load_pretrained, read_config
-
-log = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 24
 _TOLERANCES = {"float32": 1e-3, "f32": 1e-3, "bfloat16": 0.15, "bf16": 0.15, "q8_0": 0.15}
@@ -63,7 +60,6 @@ def _compare(backend: CompiledBackend, probe: list[int], expected: torch.Tensor)
     other."""
     page_count = -(-len(probe) // backend.page_size)
     backend.reserve((page_count + 0.5) * backend.page_size * backend.model.bytes_per_token / MIB)
-    log.info("getting ready to compute: the first start on a machine compiles that, in fifteen seconds or so")
     logits = backend.forward([Segment(probe, 0, range(1, page_count + 1), len(probe))])
     distance = float((logits - expected).square().mean().sqrt() / expected.square().mean().sqrt())
     if not distance <= _TOLERANCES[backend.model.dtype]:

@@ -8,7 +8,7 @@ beside it, in which thread, and in how many pieces changes nothing of a row.
 Keys of a block of sixteen tokens lie like a matrix whose outputs are the tokens, values like one whose inputs are: attention is
 products too (`slipstream.engine.compiled.products`). A key that a query does not see has the weight 0, which changes no sum.
 
-``share`` is a thread's number, how many there are, and where it has memory of its own.
+``share`` is what a thread takes part with, and a phase's number is its own among those of a forward (`team`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ from slipstream.engine.compiled.products import (
     paired_scores,
 )
 from slipstream.engine.compiled.quantised import BLOCK, BLOCK_BYTES, INPUT_BYTES, quantise, quantised_products
-
-Share = tuple[int, int, int]
+from slipstream.engine.compiled.team import Share, complete, take
 
 STORED, ADDED, GATED = 0, 1, 2
 """What becomes of a product: it is stored, added to what is there, or is a gate and what goes through it."""
@@ -143,6 +142,7 @@ def _rows_at_once(rows: int) -> int:
 def multiply_rows(
     step: Any,
     share: Share,
+    phase: int,
     inputs: int,
     input_size: int,
     rows: int,
@@ -153,33 +153,41 @@ def multiply_rows(
     outputs: int,
     output_bytes: int,
 ) -> None:
-    """A thread's tiles of a product of ``rows`` rows; ``kind`` says what becomes of it."""
+    """A product of ``rows`` rows: a phase, whose units are tiles; ``kind`` says what becomes of it."""
     if step.quantised:
-        _multiply_quantised(step, share, inputs, input_size, rows, weights, bias, tiles, kind, outputs, output_bytes)
+        _multiply_quantised(
+            step, share, phase, inputs, input_size, rows, weights, bias, tiles, kind, outputs, output_bytes
+        )
         return
-    thread, threads, scratch = share
-    steps = input_size * width_of(step) // 4
+    scratch, steps = share[2], input_size * width_of(step) // 4
     row_bytes, column_bytes = 4 * steps, STEP_BYTES * steps
     at_once = _rows_at_once(rows)
-    for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
-        matrix = weights + tile * 2 * column_bytes
-        for row in range(0, rows, at_once):
-            count, source, to = min(at_once, rows - row), inputs + row * row_bytes, scratch + row * _TILE_BYTES
-            if step.paired:
-                paired_products(
-                    count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
-                )
-            else:
-                float_products(
-                    count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
-                )
-        _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
+    done = 0
+    first, end = take(share, phase, tiles)
+    while first < end:
+        for tile in range(first, end):
+            matrix = weights + tile * 2 * column_bytes
+            for row in range(0, rows, at_once):
+                count, source, to = min(at_once, rows - row), inputs + row * row_bytes, scratch + row * _TILE_BYTES
+                if step.paired:
+                    paired_products(
+                        count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
+                    )
+                else:
+                    float_products(
+                        count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
+                    )
+            _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
+        done += end - first
+        first, end = take(share, phase, tiles)
+    complete(share, phase, tiles, done)
 
 
 @compiled
 def _multiply_quantised(
     step: Any,
     share: Share,
+    phase: int,
     inputs: int,
     input_size: int,
     rows: int,
@@ -192,19 +200,26 @@ def _multiply_quantised(
 ) -> None:
     """The same of a matrix in eight bits. Every thread has the rows in eight bits for itself: that takes less than to wait for
     one another."""
-    thread, threads, scratch = share
-    blocks = input_size // BLOCK
+    scratch, blocks = share[2], input_size // BLOCK
     row_bytes, column_bytes = blocks * INPUT_BYTES, blocks * BLOCK_BYTES
     quantised = scratch + rows * _TILE_BYTES
-    for row in range(rows):
-        quantise(inputs + row * input_size * 4, input_size, quantised + row * row_bytes)
-    at_once = _rows_at_once(rows)
-    for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
-        matrix = weights + tile * 2 * column_bytes
-        for row in range(0, rows, at_once):
-            count, source, to = min(at_once, rows - row), quantised + row * row_bytes, scratch + row * _TILE_BYTES
-            quantised_products(count, source, row_bytes, matrix, column_bytes, blocks, to, _TILE_BYTES)
-        _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
+    at_once, is_ready = _rows_at_once(rows), False
+    done = 0
+    first, end = take(share, phase, tiles)
+    while first < end:
+        for tile in range(first, end):
+            if not is_ready:
+                for row in range(rows):
+                    quantise(inputs + row * input_size * 4, input_size, quantised + row * row_bytes)
+                is_ready = True
+            matrix = weights + tile * 2 * column_bytes
+            for row in range(0, rows, at_once):
+                count, source, to = min(at_once, rows - row), quantised + row * row_bytes, scratch + row * _TILE_BYTES
+                quantised_products(count, source, row_bytes, matrix, column_bytes, blocks, to, _TILE_BYTES)
+            _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
+        done += end - first
+        first, end = take(share, phase, tiles)
+    complete(share, phase, tiles, done)
 
 
 @compiled
@@ -289,16 +304,21 @@ def place_row(step: Any, layer: Any, row: int, scratch: int) -> None:
 
 
 @compiled
-def attend(step: Any, layer: Any, share: Share) -> None:
-    """A thread's parts and heads, dealt out in turn: later parts see more keys."""
-    thread, threads, scratch = share
-    shared = step.head_count // step.kv_head_count
-    for index in range(thread, step.part_count * step.kv_head_count, threads):
-        part, head = index // step.kv_head_count, index % step.kv_head_count
-        first_row, rows = read_integer(step.part_rows + 8 * part), read_integer(step.part_counts + 8 * part)
-        table = read_integer(step.part_tables + 8 * part)
-        for first in range(0, rows * shared, TILE_ROWS):
-            _attend(step, layer, table, first_row, head, first, min(TILE_ROWS, rows * shared - first), scratch)
+def attend(step: Any, layer: Any, share: Share, phase: int) -> None:
+    """What rows see, a phase, whose units are parts and heads."""
+    shared, scratch = step.head_count // step.kv_head_count, share[2]
+    done = 0
+    first, end = take(share, phase, step.part_count * step.kv_head_count)
+    while first < end:
+        for index in range(first, end):
+            part, head = index % step.part_count, index // step.part_count  # later parts see more keys
+            first_row, rows = read_integer(step.part_rows + 8 * part), read_integer(step.part_counts + 8 * part)
+            table = read_integer(step.part_tables + 8 * part)
+            for query in range(0, rows * shared, TILE_ROWS):
+                _attend(step, layer, table, first_row, head, query, min(TILE_ROWS, rows * shared - query), scratch)
+        done += end - first
+        first, end = take(share, phase, step.part_count * step.kv_head_count)
+    complete(share, phase, step.part_count * step.kv_head_count, done)
 
 
 @compiled

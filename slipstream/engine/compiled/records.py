@@ -22,10 +22,13 @@ place. ``longest`` is the keys of the longest sequence, rounded up to whole bloc
 _MEMORY = """residual inputs projected queries gated rotations logits scratch scratch_bytes""".split()
 """Where is computed; each thread has ``scratch_bytes`` of its own."""
 
+_THREADS = """team thread_count""".split()
+"""Who computes."""
+
 _FACTORS = """epsilon rotation_scale attention_scale""".split()
 
 STEP = np.dtype(
-    [(name, np.int64) for name in (*_SHAPE, *_WEIGHTS, *_ROWS, *_PARTS, *_MEMORY)]
+    [(name, np.int64) for name in (*_SHAPE, *_WEIGHTS, *_ROWS, *_PARTS, *_MEMORY, *_THREADS)]
     + [(name, np.float64) for name in _FACTORS]
 )
 
