@@ -63,6 +63,7 @@ def start(directory: str, texts: Sequence[str], settings: Settings, pause: float
         first = chat(client, texts[:_FIRST], settings)
         for at in range(_FIRST, len(texts), _FIRST):
             chat(client, texts[at : at + _FIRST], settings)
+        time.sleep(pause)  # a machine that has just idled is slower, whatever it knows
         return first, chat(client, texts[:_FIRST], settings)
 
 
@@ -84,9 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repetitions", type=int, default=5, help="first and second starts")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer may have")
     parser.add_argument("--temperature", type=float, default=0.0, help="of the answers (default 0)")
-    parser.add_argument(
-        "--pause", type=float, default=1.0, help="seconds from healthy to the first question (default 1)"
-    )
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds of rest before each time (default 1)")
     add_output(parser)
     options = parser.parse_args(arguments)
     report = Report("warm_start", __doc__ or "", options.output)

@@ -19,6 +19,7 @@ from orchestrator.processes.place import Place, address_to_reach, numbered, owne
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.sessions.loaded import LoadedSessions
 from orchestrator.sessions.sessions import Sessions
+from orchestrator.sessions.warming import warm_up
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.watching.watching import Watching
@@ -131,6 +132,7 @@ async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
             if server.shares_port:
                 await _listen(server)
             log.info("serving %s", sessions.pair.target.name)
+            await warm_up(sessions.pair)
             tasks.create_task(_report_health(peers, server))
     except AddressInUseError:
         server.draining.set()

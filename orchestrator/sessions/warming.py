@@ -1,0 +1,66 @@
+"""A few turns of nobody's before a process says that it is healthy: whoever comes first shall not wait for what runs for the
+first time, here or on the peers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from itertools import product
+
+from orchestrator.rounds.note import RoundNote
+from orchestrator.sessions.pair import Conversation, Pair
+from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.text import Detokenizer, Message, NoChatTemplateError
+from slipstream.errors import InvalidFieldsError
+
+log = logging.getLogger(__name__)
+
+_SECONDS = 1.0
+"""At most. What is not warm by then gets warm as it serves."""
+_TEXTS = "Hello!", "What can you do?", "Thank you!"
+_SETTINGS = (
+    GenerationSettings(temperature=0.0, max_token_count=24, draft_length=ADAPTIVE),
+    GenerationSettings(temperature=0.8, seed=0, max_token_count=24, draft_length=8),
+)
+
+
+async def warm_up(pair: Pair) -> None:
+    """Run turns that no client asked for, which are in no metric and no trace. Raises nothing: a peer that fails here is found
+    out when it is needed."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            for text, settings in product(_TEXTS, _SETTINGS):
+                await _turn(pair, text, settings)
+    except TimeoutError:
+        log.debug("warming up was cut after %g s", _SECONDS)
+    except Exception:
+        log.warning("warming up failed", exc_info=True)
+
+
+async def _turn(pair: Pair, text: str, settings: GenerationSettings) -> None:
+    tokens = await _encoded(pair, text)
+    resolved = pair.resolve(settings, len(tokens))
+    room, end_token_ids = resolved.room(len(tokens)), pair.target.end_token_ids
+    rounds, detokenizer = pair.rounds.open(""), Detokenizer(pair.codec, ())
+    pair.rounds.begin_turn(rounds, 0, recompute=False)
+    generated: list[int] = []
+    try:
+        while room > len(generated) and not set(generated) & set(end_token_ids):
+            note = RoundNote(1, len(tokens), asyncio.get_running_loop().time())
+            result = await pair.rounds.run(rounds, tokens, resolved.terms, room - len(generated), note)
+            for token in result.tokens:
+                detokenizer.push(token)
+            generated += result.tokens
+            tokens += result.tokens
+        pair.rounds.end_turn(rounds, tokens, len(generated))
+    finally:
+        pair.rounds.release(rounds)
+
+
+async def _encoded(pair: Pair, text: str) -> list[int]:
+    now = datetime.now(UTC)
+    try:
+        return await pair.encode(Conversation((Message("user", text),)), now)
+    except (NoChatTemplateError, InvalidFieldsError):  # it may want a system message first, or another order
+        return await pair.encode(text, now)
