@@ -26,8 +26,10 @@ _SETTINGS = (
 
 
 async def warm_up(pair: Pair) -> None:
-    """Run turns that no client asked for, which are in no metric and no trace. Raises nothing: a peer that fails here is found
-    out when it is needed."""
+    """Run turns that no client asked for: they are in no trace, and in no count but a draft's own of its tokens.
+
+    Raises nothing: a peer that fails here is found out when it is needed.
+    """
     try:
         async with asyncio.timeout(_SECONDS):
             for text, settings in product(_TEXTS, _SETTINGS):
