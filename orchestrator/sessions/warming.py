@@ -55,9 +55,8 @@ async def _turn(pair: Pair, text: str, settings: GenerationSettings) -> None:
                 detokenizer.push(token)
             generated += result.tokens
             tokens += result.tokens
-        pair.rounds.end_turn(rounds, tokens, len(generated))
     finally:
-        pair.rounds.release(rounds)
+        pair.rounds.release(rounds)  # without an end: sessions that share n-grams shall have none of these
 
 
 async def _encoded(pair: Pair, text: str) -> list[int]:
