@@ -35,6 +35,8 @@ from slipstream.wire.v1 import (
 
 _PLAIN = ArithmeticSettings(ends=0)
 _MAX_DRAFT_LENGTH = 32
+_PROFILED = 1, 256
+"""Tokens of the steps whose times are told, as a service of ours tells them: a step takes the same whatever is in it."""
 
 
 class _Handle:
@@ -74,6 +76,7 @@ class Simulated(
             device="cpu",
             max_draft_length=_MAX_DRAFT_LENGTH,
             weights_fingerprint="simulated",
+            step_times=[model_pb2.StepTime(token_count=n, time=duration(self._verify_seconds)) for n in _PROFILED],
         )
         return model_pb2.GetModelInfoResponse(model=info)
 

@@ -227,13 +227,17 @@ class StepTimeCurve(Kept):
         slope = (times[index] - times[index - 1]) / (more - fewer)
         return times[index - 1] + slope * (token_count - fewer)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest step that is known; 0 if none is."""
+        return self._counts[-1] if self._counts else 0
+
     def work(self, token_count: int) -> float:
         """Expected seconds of so many tokens in as many steps as they take, none longer than has been measured; 0 if nothing is
         known."""
         if not self._counts:
             return 0.0
-        longest = self._counts[-1]
-        return self.at(min(token_count, longest)) * max(1.0, token_count / longest)
+        return self.at(min(token_count, self.longest)) * max(1.0, token_count / self.longest)
 
     def table(self, token_counts: NDArray[np.integer[Any]] | Floats) -> Floats:
         """`at` for many token counts."""
@@ -322,8 +326,10 @@ class VerifyCosts(Kept):
 
     def work(self, token_count: int) -> float:
         """Expected seconds of so many tokens, rounds' and prompts' together, at the slower of what has been measured; 0 if
-        nothing is known."""
-        return max(self.alone.work(token_count), self.beside.work(token_count))
+        nothing is known. A curve that ends early says how much longer steps take, and not that there are no larger ones."""
+        further, other = sorted((self.alone, self.beside), key=lambda curve: curve.longest, reverse=True)
+        seconds, within = further.work(token_count), min(token_count, other.longest)
+        return seconds * max(1.0, other.at(within) / further.at(within)) if other.known and seconds else seconds
 
     def at(self, own: int, regime: Regime) -> float:
         """Expected seconds from asking to the answer."""

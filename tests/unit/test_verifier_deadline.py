@@ -182,5 +182,16 @@ def test_tokens_count_at_the_slower_of_what_was_measured() -> None:
     assert costs.work(256) == pytest.approx(0.300)
 
 
+def test_a_lone_round_beside_a_draft_says_nothing_of_how_large_a_step_may_be() -> None:
+    """One that had ten tokens, of 25 ms like any: a burst of prompts would have waited for as many steps as it has tens."""
+    costs = VerifyCosts()
+    costs.profile([(1, 0.025), (256, 0.025)])
+    costs.observe(10, 10, 0.025, 0.026, Regime(Overlap.ENUMERATE))
+    assert costs.work(1000) == pytest.approx(0.025 * 1000 / 256)
+    costs.observe(10, 10, 0.050, 0.051, Regime(Overlap.RUN_AHEAD))
+    twice = costs.work(10) / 0.025
+    assert costs.work(1000) == pytest.approx(0.025 * 1000 / 256 * twice) and 1 < twice <= 2
+
+
 def test_the_least_time_is_ten_seconds_unless_said() -> None:
     assert OrchestratorSettings.model_fields["verifier_deadline_seconds"].default == LEAST
