@@ -64,7 +64,9 @@ def on_terminal(environment: dict[str, str], *command: str) -> Iterator[Terminal
 
 
 def test_ctrl_c_ends_an_answer_and_not_the_chat(paper: LocalServices) -> None:
-    with on_terminal(DUMB, "chat", "--max-tokens", "8000", "--address", paper.orchestrator_address) as terminal:
+    # Without a draft, or a quick machine has said it all before it is interrupted.
+    chat = "chat", "--max-tokens", "8000", "--draft-length", "0", "--address", paper.orchestrator_address
+    with on_terminal(DUMB, *chat) as terminal:
         terminal.read_until("> ")
         terminal.type("hello\n")
         terminal.read_until("[")  # the paper model's second character
@@ -78,7 +80,8 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(paper: LocalServices) -> None:
 
 def test_a_lost_server_is_told_and_the_answer_goes_on(paper: LocalServices) -> None:
     with DroppingProxy(paper.orchestrator_address) as proxy, Client(paper.orchestrator_address) as client:
-        with on_terminal(DUMB, "chat", "--max-tokens", "6000", "--address", proxy.address) as terminal:
+        chat = "chat", "--max-tokens", "6000", "--draft-length", "0", "--address", proxy.address
+        with on_terminal(DUMB, *chat) as terminal:
             terminal.read_until("> ")
             terminal.type("hello\n")
             terminal.read_until("[")

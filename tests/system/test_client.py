@@ -251,7 +251,7 @@ def test_a_lost_server_is_told_and_given_up_in_time(kind: str, proxy: DroppingPr
 
 
 def test_a_turn_ends_with_its_deadline(either: Client) -> None:
-    session = either.create_session(settings=Settings(max_token_count=8000))
+    session = either.create_session(settings=Settings(max_token_count=8000, draft_length=0))
     with pytest.raises(PeerError) as caught:
         session.send("x", timeout=0.3).wait()
     assert caught.value.code is Code.DEADLINE_EXCEEDED

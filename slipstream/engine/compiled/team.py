@@ -190,8 +190,8 @@ class Team:
 
     def __init__(self, threads: int, phase_count: int) -> None:
         self._threads = threads
-        words = _TICKETS + phase_count * (threads + 1) * _LINE
-        self._memory = torch.zeros(words // 8, dtype=torch.int64)
+        size = _TICKETS + phase_count * (threads + 1) * _LINE
+        self._memory = torch.zeros(size // 8, dtype=torch.int64)
         self.place = self._memory.data_ptr()
         library = ctypes.CDLL(None)
         library.pthread_mutex_init(ctypes.c_void_p(self.place + _MUTEX), None)
