@@ -15,6 +15,7 @@ from orchestrator.sessions import warming
 from orchestrator.sessions.pair import Pair
 from slipstream.cli.local import LocalServices, free_address
 from slipstream.client import Client
+from slipstream.errors import SlipstreamError
 from tests.system.conftest import PAPER_PAIR, load_of
 
 
@@ -33,7 +34,7 @@ def test_a_healthy_process_has_run_turns_that_are_in_no_count_and_hold_nothing()
     assert not [name for name in counted - of_drafts if "turn" in name or "token" in name or "spec_decode" in name]
 
 
-@pytest.mark.parametrize("fault", ["fails", "hangs"])
+@pytest.mark.parametrize("fault", ["fails", "hangs", "is refused"])
 def test_what_goes_wrong_while_it_warms_up_ends_that_alone(
     fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -41,10 +42,13 @@ def test_what_goes_wrong_while_it_warms_up_ends_that_alone(
         async def encode(self, *_: Any) -> list[int]:
             if fault == "hangs":
                 await asyncio.Event().wait()
+            if fault == "is refused":
+                raise SlipstreamError("a context of two tokens")
             raise ValueError("a tokenizer of its own kind")
 
     monkeypatch.setattr(warming, "_SECONDS", 0.05)
     caplog.set_level(logging.DEBUG)
     asyncio.run(warming.warm_up(cast(Pair, Broken())))
     assert ("warming up failed" in caplog.text) == (fault == "fails")
+    assert ("ended early: a context of two tokens" in caplog.text) == (fault == "is refused")
     assert ("was cut" in caplog.text) == (fault == "hangs")
