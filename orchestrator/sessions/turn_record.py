@@ -115,7 +115,8 @@ class TurnRecord:
         self._origins += origins[: len(commit.tokens)]
         self._logprobs += logprobs[: len(commit.tokens)]
         self._prompt_logprobs = self._prompt_logprobs or prompt_logprobs
-        self._wake()
+        if self._readers:  # a moment later: the next round's request goes out before anybody is told of this one
+            asyncio.get_running_loop().call_soon(self._wake)
 
     def end(self, ended: TurnEnded) -> None:
         """Nothing follows."""

@@ -1,8 +1,9 @@
-"""One thread that talks to a database: what has gathered while it was busy shares the next transaction.
+"""Work on a database: on a thread that waits for it, or at once where nothing is waited for.
 
 ::
 
     run(work) .. run(work) --> [thread: BEGIN, SAVEPOINT work, SAVEPOINT work .., COMMIT] --> all of them have their answers
+    run(work)              --> BEGIN, work, COMMIT                                        --> it has its answer
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import StoreUnavailableError
@@ -102,22 +103,18 @@ class Connection(Transaction):
 @dataclass(eq=False, slots=True)
 class _Piece(Generic[AnswerT]):
     work: Callable[[Transaction], AnswerT]
-    outcome: asyncio.Future[AnswerT]
-    loop: asyncio.AbstractEventLoop
     reads: bool
     answer: AnswerT | None = None
     error: BaseException | None = None
 
 
-class Database:
-    """A database behind one thread, from `open` to `close`."""
+class Database(ABC):
+    """A database, from `open` to `close`."""
 
     def __init__(self, connect: Callable[[], Connection], name: str) -> None:
-        """``connect`` opens it, on the thread, and again after a fault; ``name`` is what people call it."""
+        """``connect`` opens it, and again after a fault; ``name`` is what people call it."""
         self._connect = connect
         self._name = name
-        self._pieces: queue.SimpleQueue[_Piece[Any] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._connection: Connection | None = None
 
     def __str__(self) -> str:
@@ -126,46 +123,24 @@ class Database:
     def open(self) -> None:
         """Connect and begin to work. What ``connect`` raises."""
         self._connection = self._connect()
-        self._thread.start()
 
+    @abstractmethod
     def close(self) -> None:
         """Finish what has been asked for, if that can be done in time."""
-        self._pieces.put(None)
-        self._thread.join(_LONGEST_SECONDS)
 
+    @abstractmethod
     async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
         """The answer of work that is done in a transaction, of which nothing stays if it raises; with ``reads`` it changes
         nothing.
 
         StoreUnavailableError if the database cannot do it now. It is done even if the caller is cancelled meanwhile.
         """
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[AnswerT] = loop.create_future()
-        self._pieces.put(_Piece(work, outcome, loop, reads))
-        try:
-            async with asyncio.timeout(_LONGEST_SECONDS):
-                return await outcome
-        except TimeoutError:
-            raise StoreUnavailableError(f"{self._name} has not answered for {_LONGEST_SECONDS:g} s") from None
 
-    def _run(self) -> None:
-        open_ = True
-        while open_:
-            batch: list[_Piece[Any]] = []
-            piece = self._pieces.get()
-            while piece is not None:
-                batch.append(piece)
-                if len(batch) == _MOST_TOGETHER or self._pieces.empty():
-                    break
-                piece = self._pieces.get()
-            open_ = piece is not None
-            if batch:
-                self._do(batch)
-                self._tell(batch)
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
-    def _do(self, batch: list[_Piece[Any]]) -> None:
+    def _do(self, batch: Sequence[_Piece[Any]]) -> None:
         try:
             self._do_together(batch)
         except SlipstreamError as error:
@@ -181,7 +156,7 @@ class Database:
             else:
                 self._fail(batch[0], error)
 
-    def _do_anew(self, batch: list[_Piece[Any]]) -> None:
+    def _do_anew(self, batch: Sequence[_Piece[Any]]) -> None:
         """On another connection: the one that was there had been lost before."""
         try:
             self._do_together(batch)
@@ -191,7 +166,7 @@ class Database:
             self._drop_if_unusable()
             self._fail(batch[0], error)
 
-    def _do_together(self, batch: list[_Piece[Any]]) -> None:
+    def _do_together(self, batch: Sequence[_Piece[Any]]) -> None:
         if self._connection is None:
             self._connection = self._connect()
         with self._connection.transaction(reads=all(piece.reads for piece in batch)):
@@ -217,17 +192,83 @@ class Database:
         self._connection = None
         return True
 
-    def _tell(self, batch: list[_Piece[Any]]) -> None:
-        loop = batch[0].loop
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_tell_all, batch)
 
+class DatabaseAtHand(Database):
+    """One in this process's memory: the microseconds that work on it takes are fewer than a thread would need to hear of it."""
 
-def _tell_all(batch: list[_Piece[Any]]) -> None:
-    for piece in batch:
-        if piece.outcome.done():  # nobody waits any more
-            continue
+    def close(self) -> None:
+        self._disconnect()
+
+    async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
+        piece = _Piece(work, reads)
+        self._do([piece])
         if piece.error is not None:
-            piece.outcome.set_exception(piece.error)
+            raise piece.error
+        return piece.answer  # type: ignore[return-value]  # it has one
+
+
+@dataclass(eq=False, slots=True)
+class _Awaited(_Piece[AnswerT]):
+    outcome: asyncio.Future[AnswerT] = field(kw_only=True)
+
+    def tell(self) -> None:
+        """Its answer or error, if anybody waits still."""
+        if self.outcome.done():
+            return
+        if self.error is not None:
+            self.outcome.set_exception(self.error)
         else:
-            piece.outcome.set_result(piece.answer)
+            self.outcome.set_result(self.answer)  # type: ignore[arg-type]  # it has one
+
+
+class DatabaseOnThread(Database):
+    """One that has to be waited for. It is connected to again on its thread."""
+
+    def __init__(self, connect: Callable[[], Connection], name: str) -> None:
+        super().__init__(connect, name)
+        self._pieces: queue.SimpleQueue[_Awaited[Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+
+    def open(self) -> None:
+        super().open()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._pieces.put(None)
+        self._thread.join(_LONGEST_SECONDS)
+
+    async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
+        outcome: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
+        self._pieces.put(_Awaited(work, reads, outcome=outcome))
+        try:
+            async with asyncio.timeout(_LONGEST_SECONDS):
+                return await outcome
+        except TimeoutError:
+            raise StoreUnavailableError(f"{self._name} has not answered for {_LONGEST_SECONDS:g} s") from None
+
+    def _run(self) -> None:
+        open_ = True
+        while open_:
+            batch: list[_Awaited[Any]] = []
+            piece = self._pieces.get()
+            while piece is not None:
+                batch.append(piece)
+                if len(batch) == _MOST_TOGETHER or self._pieces.empty():
+                    break
+                piece = self._pieces.get()
+            open_ = piece is not None
+            if batch:
+                self._do(batch)
+                _tell(batch)
+        self._disconnect()
+
+
+def _tell(batch: Sequence[_Awaited[Any]]) -> None:
+    loop = batch[0].outcome.get_loop()
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_tell_all, batch)
+
+
+def _tell_all(batch: Sequence[_Awaited[Any]]) -> None:
+    for piece in batch:
+        piece.tell()

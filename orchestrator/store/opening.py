@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import StoreFormatError
-from orchestrator.store.database import Connection, Database
+from orchestrator.store.database import Connection, Database, DatabaseAtHand, DatabaseOnThread
 from orchestrator.store.sqlite import SqliteConnection
 from orchestrator.store.store import Store, prepare
 from slipstream.errors import SlipstreamError
@@ -22,19 +22,26 @@ def open_store(place: str) -> Store:
     if place.startswith(_POSTGRESQL):
         from orchestrator.store.postgresql import PostgresqlConnection, shown  # an extra: only who asks for it has it
 
-        return _opened(lambda: PostgresqlConnection(place), "BYTEA", shown(place))
-    path = None if place == MEMORY else Path(place).expanduser()
-    return _opened(lambda: SqliteConnection(path), "BLOB", place)
+        return _opened(DatabaseOnThread, lambda: PostgresqlConnection(place), "BYTEA", shown(place))
+    if place == MEMORY:
+        return _opened(DatabaseAtHand, lambda: SqliteConnection(None), "BLOB", place)
+    path = Path(place).expanduser()
+    return _opened(DatabaseOnThread, lambda: SqliteConnection(path), "BLOB", place)
 
 
-def _opened(connect: Callable[[], Connection], bytes_type: str, name: str) -> Store:
+def _opened(
+    kind: Callable[[Callable[[], Connection], str], Database],
+    connect: Callable[[], Connection],
+    bytes_type: str,
+    name: str,
+) -> Store:
     def connect_and_prepare() -> Connection:
         connection = connect()
         with connection.preparing():
             prepare(connection, bytes_type)
         return connection
 
-    database = Database(connect_and_prepare, name)
+    database = kind(connect_and_prepare, name)
     try:
         database.open()
     except SlipstreamError as error:

@@ -18,7 +18,7 @@ from orchestrator.store.rows import Counts, EndRow, OwnerRow, SessionRow, Stored
 _FORMAT = 2
 """Of the tables. A store of another is refused."""
 
-_REMEMBERED_EXPIRED = 10_000
+_REMEMBERED_EXPIRED, _MOST_EXPIRED = 10_000, 11_000
 _TIMES_FOR_RUNNING = 24
 """How much longer a session is kept whose turn waits for weights that nobody serves."""
 
@@ -47,6 +47,8 @@ _TABLES: Final = (
 
 _NOW = "(SELECT value FROM about WHERE name = 'seconds')"
 _SESSION = ", ".join(f"sessions.{field.name}" for field in fields(SessionRow))
+_OF_REQUEST = "principal = ? AND request_id = ? AND request_id <> ''"
+"""What ``sessions_by_request`` finds: without the last part, which that index is of, every session would be looked at."""
 _BEGUN = ("turn", "request_id", "fingerprint", "shared_count", "prompt", "payload")
 
 
@@ -194,7 +196,7 @@ class Store:
         where = "id = ?"
         values: tuple[str, ...] = (session.id,)
         if not session.listed:
-            where = "listed = 0 AND principal = ? AND request_id = ?"
+            where = f"listed = 0 AND {_OF_REQUEST}"
             values = (session.principal, session.request_id)
 
         def work(t: Transaction) -> list[tuple[SessionRow, list[StoredTurn]]]:
@@ -240,7 +242,7 @@ class Store:
 
     async def forget_request(self, principal: str, request_id: str) -> None:
         """A generation's choices are gone, whoever owns them."""
-        statement = "DELETE FROM sessions WHERE listed = 0 AND principal = ? AND request_id = ?"
+        statement = f"DELETE FROM sessions WHERE listed = 0 AND {_OF_REQUEST}"
         await self._database.run(lambda t: t.execute(statement, (principal, request_id)))
 
     async def expire(self, seconds: float) -> list[str]:
@@ -248,9 +250,11 @@ class Store:
         run, and nobody can run it, after a multiple of that."""
 
         def work(t: Transaction) -> list[str]:
-            idle = f"idle_since < {_NOW} - (CASE WHEN running_turn IS NULL THEN 1 ELSE {_TIMES_FOR_RUNNING} END) * ?"
-            where = f"{idle} AND owner NOT IN (SELECT id FROM owners)"
-            found = t.rows(f"SELECT principal, id FROM sessions WHERE {where} LIMIT 1000", (seconds,))
+            idle = f"idle_since < {_NOW} - ?"  # which an index finds
+            long = f"(running_turn IS NULL OR idle_since < {_NOW} - ?)"
+            where = f"{idle} AND {long} AND owner NOT IN (SELECT id FROM owners)"
+            values = (seconds, _TIMES_FOR_RUNNING * seconds)
+            found = t.rows(f"SELECT principal, id FROM sessions WHERE {where} LIMIT 1000", values)
             return _expire(t, found)
 
         return await self._database.run(work)
@@ -379,7 +383,8 @@ def _note_expired(t: Transaction, sessions: Sequence[Sequence[str]]) -> None:
     for principal, session_id in sessions:
         values = (_expired_name(principal, session_id),)
         t.execute(f"INSERT INTO expired VALUES (?, {_NOW}) ON CONFLICT DO NOTHING", values)
-    if sessions:
+    (count,) = t.rows("SELECT count(*) FROM expired")[0] if sessions else (0,)
+    if count > _MOST_EXPIRED:  # sorting them takes milliseconds
         t.execute(
             "DELETE FROM expired WHERE id NOT IN (SELECT id FROM expired ORDER BY since DESC LIMIT ?)",
             (_REMEMBERED_EXPIRED,),
@@ -387,7 +392,7 @@ def _note_expired(t: Transaction, sessions: Sequence[Sequence[str]]) -> None:
 
 
 def _of_request(t: Transaction, principal: str, request_id: str, *, listed: bool) -> list[SessionRow]:
-    statement = f"SELECT {_SESSION} FROM sessions WHERE listed = ? AND principal = ? AND request_id = ? ORDER BY choice"
+    statement = f"SELECT {_SESSION} FROM sessions WHERE listed = ? AND {_OF_REQUEST} ORDER BY choice"
     return [_session_of(row) for row in t.rows(statement, (int(listed), principal, request_id))]
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import SessionLimitError, SessionMovedError, StoreFormatError, StoreUnavailableError
+from orchestrator.store import store as stores
+from orchestrator.store.database import DatabaseAtHand, Value
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import Counts, EndRow, OwnerRow, SessionRow, TurnRow
+from orchestrator.store.sqlite import SqliteConnection
 from orchestrator.store.store import Store
 from tests.postgresql import Server, running_server
 from tests.unit.clock import Clock
@@ -27,17 +31,21 @@ def server() -> Iterator[Server]:
         yield running
 
 
+def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if kind == "postgresql":
+        address: str = request.getfixturevalue("server").new_database()
+        return address
+    return str(tmp_path / "deep" / "sessions.db") if kind == "file" else MEMORY
+
+
 @pytest.fixture(params=["file", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "file":
-        return str(tmp_path / "deep" / "sessions.db")
-    address: str = request.getfixturevalue("server").new_database()
-    return address
+    return place_of(request.param, request, tmp_path)
 
 
-@pytest.fixture
-def store(place: str) -> Iterator[Store]:
-    opened = open_store(place)
+@pytest.fixture(params=["file", "postgresql", MEMORY])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(place_of(request.param, request, tmp_path))
     yield opened
     opened.close()
 
@@ -307,6 +315,58 @@ async def test_what_nobody_owns_expires_by_the_time_in_which_somebody_lived(stor
     assert not await store.has_expired("", "never")
 
 
+async def test_so_many_expired_ones_are_remembered_the_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_REMEMBERED_EXPIRED", 2)
+    monkeypatch.setattr(stores, "_MOST_EXPIRED", 3)
+    await store.register(owner("a"))
+    gone = [f"s{number}" for number in range(4)]
+    for number, name in enumerate(gone):
+        await store.create([session(name)])
+        await store.beat("a", float(number))
+        await store.delete(session(name), expired=True)
+    assert [await store.has_expired("", name) for name in gone] == [False, False, True, True]
+
+
+async def test_what_is_asked_all_the_time_looks_at_no_other_sessions() -> None:
+    looked_at: list[str] = []
+
+    class Explained(SqliteConnection):
+        def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+            self.explain(statement, values)
+            return super().rows(statement, values)
+
+        def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+            if statement.split()[0] in ("UPDATE", "DELETE", "INSERT"):
+                self.explain(statement, values)
+            return super().execute(statement, values)
+
+        def explain(self, statement: str, values: Sequence[Value]) -> None:
+            plan = super().rows(f"EXPLAIN QUERY PLAN {statement}", values)
+            looked_at.extend(f"{step[3]}: {statement}" for step in plan)
+
+    def connect() -> Explained:
+        explained = Explained(None)
+        stores.prepare(explained, "BLOB")
+        looked_at.clear()
+        return explained
+
+    database = DatabaseAtHand(connect, "explained")
+    database.open()
+    store = Store(database)
+    row = session("s", request_id="r", listed=False)
+    await store.create([row], turns=[turn()])
+    await store.of_request("", "r", listed=False)
+    await store.end_turn(row, 1, EndRow(b"", "{}", forgotten=False), COUNTS)
+    await store.begin_turn(row, turn(2), COUNTS)
+    await store.note_progress([(row, 2, 0, b"")])
+    await store.turns("s")
+    await store.session("s")
+    await store.take(row, "b")
+    await store.expire(1.0)
+    await store.forget_request("", "r")
+    assert looked_at and not [found for found in looked_at if found.startswith("SCAN sessions")]
+
+
 async def test_an_owner_whose_beat_stands_still_for_a_lease_is_taken_out(place: str) -> None:
     clocks, stores = [Clock(), Clock()], [open_store(place), open_store(place)]
     first, second = (
@@ -434,11 +494,3 @@ def test_what_is_kept_is_for_its_user_alone(tmp_path: Path) -> None:
     place = tmp_path / "own" / "s.db"
     open_store(str(place)).close()
     assert place.stat().st_mode & 0o077 == 0 and place.parent.stat().st_mode & 0o077 == 0
-
-
-async def test_memory_is_a_store_too() -> None:
-    store = open_store(MEMORY)
-    try:
-        assert await store.create([session("s")]) == [session("s")]
-    finally:
-        store.close()
