@@ -7,8 +7,9 @@ from collections.abc import Hashable
 
 from orchestrator.speculation.plan import RoundPlan
 
-_USES = 16
-"""Of a plan, until somebody weighs again."""
+_MOST_USES = 16
+"""Of a plan, until somebody weighs again. At first it is used once, and twice as often each time that a weighing finds the same
+way: what a pair's first rounds show is little."""
 
 _MOST = 64
 
@@ -17,18 +18,21 @@ class FirstPlans:
     """By all that a weighing would look at of a session that has not seen anything yet."""
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, tuple[RoundPlan, int]] = {}
+        self._plans: dict[Hashable, tuple[RoundPlan, int, int]] = {}
+        """With how often each may be used still, and in all."""
 
     def take(self, key: Hashable) -> RoundPlan | None:
         """The plan of another one, if it was made not many sessions ago."""
-        plan, left = self._plans.get(key, (None, 0))
+        plan, left, uses = self._plans.get(key, (None, 0, 0))
         if plan is None or not left:
             return None
-        self._plans[key] = plan, left - 1
+        self._plans[key] = plan, left - 1, uses
         return plan
 
     def keep(self, key: Hashable, plan: RoundPlan) -> None:
         """A session has weighed."""
+        before, _, uses = self._plans.get(key, (None, 0, 0))
+        uses = min(2 * uses, _MOST_USES) if before is not None and before.way is plan.way else 1
         if len(self._plans) >= _MOST:
             self._plans.clear()
-        self._plans[key] = plan, _USES
+        self._plans[key] = plan, uses, uses

@@ -97,6 +97,7 @@ class ArithmeticBackend:
 
     mark = hashlib.sha256(SCHEME.encode()).hexdigest()[:4]
     row_multiple = 1
+    any_thread = True
     warmed_lengths: tuple[int, ...] = ()
     settled_after = 0
 

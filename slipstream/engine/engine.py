@@ -81,7 +81,7 @@ class Appended:
 
 
 class Engine:
-    """A model, its pages and the step that joins them. Belongs to one thread."""
+    """A model, its pages and the step that joins them. Belongs to one thread at a time."""
 
     def __init__(self, backend: Backend, *, kv_memory_mib: float) -> None:
         """Reserve KV memory. UnsupportedModelError if it holds no page."""

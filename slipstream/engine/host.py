@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 _CLOSED_COUNT = 10_000
 """Handles remembered as closed: one may be closed before the item comes that would have opened it."""
 
+_CROWDED_SECONDS = 0.05
+"""For which rounds are taken to come in numbers once they have."""
+
 JobT = TypeVar("JobT", bound=Job)
 JobT_contra = TypeVar("JobT_contra", bound=Job, contravariant=True)
 
@@ -114,6 +117,9 @@ class EngineHost(Generic[JobT]):
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._asked: dict[Job, _Round[JobT]] = {}
         self._compiling_count = 0
+        self._is_about_to_compute = False
+        self._crowded = float("-inf")
+        """When there was last more than one round in work."""
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished, on_step)
         self._sweeper: asyncio.Task[None] | None = None
         self.on_closed: Callable[[str], None] = lambda handle: None
@@ -122,6 +128,8 @@ class EngineHost(Generic[JobT]):
     async def start(self) -> Engine:
         """Load the engine on its thread and take jobs from then on; raises what loading raises."""
         engine = await asyncio.to_thread(self._thread.start)
+        if engine.backend.any_thread:
+            self._thread.on_put = self._compute_soon
         self._sweeper = self._loop.create_task(self._sweep())
         return engine
 
@@ -248,6 +256,23 @@ class EngineHost(Generic[JobT]):
         await asyncio.to_thread(self._thread.stop)
         if self._thread.failure is not None:
             raise self._thread.failure
+
+    def _compute_soon(self) -> None:
+        """Once all that has come with what is being read is there too. Where several rounds are in work, or were of late, the
+        thread computes while more of them come."""
+        now = self._loop.time()
+        if self._asked:
+            self._crowded = now
+        if now - self._crowded < _CROWDED_SECONDS:
+            self._thread.ring()
+        elif not self._is_about_to_compute:
+            self._is_about_to_compute = True
+            self._loop.call_soon(self._compute)
+
+    def _compute(self) -> None:
+        self._is_about_to_compute = False
+        if ended := self._thread.compute_here():
+            self._deliver(ended)
 
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop

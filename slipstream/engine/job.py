@@ -134,6 +134,11 @@ class Job:
         """Whether nobody waits for the answer any more, and the sequence has been restated or closed."""
         return self._overtaken or (self.parent is not None and self.parent.overtaken)
 
+    @property
+    def only_chooses(self) -> bool:
+        """Whether its steps take what their tokens do: a structure's masks and log-probabilities come on top."""
+        return self.rule.structure is None and self._logprobs is None
+
     def overtake(self) -> None:
         """Drop this job, and those it has split into, at the next step."""
         self._overtaken = True
@@ -219,4 +224,4 @@ Ended = tuple[Job, Exception | None]
 """A job that has ended, and with what error if it failed."""
 
 Finished = Callable[[list[Ended]], None]
-"""Told after each step which jobs ended. Called on the model thread."""
+"""Told after each step of the model thread's which jobs ended. Called there."""

@@ -57,7 +57,7 @@ class Reserved:
 
 
 class Backend(Protocol):
-    """A model and its KV memory. Belongs to one thread."""
+    """A model and its KV memory. Belongs to one thread at a time."""
 
     @property
     def model(self) -> ModelFacts:
@@ -71,6 +71,9 @@ class Backend(Protocol):
 
     runs_on: bool
     """Whether steps may follow one another without being asked for, as a draft's do: forwards mostly have one row then."""
+
+    any_thread: bool
+    """Whether it is all the same by which thread it is asked. OpenMP makes another team for each."""
 
     warmed_lengths: tuple[int, ...]
     """Lengths of sequences, rising, from which on forwards take other shapes than before."""

@@ -1,6 +1,10 @@
 """The one thread that computes: takes jobs, batches what is ready into steps, tells who is done.
 
 What a job raises ends that job alone. What the engine raises outside a job ends the thread, and the service with it.
+
+To wake another thread, and to be woken by it, takes longer than a small model's lone token. So where a backend does not mind
+who asks, whoever submits a job may compute it there and then, if nothing else is in work and it is over in a moment: one
+computes at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
 
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import (
@@ -22,6 +25,7 @@ from slipstream.engine.errors import (
     StaleRoundError,
     UnknownHandleError,
 )
+from slipstream.engine.inbox import Entry, Inbox
 from slipstream.engine.job import Ended, Finished, Job
 from slipstream.engine.job_tree import JobTree
 from slipstream.engine.load import Load
@@ -32,6 +36,9 @@ from slipstream.engine.step_clock import StepClock
 from slipstream.engine.step_note import OnStep
 
 log = logging.getLogger(__name__)
+
+_HERE_SECONDS = 3e-3
+"""That a job may be expected to take where it was submitted: so long an event loop says and hears nothing."""
 
 
 class ModelThread:
@@ -56,7 +63,14 @@ class ModelThread:
         self._limits = limits
         self._on_finished = on_finished
         self._on_step = on_step
-        self._inbox: SimpleQueue[Job | Callable[[], None]] = SimpleQueue()
+        self._inbox = Inbox()
+        self._computing = threading.Lock()
+        """Of whoever touches the engine."""
+        self.ring = self._inbox.ring
+        """Wakes the thread."""
+        self.on_put: Callable[[], None] = self.ring
+        """Called when something has come; in its place may be what has `compute_here` called soon, for a backend that does not
+        mind by which thread."""
         self._unfinished: set[Job] = set()
         """Submitted, and their ends not told."""
         self._lock = threading.Lock()
@@ -94,7 +108,7 @@ class ModelThread:
     def stop(self) -> None:
         """Finish the current step and end. Unfinished jobs are dropped."""
         self._stopping = True
-        self._inbox.put(lambda: None)
+        self.ring()
         self._thread.join()
 
     def submit(self, job: Job) -> None:
@@ -108,15 +122,40 @@ class ModelThread:
             if len(self._unfinished) >= self._limits.queue_limit:
                 raise QueueFullError(f"{len(self._unfinished)} items are in work or waiting")
             self._unfinished.add(job)
-        self._inbox.put(job)
+        self._put(job)
 
     def add(self, sequence: Sequence) -> None:
         """Know an open sequence."""
-        self._inbox.put(lambda: self._residents.add(sequence))
+        self._put(lambda: self._residents.add(sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, give its pages back and drop its job."""
-        self._inbox.put(lambda: self._remove(sequence))
+        self._put(lambda: self._remove(sequence))
+
+    def compute_here(self) -> list[Ended]:
+        """On the caller's thread take what has come and, where that is one job that is soon over, compute it; anything else is
+        left to the model thread. Returns what ended, which nobody else is told."""
+        ended: list[Ended] = []
+        if self._computing.acquire(blocking=False):
+            try:
+                if not (self._stopping or self.failure or self._tree.active):
+                    ended = self._accept(self._inbox.take())
+                    while self._is_soon_over():
+                        ended += self._step()
+                    self._settle(ended)
+                    self._clock.tell()
+            except BaseException as error:
+                self._fail(error)
+                ended = []
+            finally:
+                self._computing.release()
+        if self._tree.active or not self._inbox.is_empty:
+            self.ring()
+        return ended
+
+    def _put(self, entry: Entry) -> None:
+        self._inbox.put(entry)
+        self.on_put()
 
     def _run(self) -> None:
         try:
@@ -130,13 +169,16 @@ class ModelThread:
         try:
             self._work()
         except BaseException as error:
-            log.critical("the model thread failed; the service ends", exc_info=True)
-            self._fail_everything(error)
-            # A service that cannot compute must not look alive: end as on any SIGTERM, and be restarted.
-            os.kill(os.getpid(), signal.SIGTERM)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nobody may wait for an answer that never comes, and a service that cannot compute must not look alive: it ends as on
+        any SIGTERM, and may be restarted."""
+        log.critical("the model thread failed; the service ends", exc_info=error)
+        self._fail_everything(error)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _fail_everything(self, error: BaseException) -> None:
-        """Nobody may wait for an answer that never comes."""
         with self._lock:
             self.failure = ModelThreadFailedError(f"the model cannot compute any more: {error!r}")
             unfinished, self._unfinished = self._unfinished, set()
@@ -145,39 +187,46 @@ class ModelThread:
     def _work(self) -> None:
         pause = 0.0
         while True:
-            came = self._came(pause)
-            if self._stopping:
-                return
-            ended = self._accept(came)
-            pause = self._clock.wait(self._tree.active)
-            if self._tree.active and not pause:
-                ended += self._step()
-            if ended:
-                self._deliver(ended)
-            self._clock.tell()
-
-    def _came(self, pause: float) -> list[Job | Callable[[], None]]:
-        """All that has come. Waits for something if nothing is in work, and for at most ``pause`` seconds if that had better
-        wait."""
-        came: list[Job | Callable[[], None]] = []
-        try:
             if pause or not self._tree.active:
-                came.append(self._inbox.get(timeout=pause or None))
-            while True:
-                came.append(self._inbox.get_nowait())
-        except Empty:
-            return came
+                self._inbox.wait(pause or None)
+            with self._computing:
+                if self._stopping or self.failure:
+                    return
+                pause = self._turn()
 
-    def _deliver(self, ended: list[Ended]) -> None:
+    def _turn(self) -> float:
+        """Take what has come, and a step if there is anything in work. Returns for how many seconds that had better wait."""
+        ended = self._accept(self._inbox.take())
+        pause = self._clock.wait(self._tree.active)
+        if self._tree.active and not pause:
+            ended += self._step()
+        if ended:
+            self._settle(ended)
+            self._on_finished(ended)
+        self._clock.tell()
+        return pause
+
+    def _is_soon_over(self) -> bool:
+        """Whether one job is all that is in work, does not wait for others and will not take long."""
+        active = self._tree.active
+        if len(active) != 1 or not active[0].only_chooses:
+            return False
+        job, expected = active[0], self._clock.expected
+        seconds = expected(len(job.pending))
+        if self.engine.runs_on and job.steps_left > 1:
+            seconds += (job.steps_left - 1) * expected(1)
+        return seconds <= _HERE_SECONDS and not self._clock.wait(active)
+
+    def _settle(self, ended: list[Ended]) -> None:
+        """These jobs are over."""
         for job, error in ended:
             self._clock.ended(job, answered=error is None)
         with self._lock:
             self._unfinished.difference_update(job for job, _ in ended)
-        self._on_finished(ended)
 
-    def _accept(self, inbox: list[Job | Callable[[], None]]) -> list[Ended]:
+    def _accept(self, came: list[Entry]) -> list[Ended]:
         failed: list[Ended] = []
-        for entry in inbox:
+        for entry in came:
             if not isinstance(entry, Job):
                 entry()
                 continue
@@ -218,7 +267,7 @@ class ModelThread:
         return ended
 
     def _interrupted(self) -> bool:
-        return not self._inbox.empty()
+        return not self._inbox.is_empty
 
     def _batch(self, ended: list[Ended]) -> list[tuple[Job, Append]]:
         """What goes into the next step, pages and all. Adds to ``ended`` who cannot: of jobs that all lack pages, one."""

@@ -40,11 +40,17 @@ class PromptTime:
 
         What else makes it slow, like a draft at work on the same processors, does count as the round's.
         """
-        longer = self._time(token_count) - self._time(token_count - prompt_count) if prompt_count else 0.0
+        longer = self.time_of(token_count) - self.time_of(token_count - prompt_count) if prompt_count else 0.0
         self._last, self._last_duration, self._last_end = min(duration, longer), duration, end
         self._sum += self._last
 
-    def _time(self, count: int) -> float:
+    @property
+    def is_profiled(self) -> bool:
+        """Whether any forward was measured."""
+        return bool(len(self._counts))
+
+    def time_of(self, count: int) -> float:
+        """Of a forward of so many tokens; 0 where none was measured."""
         counts, times = self._counts, self._times
         if not count or not len(counts):
             return 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -24,6 +25,7 @@ class StepClock:
         self._untold: StepNote | None = None
         self._gathering = Gathering()
         self._prompt_time = PromptTime(step_times)
+        self._expected: dict[int, float] = {}
 
     def arrived(self, job: Job) -> None:
         """A job is there, before anything else is done with it."""
@@ -38,6 +40,14 @@ class StepClock:
         if all(job.drafting for job in active):
             return 0.0
         return self._gathering.wait(time.monotonic())
+
+    def expected(self, token_count: int) -> float:
+        """Seconds of a step of so many tokens, if nothing else keeps the processors; infinitely many if none was measured."""
+        seconds = self._expected.get(token_count)
+        if seconds is None:
+            seconds = self._prompt_time.time_of(token_count) if self._prompt_time.is_profiled else math.inf
+            self._expected[token_count] = seconds
+        return seconds
 
     def stepped(self, batch: Batch, started: float, step_count: int) -> None:
         """A step, or several in one go, ended just now; `tell` is to follow."""

@@ -35,7 +35,7 @@ class ServiceWatch:
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
     def stepped(self, note: StepNote) -> None:
-        """A step has ended; called on the model thread."""
+        """A step has ended; called by whoever computed it, one at a time."""
         count = note.step_count
         for seen, value in (
             (self.step_tokens, float(note.token_count)),

@@ -398,16 +398,18 @@ def test_a_lone_sessions_plan_holds_for_four_rounds_once_its_pair_has_had_its_le
     assert unknown._kept_for == 0
 
 
-def test_sessions_that_know_nothing_of_their_own_share_a_weighing_for_a_while() -> None:
+def test_sessions_that_know_nothing_of_their_own_share_a_weighing_for_longer_and_longer() -> None:
     pair = knowledge(acceptance=0.9)
     first = planner_of(pair)
     first.plan(32)
     others = [planner_of(pair) for _ in range(20)]
     shared = [planner.plan(32, Overlap.NONE) for planner in others]
-    assert all(plan is shared[1] for plan in shared[1:17]) and shared[0] is not shared[1]
-    assert shared[17] is not shared[1], "seventeen are enough"
-    others[2]._kept_for = 0  # by then it has rounds of its own
-    assert others[2].plan(32, Overlap.NONE) is not shared[1]
+    weighed = 0, 2, 5, 10, 19
+    for one, after in itertools.pairwise(weighed):
+        assert all(plan is shared[one + 1] for plan in shared[one + 1 : after]), "the weighing's, taken over"
+    assert len({id(plan) for plan in shared}) == 2 * len(weighed) - 1
+    others[12]._kept_for = 0  # by then it has rounds of its own
+    assert others[12].plan(32, Overlap.NONE) is not shared[12]
     warm = planner_of(pair)
     warm.draw_at(warmth_of(0.8))
     assert warm.plan(32, Overlap.NONE) is not shared[-1]

@@ -38,6 +38,7 @@ class CompiledBackend:
     settled_after = 1
     warmed_lengths: tuple[int, ...] = ()
     row_multiple = 1
+    any_thread = True
 
     def __init__(self, model: Decoder, *, page_size: int, runs_on: bool, threads: int) -> None:
         """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another without being asked for."""

@@ -41,6 +41,7 @@ class PlanModel(ModelFacts, Protocol):
 class Planned:
     """`Backend` of a model that computes by a plan, padded by a rule."""
 
+    any_thread = False
     warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 
     def __init__(self, model: PlanModel, *, page_size: int = 16, padding: Padding = BATCH_INVARIANT) -> None:
