@@ -13,7 +13,7 @@ import grpc
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import PEER_KEY
 from slipstream.rpc.item_stream import Keyed
-from slipstream.rpc.outbox import Outbox, fits
+from slipstream.rpc.outbox import Outbox, fits, let_answers_leave
 
 ItemT = TypeVar("ItemT", bound=Keyed)
 ResultT = TypeVar("ResultT", bound=Keyed)
@@ -161,6 +161,7 @@ async def _answer_all(
                     continue
                 if rest is not None:
                     group.create_task(follow(rest, answer))
+            await let_answers_leave()
 
     try:
         async with asyncio.TaskGroup() as group:

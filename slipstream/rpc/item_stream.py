@@ -16,7 +16,7 @@ import grpc
 
 from slipstream.errors import Code
 from slipstream.rpc.channel import PEER_METADATA
-from slipstream.rpc.outbox import Measured, Outbox, fits
+from slipstream.rpc.outbox import Measured, Outbox, fits, let_answers_leave
 from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
 
 log = logging.getLogger(__name__)
@@ -193,6 +193,7 @@ class ItemStream(Generic[ItemT, ResultT]):
                     self.answered_count += 1
                 for result in self._unpack(response):
                     self._hand_over(result)
+                await let_answers_leave()
         except grpc.aio.AioRpcError as failure:
             return StreamLostError(str(error_of_call(failure)))
         return StreamLostError("the peer ended the stream")
