@@ -1,7 +1,8 @@
 """The embedded pair on this machine: transformers plain and assisted, Slipstream without and with speculation.
 
-Every system answers the same questions in turn, several times over, in one run; the table gives medians, and ratios
-taken within each repetition. With several streams, systems that can answer so many questions at once do.
+Every system answers the same questions, several times over, in one run, each time in an order drawn by lot: what comes after
+a long proposal finds a draft that is awake. The table gives medians, and ratios taken within each repetition. With several
+streams, systems that can answer so many questions at once do.
 """
 
 from __future__ import annotations
@@ -58,12 +59,13 @@ def repeated(client: Client, question: list[int], max_tokens: int) -> list[int]:
     return [*question, *answer.token_ids, *question]
 
 
-def measure(systems: Sequence[System], questions: list[list[int]], repetitions: int, report: Report) -> None:
+def measure(systems: list[System], questions: list[list[int]], repetitions: int, report: Report) -> None:
     """Let the systems take turns, after one warm-up each."""
+    draw = random.Random(0)
     with Progress(console=report.console) as progress:
         task = progress.add_task("measuring", total=(repetitions + 1) * len(systems))
         for repetition in range(repetitions + 1):
-            for system in systems:
+            for system in draw.sample(systems, len(systems)):
                 set_seed(repetition)
                 started = time.perf_counter()
                 tokens = system.answer(questions)
