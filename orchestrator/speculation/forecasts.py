@@ -14,8 +14,9 @@ that the draft has prepared for what verification answered::
 Where a turn ends the draft does too, so of a long proposal the last tokens are seldom there: tokens, steps and rows are those
 that `ending` leaves of it.
 
-A turn's first round has nothing prepared: it is a synchronous one where the draft enumerates, and m plain ones where it runs
-ahead, which matters the more the fewer tokens a turn generates.
+A turn's first round has nothing prepared: where the draft enumerates it waits as a synchronous one or brings one token, as
+`beginnings` would have it, and where it runs ahead there are m plain ones; which matters the more the fewer tokens a turn
+generates.
 
 Maximising over k is the ratio rule: a token more is drafted while its odds by its seconds beat the average.
 """
@@ -112,10 +113,18 @@ class Forecasts:
                 if rate > highest:
                     best, highest, branches, seconds = length, rate, branch_count, overlapped
         assert recovery.rate is not None, "a round that waits has a forecast"
-        rate = self._begun(highest, missed, recovery.rate)
+        brought = self._pair.hits.at(branches) * (sums[best] - missed) + missed
+        second = brought - highest * ((1 - self._pair.hits.at(branches)) * waited + verify[1 + best])
+        at_once = max(verify[1], around + (1 + self._ending.drafted(best)) * self._branch_step(branches))
+        # What `beginnings` weighs, the prompt left out.
+        waiting = missed - highest * (waited + verify[1 + recovery.draft_length])
+        first_tokens, first_rate = missed, recovery.rate
+        if 1 - highest * at_once + self._ending.going_on * second >= waiting:
+            first_tokens, first_rate = 1.0, 1 / at_once
+        rate = self._begun(highest, first_tokens, first_rate)
         hit, miss = sums[best] / seconds, missed / (seconds + waited)
         return RoundPlan(
-            best, Overlap.ENUMERATE, branches, rate, recovery.draft_length, hit, miss, first_rate=recovery.rate
+            best, Overlap.ENUMERATE, branches, rate, recovery.draft_length, hit, miss, first_rate=first_rate
         )
 
     def _run_ahead(self) -> RoundPlan:

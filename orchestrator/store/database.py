@@ -197,9 +197,11 @@ class DatabaseAtHand(Database):
     """One in this process's memory: the microseconds that work on it takes are fewer than a thread would need to hear of it."""
 
     def close(self) -> None:
+        """See `Database`."""
         self._disconnect()
 
     async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
+        """See `Database`."""
         piece = _Piece(work, reads)
         self._do([piece])
         if piece.error is not None:
@@ -230,14 +232,17 @@ class DatabaseOnThread(Database):
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
     def open(self) -> None:
+        """See `Database`."""
         super().open()
         self._thread.start()
 
     def close(self) -> None:
+        """See `Database`."""
         self._pieces.put(None)
         self._thread.join(_LONGEST_SECONDS)
 
     async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
+        """See `Database`."""
         outcome: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
         self._pieces.put(_Awaited(work, reads, outcome=outcome))
         try:

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.speculation.acceptance import AcceptanceEstimate
 from orchestrator.speculation.beginnings import waits_for_proposal
+from orchestrator.speculation.forecasts import Forecasts
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Overlap, Regime, RoundPlan
 
@@ -48,6 +49,16 @@ def test_a_quick_draft_is_waited_for_and_saves_a_verification() -> None:
 )
 def test_a_draft_that_takes_its_time_prepares_while_the_prompt_is_read(pair: PairKnowledge, prompt_length: int) -> None:
     assert not waits(pair, PLAN, prompt_length)
+
+
+@pytest.mark.parametrize(("around", "is_waited_for"), [(0.0, True), (0.08, False)])
+def test_a_forecast_counts_the_beginning_that_is_taken(around: float, is_waited_for: bool) -> None:
+    pair = knowledge(verify=0.025, step=0.001, around=around)
+    forecasts = Forecasts(pair, pair.verifiers[HERE], ACCEPTANCE.survivals(16))
+    plan, waiting = forecasts.best(Overlap.ENUMERATE), forecasts.best(Overlap.NONE)
+    assert waits(pair, plan, 0) is is_waited_for
+    assert (plan.first_rate == waiting.rate) is is_waited_for
+    assert is_waited_for or plan.first_rate == pytest.approx(1 / 0.087, rel=0.2), "one token in the time of branches"
 
 
 def test_where_branches_cost_much_and_seldom_come_true_a_proposal_is_waited_for() -> None:
