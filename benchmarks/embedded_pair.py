@@ -59,7 +59,7 @@ def repeated(client: Client, question: list[int], max_tokens: int) -> list[int]:
     return [*question, *answer.token_ids, *question]
 
 
-def measure(systems: list[System], questions: list[list[int]], repetitions: int, report: Report) -> None:
+def measure(systems: Sequence[System], questions: list[list[int]], repetitions: int, report: Report) -> None:
     """Let the systems take turns, after one warm-up each."""
     draw = random.Random(0)
     with Progress(console=report.console) as progress:

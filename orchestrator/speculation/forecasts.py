@@ -113,8 +113,8 @@ class Forecasts:
                 if rate > highest:
                     best, highest, branches, seconds = length, rate, branch_count, overlapped
         assert recovery.rate is not None, "a round that waits has a forecast"
-        brought = self._pair.hits.at(branches) * (sums[best] - missed) + missed
-        second = brought - highest * ((1 - self._pair.hits.at(branches)) * waited + verify[1 + best])
+        hits = self._pair.hits.at(branches)
+        second = hits * sums[best] + (1 - hits) * missed - highest * ((1 - hits) * waited + verify[1 + best])
         at_once = max(verify[1], around + (1 + self._ending.drafted(best)) * self._branch_step(branches))
         # What `beginnings` weighs, the prompt left out.
         waiting = missed - highest * (waited + verify[1 + recovery.draft_length])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from slipstream.engine.job import Job
@@ -12,7 +13,7 @@ Entry = Job | Callable[[], None]
 
 
 class Inbox:
-    """Anybody puts in and rings; who computes takes. To be rung for nothing does no harm."""
+    """Anybody puts in and then rings; who computes waits and then takes. To be rung for nothing does no harm."""
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
@@ -36,13 +37,12 @@ class Inbox:
 
     def ring(self) -> None:
         """Wake who waits, or who will."""
-        self._bell.put(None)
+        if (
+            self._bell.empty()
+        ):  # what rings already is heard before anything is taken; who never rests hears nothing for days
+            self._bell.put(None)
 
     def wait(self, seconds: float | None) -> None:
         """Until it rings, or for so long."""
-        try:
+        with suppress(Empty):
             self._bell.get(timeout=seconds)
-            while True:
-                self._bell.get_nowait()
-        except Empty:
-            return

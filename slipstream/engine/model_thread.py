@@ -213,7 +213,7 @@ class ModelThread:
             return False
         job, expected = active[0], self._clock.expected
         seconds = expected(len(job.pending))
-        if self.engine.runs_on and job.steps_left > 1:
+        if job.steps_left > 1:
             seconds += (job.steps_left - 1) * expected(1)
         return seconds <= _HERE_SECONDS and not self._clock.wait(active)
 

@@ -333,41 +333,38 @@ async def test_nan_in_a_real_models_pages_reaches_no_other_sequence(tmp_path: Pa
                 assert (got.next_token, got.margin) == (expected.next_token, expected.margin)
 
 
-async def test_a_lost_device_fails_everyone_at_once_and_is_told_at_the_end() -> None:
+@asynccontextmanager
+async def losing_its_device() -> AsyncIterator[EngineHost[Job]]:
+    """A host that has lost its device by the end, which the process is told."""
     ended = asyncio.Event()
     host: EngineHost[Job] = EngineHost(lambda: paper(LostModel), BatchLimits(), HostLimits())
     await host.start()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     try:
+        yield host
+        with pytest.raises(ModelThreadFailedError):
+            await host.close_all()
+        await asyncio.wait_for(ended.wait(), 10)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_a_lost_device_fails_everyone_at_once_and_is_told_at_the_end() -> None:
+    async with losing_its_device() as host:
         results = await asyncio.gather(
             verify(host, [5, POISON]), verify(host, [5, 6]), propose(host, [7]), return_exceptions=True
         )
         assert "MODEL_THREAD_FAILED" in {result.reason for result in results if isinstance(result, SlipstreamError)}
         with pytest.raises(ModelThreadFailedError, match="device-side assert"):
             await verify(host, [5, 6])
-        with pytest.raises(ModelThreadFailedError):
-            await host.close_all()
-        await asyncio.wait_for(ended.wait(), 10)
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def test_a_device_that_is_lost_to_a_lone_job_fails_it_and_everyone_after_it() -> None:
-    ended = asyncio.Event()
-    host: EngineHost[Job] = EngineHost(lambda: paper(LostModel), BatchLimits(), HostLimits())
-    await host.start()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
-    try:
+    async with losing_its_device() as host:
         for tail in ([5, POISON], [5, 6]):
             with pytest.raises(ModelThreadFailedError, match="device-side assert"):
                 await asyncio.wait_for(verify(host, tail), 10)
-        with pytest.raises(ModelThreadFailedError):
-            await host.close_all()
-        await asyncio.wait_for(ended.wait(), 10)
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 class Watched(ArithmeticBackend):
@@ -455,7 +452,7 @@ async def test_while_the_thread_is_at_work_nothing_is_computed_here(monkeypatch:
 
 
 async def test_whoever_computes_each_job_has_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lone ones and crowds in turns, some overtaken and closed while they run: both compute as fast as they can."""
+    """Lone ones and crowds in turns, handles closed in between: both compute as fast as they can."""
     monkeypatch.setattr(hosts, "_CROWDED_SECONDS", 0.0)
     draw = random.Random(0)
 
