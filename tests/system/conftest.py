@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slipstream.cli.local import LocalServices, PairSettings
-from slipstream.client import Client
+from slipstream.client import Client, Settings
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import SamplingRule
@@ -26,6 +26,10 @@ PAPER_PAIR = PairSettings(
     target_flags=["--kv-memory-mib", "1"],
     draft_flags=["--kv-memory-mib", "1"],
 )
+
+LASTING = Settings(max_token_count=8000, draft_length=0)
+"""A turn of the paper pair that goes on until something ends it: thousands of rounds, seconds on any machine. Left to choose,
+the pair soon sees that its text repeats, and is done with 5,000 tokens in 0.15 s: before another client is heard."""
 
 
 def paper_tokens(prompt: list[int], count: int, settings: ArithmeticSettings = PAPER) -> list[int]:

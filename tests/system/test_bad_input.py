@@ -22,6 +22,7 @@ from slipstream.v1 import generation_pb2, session_pb2
 from slipstream.v1 import orchestrator_pb2 as pb
 from slipstream.wire.v1 import draft_pb2, model_pb2, rule_pb2, verifier_pb2
 from tests.system.conftest import (
+    LASTING,
     PAPER_PAIR,
     first_propose,
     first_verify,
@@ -239,10 +240,11 @@ def test_long_messages_of_one_chat_do_not_pile_up(client: Client) -> None:
 def test_one_of_two_messages_at_once_gets_the_turn(client: Client) -> None:
     """Both are tokenized beside the event loop before either begins; the turn lasts until its session is deleted."""
     content = "two at once " * 200
-    settings = generation_pb2.GenerationSettings(max_token_count=5000)
 
     def send(session_id: str, name: str) -> int | str:
-        request = pb.SendMessageRequest(session_id=session_id, request_id=name, content=content, settings=settings)
+        request = pb.SendMessageRequest(
+            session_id=session_id, request_id=name, content=content, settings=LASTING.message()
+        )
         try:
             return next(iter(client.stub.SendMessage(request))).event.turn
         except grpc.RpcError as error:
@@ -262,7 +264,7 @@ def test_one_of_two_messages_at_once_gets_the_turn(client: Client) -> None:
 
 
 def test_a_session_runs_one_turn_at_a_time(client: Client) -> None:
-    with client.chat(settings=Settings(max_token_count=4000)) as chat:
+    with client.chat(settings=LASTING) as chat:
         pieces = iter(chat.send("x"))
         next(pieces)
         with client.chat(session_id=chat.session_id) as other, pytest.raises(PeerError) as caught:
@@ -546,7 +548,7 @@ def test_a_client_that_vanishes_in_mid_answer_leaves_no_pages_behind(client: Cli
     addresses = (paper.verifier_address, paper.draft_address)
     before = [settled_load_of(address).held_page_count for address in addresses]
     with Client(paper.orchestrator_address) as vanishing:
-        pieces = iter(vanishing.generate([77] * 100, Settings(max_token_count=8000)))
+        pieces = iter(vanishing.generate([77] * 100, LASTING))
         next(pieces)
         assert load_of(paper.verifier_address).held_page_count > before[0]
     assert [settled_load_of(address).held_page_count for address in addresses] == before

@@ -8,7 +8,7 @@ import pytest
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, PeerError, Settings
 from slipstream.v1 import orchestrator_pb2, session_pb2
-from tests.system.conftest import paper_tokens, settled_load_of
+from tests.system.conftest import LASTING, paper_tokens, settled_load_of
 
 PROMPT = [10, 20, 30, 40, 50]
 
@@ -131,7 +131,7 @@ def test_a_drawn_seed_is_told_and_repeats_the_text(client: Client) -> None:
 
 
 def test_a_cancelled_turn_keeps_what_it_said_and_the_chat_goes_on(client: Client) -> None:
-    with client.chat(settings=Settings(max_token_count=5000)) as chat:
+    with client.chat(settings=LASTING) as chat:
         reply = chat.send("x")
         pieces = iter(reply)
         next(pieces)
@@ -139,14 +139,14 @@ def test_a_cancelled_turn_keeps_what_it_said_and_the_chat_goes_on(client: Client
         for _ in pieces:
             pass
         assert reply.result.finish_reason == "CANCELLED"
-        assert 0 < reply.result.generated_token_count < 5000
+        assert 0 < reply.result.generated_token_count < 8000
         after = chat.send("y", Settings(max_token_count=5)).wait()
         assert after.generated_token_count == 5
         assert after.prompt_token_count > reply.result.generated_token_count
 
 
 def test_a_cancel_sent_right_behind_its_message_is_not_lost(client: Client) -> None:
-    with client.chat(settings=Settings(max_token_count=8000)) as chat:
+    with client.chat(settings=LASTING) as chat:
         for _ in range(5):
             reply = chat.send("x")
             chat.cancel()
@@ -156,7 +156,7 @@ def test_a_cancel_sent_right_behind_its_message_is_not_lost(client: Client) -> N
 
 
 def test_an_abandoned_turn_keeps_what_it_said(client: Client) -> None:
-    chat = client.chat(settings=Settings(max_token_count=5000))
+    chat = client.chat(settings=LASTING)
     next(iter(chat.send("x")))
     chat.close()
     deadline = time.monotonic() + 60
@@ -167,11 +167,11 @@ def test_an_abandoned_turn_keeps_what_it_said(client: Client) -> None:
         time.sleep(0.02)
     assert not got.session.HasField("running_turn")
     assert got.messages[-1].role == session_pb2.ROLE_ASSISTANT
-    assert 0 < got.session.token_count < 5000
+    assert 0 < got.session.token_count < 8000
 
 
 def test_a_deleted_session_cancels_its_turn_and_gives_its_pages_back(client: Client, paper: LocalServices) -> None:
-    with client.chat(settings=Settings(max_token_count=8000)) as chat:
+    with client.chat(settings=LASTING) as chat:
         reply = chat.send("unlike any other")
         pieces = iter(reply)
         next(pieces)

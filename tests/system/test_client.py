@@ -21,7 +21,7 @@ from slipstream.errors import Code
 from slipstream.v1 import orchestrator_pb2 as pb
 from tests.dropping_proxy import DroppingProxy
 from tests.either_client import KINDS, connected, until
-from tests.system.conftest import paper_tokens
+from tests.system.conftest import LASTING, paper_tokens
 
 PROMPT = [10, 20, 30]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -98,7 +98,7 @@ def test_a_refusal_says_which_field_and_a_full_prompt_how_long_it_may_be(either:
 
 
 def test_a_turn_that_is_cancelled_keeps_what_it_said_and_the_session_goes_on(either: Client) -> None:
-    with either.chat(settings=Settings(max_token_count=6000)) as chat:
+    with either.chat(settings=LASTING) as chat:
         reply = chat.send("x")
         pieces = iter(reply)
         next(pieces)
@@ -113,7 +113,7 @@ def test_a_turn_that_is_cancelled_keeps_what_it_said_and_the_session_goes_on(eit
 
 
 def test_sending_again_while_a_reply_is_unread_ends_that_reply_and_answers_the_new_question(either: Client) -> None:
-    with either.chat(settings=Settings(max_token_count=6000)) as chat, either.chat() as undisturbed:
+    with either.chat(settings=LASTING) as chat, either.chat() as undisturbed:
         left = chat.send("first")
         for _ in left:
             break
@@ -159,8 +159,8 @@ def test_a_generation_goes_on_through_lost_connections_and_every_token_comes_onc
 ) -> None:
     with connected(kind, proxy.address) as client:
         client.server_info()
-        reply = client.generate(PROMPT, Settings(max_token_count=6000))  # that last longer than a connection takes
-        assert read_dropping(reply, proxy, every=200) == paper_tokens(PROMPT, 6000)
+        reply = client.generate(PROMPT, LASTING)
+        assert read_dropping(reply, proxy, every=200) == paper_tokens(PROMPT, 8000)
         assert reply.result.finish_reason == "MAX_TOKENS"
         assert client.watch(reply.result.session_id, reply.result.turn).wait().text == reply.result.text
     assert proxy.connection_count > 2
@@ -237,7 +237,7 @@ def test_a_session_created_over_a_connection_that_drops_is_one(kind: str, proxy:
 def test_a_lost_server_is_told_and_given_up_in_time(kind: str, proxy: DroppingProxy) -> None:
     lost: list[PeerError] = []
     with connected(kind, proxy.address, reconnect=3.0, on_lost=lost.append) as client:
-        reply = client.generate(PROMPT, Settings(max_token_count=6000))
+        reply = client.generate(PROMPT, LASTING)
         pieces = iter(reply)
         next(pieces)
         proxy.refusing = True
@@ -251,7 +251,7 @@ def test_a_lost_server_is_told_and_given_up_in_time(kind: str, proxy: DroppingPr
 
 
 def test_a_turn_ends_with_its_deadline(either: Client) -> None:
-    session = either.create_session(settings=Settings(max_token_count=8000, draft_length=0))
+    session = either.create_session(settings=LASTING)
     with pytest.raises(PeerError) as caught:
         session.send("x", timeout=0.3).wait()
     assert caught.value.code is Code.DEADLINE_EXCEEDED

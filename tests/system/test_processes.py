@@ -17,7 +17,7 @@ import pytest
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, PeerError, Settings
 from slipstream.v1 import orchestrator_pb2, turn_pb2
-from tests.system.conftest import PAPER_PAIR
+from tests.system.conftest import LASTING, PAPER_PAIR
 
 COUNT = 3
 FAMILY = dataclasses.replace(
@@ -76,8 +76,7 @@ def test_the_kernel_spreads_connections_over_all_processes(family: LocalServices
 
 
 def test_a_generation_is_watched_and_cancelled_from_elsewhere(clients: list[Client]) -> None:
-    settings = Settings(max_token_count=5000).message()
-    call = clients[0].stub.Generate(orchestrator_pb2.GenerateRequest(text="abc", settings=settings))
+    call = clients[0].stub.Generate(orchestrator_pb2.GenerateRequest(text="abc", settings=LASTING.message()))
     session_id = next(iter(call)).event.started.session_id
     next(iter(clients[1].watch(session_id, 1)))
     clients[2].cancel(session_id, 1)
@@ -129,7 +128,7 @@ def test_a_session_is_the_same_from_everywhere(clients: list[Client]) -> None:
 
 def test_a_turn_is_cancelled_and_a_stream_broken_off_from_elsewhere(clients: list[Client]) -> None:
     session_id = opened(clients[0])
-    with clients[1].chat(session_id=session_id, settings=Settings(max_token_count=5000)) as chat:
+    with clients[1].chat(session_id=session_id, settings=LASTING) as chat:
         reply = chat.send("x")
         pieces = iter(reply)
         next(pieces)
@@ -141,7 +140,7 @@ def test_a_turn_is_cancelled_and_a_stream_broken_off_from_elsewhere(clients: lis
             pass
         assert reply.result.finish_reason == "CANCELLED"
         assert chat.send("y", Settings(max_token_count=5)).wait().generated_token_count == 5
-    chat = clients[2].chat(session_id=session_id, settings=Settings(max_token_count=5000))
+    chat = clients[2].chat(session_id=session_id, settings=LASTING)
     next(iter(chat.send("z")))
     chat.close()
     deadline = time.monotonic() + 60

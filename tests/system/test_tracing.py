@@ -20,7 +20,6 @@ from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, PeerError, Result, Settings
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import resource_of
-from slipstream.v1 import generation_pb2
 from slipstream.v1 import orchestrator_pb2 as pb
 from tests.system.conftest import PAPER_PAIR
 from tests.trace_collector import Collector, Received, collecting
@@ -263,7 +262,7 @@ def reattached(client: Client) -> str:
 def in_turn(client: Client) -> None:
     """A message refused because a turn runs, and one of a stream that waits for that turn's end, with a trace of its own."""
     session = client.create_session(settings=Settings(max_token_count=60)).session_id
-    long = generation_pb2.GenerationSettings(max_token_count=1000)
+    long = Settings(max_token_count=300, draft_length=0).message()
     running = client.stub.SendMessage(pb.SendMessageRequest(session_id=session, content="x", settings=long))
     next(running)
     with pytest.raises(grpc.RpcError):
