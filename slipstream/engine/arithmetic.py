@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import Reserved, Segment
+from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.rule import SamplingDefaults
 
@@ -97,6 +97,7 @@ class ArithmeticBackend:
 
     mark = hashlib.sha256(SCHEME.encode()).hexdigest()[:4]
     row_multiple = 1
+    runner: Runner | None = None
     any_thread = True
     warmed_lengths: tuple[int, ...] = ()
     settled_after = 0

@@ -35,6 +35,9 @@ _PROFILE_FORWARDS = 120
 _MOST_PROFILE_SECONDS = 6.0
 """A profile may take as long as so many of its shortest forwards, up to that: a step's cost is known by several counts."""
 
+_UNASKED_SECONDS = 2e-3
+"""For so long steps may follow one another before somebody is asked whether others wait."""
+
 _WARMED_COUNTS = (8, 16, 24, 32)
 """Forwards of so many tokens are common."""
 
@@ -96,6 +99,8 @@ class Engine:
         self.step_count = 0
         self.step_times: list[tuple[int, float]] = []
         """What the last `profile` measured."""
+        self.unasked_steps = 1
+        """Steps of a run before it is asked whether the run is interrupted: one until a `profile` has seen what they take."""
         self.structures = Structures()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
@@ -118,6 +123,7 @@ class Engine:
             points.append((token_count, min(times)))
         self.step_count = 0  # of steps that served
         self.step_times = points
+        self.unasked_steps = max(1, int(_UNASKED_SECONDS / points[0][1]))
         return points
 
     def warm(self, seconds: float) -> None:
@@ -197,7 +203,8 @@ class Engine:
     ) -> list[list[Appended]]:
         """What ``count`` steps would answer after the appended tokens, each choice appended for the next: for each append
         one choice a step, fewer if one is among the rule's end tokens or the run was ``interrupted``, which is asked after
-        each step. Or the one error of a sequence that was discarded, as in `step`.
+        each step, or after those that took no time (`_UNASKED_SECONDS`). Or the one error of a sequence that was discarded,
+        as in `step`.
 
         All have one rule. The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has
         changed.
@@ -211,7 +218,7 @@ class Engine:
             for append, sequence, start in zip(appends, sequences, starts, strict=True)
         ]
         run = Run(sequences, starts, appends[0].rule, count, interrupted)
-        while (tokens := run.next_tokens(self.backend.forward(segments))) is not None:
+        while (tokens := run.take(self._run_steps(segments, run, appends[0].rule))) is not None:
             after = run.step_count - 1
             segments = [
                 Segment([token], start + after, sequence.pages, 1)
@@ -222,6 +229,15 @@ class Engine:
             self._run_answers(sequence, start, choices)
             for sequence, start, choices in zip(sequences, starts, run.choices(), strict=True)
         ]
+
+    def _run_steps(self, segments: list[Segment], run: Run, rule: SamplingRule) -> list[list[Choice]]:
+        """One step's choices or several steps', as many as may pass without asking whether the run is interrupted."""
+        count, runner = min(self.unasked_steps, run.steps_left), self.backend.runner
+        if runner is not None and count > 1 and run.needs_logits_only:
+            steps = runner.run(segments, rule, count)
+            if steps:  # or its logits are not finite, which the step that chooses alone tells
+                return steps
+        return [run.choose(self.backend.forward(segments))]
 
     def _run_answers(self, sequence: Sequence, start: int, choices: list[Choice]) -> list[Appended]:
         error = next((c.fault for c in choices if isinstance(c.fault, LogitsNotFiniteError)), None)

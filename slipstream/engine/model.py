@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 import torch
 
 from slipstream.engine.sequence import PageCopy
-from slipstream.sampling.rule import SamplingDefaults
+from slipstream.sampling.row import Choice
+from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 
 
 class Segment(NamedTuple):
@@ -56,6 +57,15 @@ class Reserved:
     byte_count: int
 
 
+class Runner(Protocol):
+    """Computes several steps in one call."""
+
+    def run(self, segments: list[Segment], rule: SamplingRule, count: int) -> list[list[Choice]]:
+        """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each choice appended for the
+        next: fewer once every sequence has had one of the rule's end tokens, or logits are not finite. Pages are there for
+        all but the last; the rule is one that `needs_logits_only`."""
+
+
 class Backend(Protocol):
     """A model and its KV memory. Belongs to one thread at a time."""
 
@@ -71,6 +81,9 @@ class Backend(Protocol):
 
     runs_on: bool
     """Whether steps may follow one another without being asked for, as a draft's do: forwards mostly have one row then."""
+
+    runner: Runner | None
+    """Where it can compute several steps in one call."""
 
     any_thread: bool
     """Whether it is all the same by which thread it is asked. OpenMP makes another team for each."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence as TokenSequence
 import torch
 
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.choose import choose
+from slipstream.sampling.choose import choose, needs_logits_only
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
 
@@ -16,7 +16,8 @@ from slipstream.sampling.rule import SamplingRule
 class Run:
     """Up to ``count`` choices for each of ``sequences``, whose tokens already have room for all but the last.
 
-    ``starts[i]`` is the position of sequence i's first choice. The run ends early once ``interrupted`` says so.
+    ``starts[i]`` is the position of sequence i's first choice. The run ends early once ``interrupted`` says so, which is asked
+    whenever choices are taken.
     """
 
     def __init__(
@@ -34,21 +35,43 @@ class Run:
         self._interrupted = interrupted
         self._steps: list[list[Choice]] = []
 
-    def next_tokens(self, logits: torch.Tensor) -> list[int] | None:
-        """Take a step's logits ``[sequences, vocabulary]``; each sequence's next token, or None after the last step."""
+    @property
+    def steps_left(self) -> int:
+        """At most."""
+        return max(self.lengths) - self.step_count
+
+    @property
+    def needs_logits_only(self) -> bool:
+        """Whether a `slipstream.engine.model.Runner` may run it."""
+        return needs_logits_only(self._rule, min(self._starts))
+
+    def choose(self, logits: torch.Tensor) -> list[Choice]:
+        """From the logits ``[sequences, vocabulary]`` of the next step."""
+        return choose(logits, self._rows_at(self.step_count))
+
+    def take(self, steps: list[list[Choice]]) -> list[int] | None:
+        """Go on with what steps have chosen; each sequence's next token, or None after the last step."""
+        for choices in steps:
+            tokens = self._take(choices)
+            if self.step_count == max(self.lengths):
+                return None
+        if self._interrupted():
+            self.lengths = [min(length, self.step_count) for length in self.lengths]
+            return None
+        return tokens
+
+    def _take(self, choices: list[Choice]) -> list[int]:
         index = self.step_count
         self.step_count += 1
-        self._steps.append(choose(logits, self._rows_at(index)))
-        tokens = [choice.token for choice in self._steps[-1]]
+        self._steps.append(choices)
+        tokens = [choice.token for choice in choices]
         for at, token in enumerate(tokens):
             if token in self._rule.end_token_ids or token == VOID:
                 self.lengths[at] = min(self.lengths[at], index + 1)
-        if index + 1 == max(self.lengths) or self._interrupted():
-            self.lengths = [min(length, index + 1) for length in self.lengths]
-            return None
         tokens = [max(0, token) for token in tokens]  # after what ends a sequence's run any token will do
-        for sequence, start, token in zip(self._sequences, self._starts, tokens, strict=True):
-            sequence.tokens[start + index] = token
+        if self.step_count < max(self.lengths):
+            for sequence, start, token in zip(self._sequences, self._starts, tokens, strict=True):
+                sequence.tokens[start + index] = token
         return tokens
 
     def choices(self) -> list[list[Choice]]:

@@ -71,7 +71,7 @@ def _plain_kind(rows: Sequence[Row]) -> _Kind | None:
     """The kind of all rows, if they have one and none needs more than its logits: mostly they share their rule, which is then
     looked at once."""
     rule = rows[0].rule
-    if not _is_plain(rule):
+    if not needs_logits_only(rule, rows[0].position):
         return None
     for row in rows:
         if row.rule is not rule or row.position < rule.first_end_position or row.allowed is not None:
@@ -79,7 +79,11 @@ def _plain_kind(rows: Sequence[Row]) -> _Kind | None:
     return _Kind.COUPLED if rule.temperature else _Kind.GREEDY
 
 
-def _is_plain(rule: SamplingRule) -> bool:
+def needs_logits_only(rule: SamplingRule, position: int) -> bool:
+    """Whether a choice at ``position`` and any that follows is the likeliest token or a coupled draw of the logits as they
+    are, and of nothing else."""
+    if position < rule.first_end_position:
+        return False
     return not (changes_logits(rule) or rule.structure is not None or rule.typical_p < 1 or rule.draws_ratios)
 
 

@@ -42,7 +42,7 @@ def choose_coupled(
     The largest logit of each row is finite. With a ``candidate_count``, 0 included, the choices are a draft's: with
     log-probabilities, and that many candidates by their perturbed logits.
     """
-    found = _Found(len(cuts), candidate_count)
+    found = Found(len(cuts), candidate_count)
     draw(
         logits.stored,
         logits.maxima,
@@ -70,12 +70,12 @@ def choose_likeliest(logits: BlockedLogits, candidate_count: int | None = None) 
 
     With a ``candidate_count``, 0 included, the choices are a draft's: with log-probabilities, and that many candidates.
     """
-    found = _Found(len(logits.indices), candidate_count)
+    found = Found(len(logits.indices), candidate_count)
     find_likeliest(logits.stored, logits.maxima, logits.indices, found.tokens, found.scores, found.logprobs)
     return found.choices()
 
 
-class _Found:
+class Found:
     """Memory for what compiled code finds of some rows: the best two tokens, a draft's candidates, log-probabilities."""
 
     def __init__(self, row_count: int, candidate_count: int | None) -> None:
@@ -85,14 +85,14 @@ class _Found:
         self.scores: Floats = np.empty((row_count, width))
         self.logprobs: Floats = np.empty(0 if candidate_count is None else row_count)
 
-    def choices(self) -> list[Choice]:
-        """One for each row."""
-        tokens = self.tokens[:, 0].tolist()
+    def choices(self, count: int | None = None) -> list[Choice]:
+        """One for each of the first ``count`` rows, or of all."""
+        tokens = self.tokens[:count, 0].tolist()
         # Infinite ones may be equal.
-        margins = [0.0 if first == second else first - second for first, second in self.scores[:, :2].tolist()]
+        margins = [0.0 if first == second else first - second for first, second in self.scores[:count, :2].tolist()]
         if not len(self.logprobs):
             return [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
-        found = zip(tokens, margins, self.logprobs.tolist(), strict=True)
+        found = zip(tokens, margins, self.logprobs[:count].tolist(), strict=True)
         if not self._candidate_count:
             return [Choice(*choice) for choice in found]
         return [Choice(*choice, self._candidates(row)) for row, choice in enumerate(found)]

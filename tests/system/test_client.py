@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from slipstream.cli.local import LocalServices
 from slipstream.client import Client, PeerError, Reply, Settings
 from slipstream.errors import Code
 from slipstream.v1 import orchestrator_pb2 as pb
+from slipstream.v1 import orchestrator_pb2_grpc, turn_pb2
 from tests.dropping_proxy import DroppingProxy
 from tests.either_client import KINDS, connected, until
 from tests.system.conftest import LASTING, paper_tokens
@@ -277,6 +279,35 @@ def test_metadata_goes_with_every_call(kind: str) -> None:
     finally:
         server.stop(None).wait()
     assert seen == [{("who", "me")}] * 2
+
+
+def test_an_answer_is_had_with_its_last_event_and_its_stream_ends_by_itself(kind: str) -> None:
+    had, over, were_active = threading.Event(), threading.Event(), []
+
+    class Slow(orchestrator_pb2_grpc.OrchestratorServiceServicer):
+        """Takes its time between a turn's last event and the stream's end."""
+
+        def Generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateResponse]:
+            yield pb.GenerateResponse(event=turn_pb2.TurnEvent(turn=1, started={"session_id": "s"}))
+            finished = {"finish_reason": turn_pb2.FINISH_REASON_MAX_TOKENS}
+            yield pb.GenerateResponse(event=turn_pb2.TurnEvent(turn=1, finished=finished))
+            assert had.wait(20), "the client waits for more than the turn's end"
+            were_active.append(not over.wait(0.2) and context.is_active())
+            over.set()
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(Slow(), server)  # type: ignore[abstract] # one method is asked
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with connected(kind, f"127.0.0.1:{port}") as client:
+            assert client.generate("x").wait().finish_reason == "MAX_TOKENS"
+            gc.collect()
+            had.set()
+            assert over.wait(20)
+    finally:
+        server.stop(None).wait()
+    assert were_active == [True]
 
 
 def test_the_chat_stream_is_at_the_stub(client: Client) -> None:

@@ -259,7 +259,7 @@ def test_logits_that_are_not_the_models_are_noticed(tmp_path: Path, monkeypatch:
 def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     before, read = _made_of(), Path.read_bytes
     assert before == _made_of()
-    for name in ("forward", "lanes", "phases", "products", "quantised", "records", "team"):
+    for name in ("following", "forward", "kernel", "lanes", "phases", "products", "quantised", "records", "team"):
 
         def changed(path: Path, name: str = name) -> bytes:
             return read(path) + (b" " if path.name == f"{name}.py" else b"")
@@ -271,4 +271,4 @@ def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.M
     compiled = {
         path.stem for path in folder.glob("*.py") if "@compiled" in path.read_text() or "intrinsic" in path.read_text()
     }
-    assert compiled == {"forward", "lanes", "phases", "products", "quantised", "team"}
+    assert compiled == {"following", "forward", "lanes", "phases", "products", "quantised", "team"}

@@ -13,18 +13,22 @@ from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.plan import TIGHT
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
+from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 
-COMPILED = "compiled"
+COMPILED, AT_ONCE = "compiled", "compiled, several steps in a call"
 
 
 def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
-    if family == COMPILED:
+    if family in (COMPILED, AT_ONCE):
         saved = tiny_models.save(tiny_models.build("llama", head_dim=32), directory)
         compiled = load_compiled(str(saved), dtype="float32", page_size=16, runs_on=True, threads=1)
-        return Engine(compiled, kv_memory_mib=2 * mib)
+        engine = Engine(compiled, kv_memory_mib=2 * mib)
+        if family == AT_ONCE:
+            engine.unasked_steps = 5
+        return engine
     saved = tiny_models.save(tiny_models.build(family), directory)
     model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=True)
     return Engine(Planned(model, padding=TIGHT), kv_memory_mib=mib)
@@ -36,7 +40,7 @@ def chosen(answers: list[list[Appended]]) -> list[list[Choice]]:
     return [[answer.choices[0] for answer in steps] for steps in answers]
 
 
-@pytest.mark.parametrize("family", [COMPILED, "llama", "gpt2"])
+@pytest.mark.parametrize("family", [AT_ONCE, COMPILED, "llama", "gpt2"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("end", [(), "third"])
 @pytest.mark.parametrize("given", [1, 3])
@@ -78,7 +82,7 @@ def test_running_on_chooses_what_as_many_steps_choose(
     assert engine.pool.counts().held == 0
 
 
-@pytest.mark.parametrize("family", [COMPILED, "llama", "gpt2"])
+@pytest.mark.parametrize("family", [AT_ONCE, COMPILED, "llama", "gpt2"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("end", [False, True])
 def test_running_on_together_chooses_what_each_alone_chooses(
@@ -118,7 +122,7 @@ def test_running_on_together_chooses_what_each_alone_chooses(
     assert engine.pool.counts().held == 0
 
 
-@pytest.mark.parametrize("family", [COMPILED, "llama", "gpt2"])
+@pytest.mark.parametrize("family", [AT_ONCE, COMPILED, "llama", "gpt2"])
 def test_what_a_run_has_written_is_there_for_later_steps(family: str, tmp_path: Path) -> None:
     engine = tight_engine(family, tmp_path)
     rule = SamplingRule()
@@ -157,7 +161,7 @@ def test_a_run_that_finds_no_pages_changes_nothing(tmp_path: Path) -> None:
     engine.pool.check()
 
 
-@pytest.mark.parametrize("family", [COMPILED, "llama", "gpt2"])
+@pytest.mark.parametrize("family", [AT_ONCE, COMPILED, "llama", "gpt2"])
 def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) -> None:
     engine = tight_engine(family, tmp_path)
     rule = SamplingRule(temperature=0.8, seed=3)
@@ -169,14 +173,74 @@ def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) ->
         engine.cache.extend(sequence, [50])
         return sequence
 
+    if family == AT_ONCE:
+        engine.unasked_steps = 2
     whole, parts = started("whole"), started("parts")
     expected = [choice.token for choice in chosen(engine.run_on([Append(whole, 1, 1, rule, drafting=True)], 9))[0]]
     got: list[int] = []
     while len(got) < 9:
-        asked = iter([False, False, True])
-        choices = chosen(engine.run_on([Append(parts, 1, 1, rule, drafting=True)], 9 - len(got), asked.__next__))[0]
-        assert len(choices) == 3
+        asked, left = iter([False, False, True]), 9 - len(got)
+        choices = chosen(engine.run_on([Append(parts, 1, 1, rule, drafting=True)], left, asked.__next__))[0]
+        assert len(choices) == min(left, 3 * engine.unasked_steps)
         got += [choice.token for choice in choices]
         engine.cache.extend(parts, [got[-1]])
     assert got == expected
     assert parts.tokens[:-1] == whole.tokens
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SamplingRule(),
+        SamplingRule(temperature=1.3, seed=2**64 - 1),
+        SamplingRule(temperature=0.7, seed=5, top_k=7, top_p=0.8, min_p=0.05),
+        SamplingRule(temperature=1e-3, seed=5, end_token_ids=(3, 4, 5)),
+        SamplingRule(temperature=0.7, seed=5, first_end_position=60, end_token_ids=tuple(range(200))),
+        SamplingRule(temperature=0.7, seed=5, repetition_penalty=1.3),
+    ],
+    ids=["likeliest", "drawn", "cut", "ends", "late ends", "penalty"],
+)
+def test_several_steps_in_a_call_are_those_steps_to_the_bit(
+    rule: SamplingRule, threads: int, dtype: str, tmp_path: Path
+) -> None:
+    """Sequences of different lengths, which append different numbers of tokens, over borders of blocks and pages."""
+    saved = tiny_models.save(tiny_models.build("llama", head_dim=32, num_key_value_heads=2), tmp_path)
+    backend = load_compiled(str(saved), dtype=dtype, page_size=32, runs_on=True, threads=threads)
+    engine, count = Engine(backend, kv_memory_mib=8), 40
+
+    def run(name: str) -> list[list[Choice]]:
+        appends = []
+        for index, (length, added) in enumerate([(61, 1), (5, 5), (47, 2), (90, 33)]):
+            sequence = Sequence(f"{name}{index}")
+            engine.cache.extend(sequence, [7 + (length * place) % 100 for place in range(length)])
+            if length > added:
+                engine.cache.truncate(sequence, length - added)
+                engine.step([Append(sequence, length - added, 1, SamplingRule(), drafting=True)])
+                engine.cache.extend(sequence, [20 + place for place in range(added)])
+            appends.append(Append(sequence, added, 1, rule, drafting=True))
+        answers = chosen(engine.run_on(appends, count))
+        for append, choices in zip(appends, answers, strict=True):
+            first = len(append.sequence) - len(choices) + 1
+            assert append.sequence.tokens[first:] == [choice.token for choice in choices[:-1]]
+            engine.cache.release(append.sequence)
+        return answers
+
+    steps = run("steps")
+    engine.unasked_steps = 16
+    assert run("run") == steps
+
+
+def test_a_run_whose_logits_are_not_finite_fails_as_its_step_does(tmp_path: Path) -> None:
+    engine = tight_engine(AT_ONCE, tmp_path)
+    healthy, broken = Sequence("healthy"), Sequence("broken")
+    for sequence in (healthy, broken):
+        engine.cache.extend(sequence, list(range(5, 40)))
+        engine.step([Append(sequence, 35, 1, SamplingRule(), drafting=True)])
+        engine.cache.extend(sequence, [50])
+    engine.backend._memory[:, broken.pages] = float("nan")  # type: ignore[attr-defined]
+    appends = [Append(sequence, 1, 1, SamplingRule(), drafting=True) for sequence in (healthy, broken)]
+    well, ill = engine.run_on(appends, 4)
+    assert len(well) == 4 and all(answer.error is None for answer in well)
+    assert [type(answer.error) for answer in ill] == [LogitsNotFiniteError]

@@ -8,7 +8,7 @@ import contextlib
 import grpc
 
 from slipstream.client.aio.connection import AsyncConnection
-from slipstream.client.ending import FAREWELL_SECONDS, reply_closed
+from slipstream.client.ending import FAREWELL_SECONDS, keep_until_done, reply_closed
 from slipstream.client.results import Delta
 from slipstream.client.watching import Watching
 from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
@@ -62,7 +62,8 @@ class AsyncWatcher:
             if not self._closed.is_set():
                 cancelling = cancelling and self.running and self.watching.owned
                 self._closed.set()
-                self._call.cancel()
+                if not self.watching.ended:
+                    self._call.cancel()
                 if cancelling:
                     await self._connection.cancel_turns(self.watching, patience)
             self._connection.running.discard(self)
@@ -75,8 +76,8 @@ class AsyncWatcher:
             response = await self._call.read()
             if response is not grpc.aio.EOF:
                 self.watching.take(response)
-                if self.watching.ended:  # so that the stream ends by itself, not by our leaving it
-                    await self._call.read()
+                if self.watching.ended:
+                    keep_until_done(self._call)
                 return
             lost: PeerError = StreamLostError("the server ended the stream before the turn's end")
         except StreamLostError as gap:

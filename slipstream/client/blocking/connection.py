@@ -36,6 +36,9 @@ class TurnCall(Protocol):
     def cancel(self) -> object:
         """End the stream."""
 
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
+        """Have it called with this once the stream has ended."""
+
 
 class Connection:
     """Safe to use from threads."""

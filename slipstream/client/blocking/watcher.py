@@ -9,7 +9,7 @@ import threading
 import grpc
 
 from slipstream.client.blocking.connection import Connection
-from slipstream.client.ending import FAREWELL_SECONDS, reply_closed
+from slipstream.client.ending import FAREWELL_SECONDS, keep_until_done, reply_closed
 from slipstream.client.results import Delta
 from slipstream.client.watching import Watching
 from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
@@ -69,8 +69,9 @@ class Watcher:
             if not self._closed.is_set():
                 cancelling = cancelling and self.running and self.watching.owned
                 self._closed.set()
-                with self._starting:
-                    self._call.cancel()
+                if not self.watching.ended:
+                    with self._starting:
+                        self._call.cancel()
                 if cancelling:
                     self._connection.cancel_turns(self.watching, patience)
             self._connection.running.discard(self)
@@ -90,8 +91,7 @@ class Watcher:
         try:
             self.watching.take(next(self._call))
             if self.watching.ended:
-                for _ in self._call:  # so that the stream ends by itself, not by our leaving it
-                    pass
+                keep_until_done(self._call)
             return
         except StopIteration:
             lost: PeerError = StreamLostError("the server ended the stream before the turn's end")

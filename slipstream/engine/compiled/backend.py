@@ -15,10 +15,11 @@ from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
 from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.products import PAIRED_BY, TILE_ROWS
 from slipstream.engine.compiled.records import STEP
+from slipstream.engine.compiled.runner import CompiledRunner
 from slipstream.engine.compiled.team import Team
 from slipstream.engine.compiled.workspace import Workspace
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import Reserved, Segment
+from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.sequence import PageCopy
 
 log = logging.getLogger(__name__)
@@ -56,11 +57,16 @@ class CompiledBackend:
             self._step[name] = getattr(model, name)
         self._step["layers"] = model.layers.ctypes.data
         self._step["frequencies"] = model.frequencies.data_ptr()
-        log.info("getting ready to compute: the first start on a machine compiles that, in fifteen seconds or so")
+        log.info("getting ready to compute: the first start on a machine compiles that, in twenty seconds or so")
         self._team = Team(threads, phase_count(model.layer_count))
         self._step["team"], self._step["thread_count"] = self._team.place, threads
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))
+        self.runner: Runner | None = None
+        if runs_on:
+            self.runner = CompiledRunner(
+                model, self._step, self._workspace, self._walk, page_size=page_size, most_rows=self._most_rows
+            )
 
     def reserve(self, memory_mib: float) -> Reserved:
         model = self.model

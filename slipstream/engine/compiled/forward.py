@@ -1,4 +1,5 @@
-"""One forward, compiled as a whole: the walk through the layers, which all threads of a team take together.
+"""One forward, compiled as a whole: the walk through the layers, which all threads of a team take together. Of a run (`runner`)
+it is several, with what `following` does between them.
 
 What has been compiled is kept: beside the source, or in the user's cache (`NUMBA_CACHE_DIR` names another). Numba takes it for
 current as long as the file of the function is that has been compiled; so this one has the hash of all that it is made of in its
@@ -16,6 +17,7 @@ from typing import Any, cast
 import numba
 from numba import carray, types
 
+from slipstream.engine.compiled.following import follow
 from slipstream.engine.compiled.lanes import LANES, compiled, pointer, read_integer
 from slipstream.engine.compiled.phases import (
     ADDED,
@@ -31,6 +33,7 @@ from slipstream.engine.compiled.phases import (
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.records import LAYER, STEP
 from slipstream.engine.compiled.team import Share, begin, complete, finish, next_forward, take
+from slipstream.sampling import kernel
 
 Walk = Callable[[int, int], None]
 
@@ -179,8 +182,9 @@ def phase_count(layer_count: int) -> int:
 def _made_of() -> str:
     """A hash of the sources of all that is compiled."""
     folder = Path(__file__).parent
-    names = ("forward", "lanes", "phases", "products", "quantised", "records", "team")
-    return hashlib.sha256(b"".join((folder / f"{name}.py").read_bytes() for name in names)).hexdigest()
+    names = ("following", "forward", "lanes", "phases", "products", "quantised", "records", "team")
+    files = [*(folder / f"{name}.py" for name in names), Path(kernel.__file__)]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _entry_of(made_of: str) -> Callable[..., Any]:
@@ -189,12 +193,17 @@ def _entry_of(made_of: str) -> Callable[..., Any]:
         step = carray(pointer(place), (1,), STEP)[0]
         layers = carray(pointer(step.layers), (step.layer_count,), LAYER)
         number = begin(step.team) if thread == 0 else next_forward(step.team, 0)
+        index = 0
         while number >= 0:
             _walk(step, layers, thread, number)
-            if thread == 0:
-                finish(step.team, number)
+            if thread != 0:
+                number = next_forward(step.team, number)
+                continue
+            finish(step.team, number)
+            if step.run == 0 or not follow(step, index):
                 return
-            number = next_forward(step.team, number)
+            index += 1
+            number = begin(step.team)
 
     return entry
 
@@ -202,7 +211,7 @@ def _entry_of(made_of: str) -> Callable[..., Any]:
 @functools.cache
 def compiled_walk() -> Walk:
     """What a team's threads call with a step's place and their number; a helper returns when its team ends. Compiling it for
-    the first time on a machine takes ten seconds or so."""
+    the first time on a machine takes twenty seconds or so."""
     signature, function = types.void(types.int64, types.int64), _entry_of(_made_of())
     try:
         return cast(Walk, numba.cfunc(signature, nopython=True, cache=True)(function).ctypes)

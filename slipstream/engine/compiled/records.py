@@ -25,12 +25,32 @@ _MEMORY = """residual inputs projected queries gated rotations logits scratch sc
 _THREADS = """team thread_count""".split()
 """Who computes."""
 
+_NEXT = """run""".split()
+"""Of a run, the place of its `RUN`; 0 where a step is alone."""
+
 _FACTORS = """epsilon rotation_scale attention_scale""".split()
 
 STEP = np.dtype(
-    [(name, np.int64) for name in (*_SHAPE, *_WEIGHTS, *_ROWS, *_PARTS, *_MEMORY, *_THREADS)]
+    [(name, np.int64) for name in (*_SHAPE, *_WEIGHTS, *_ROWS, *_PARTS, *_MEMORY, *_THREADS, *_NEXT)]
     + [(name, np.float64) for name in _FACTORS]
 )
+
+RUN = np.dtype(
+    [
+        (name, np.int64)
+        for name in """
+            count done row_count following
+            vocabulary_size top_k end_count ends
+            positions ended maxima largest tokens scores logprobs
+        """.split()
+    ]
+    + [("seed", np.uint64)]
+    + [(name, np.float64) for name in ("temperature", "top_p", "min_p", "slack")]
+)
+"""What a run is told, and where it writes: ``count`` steps at most, of which so many are ``done``; each has the rows of the
+STEP ``following`` but for the first, which may have more of each sequence. Then the rule, by which a temperature of 0 takes
+the likeliest token. ``positions`` of what is chosen next, and whether a row has ``ended``, are int64; ``tokens`` and
+``scores`` are ``[count, row_count, 2]``, the best two."""
 
 LAYER = np.dtype(
     [

@@ -25,7 +25,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import libllama
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.llamacpp.rows import Rows
-from slipstream.engine.model import Reserved, Segment
+from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.sequence import PageCopy
 
 MIB = 2**20
@@ -50,6 +50,7 @@ class LlamaCppBackend:
 
     settled_after = 1
     warmed_lengths: tuple[int, ...] = ()
+    runner: Runner | None = None
     any_thread = False
 
     def __init__(self, path: Path, *, threads: int, most_tokens: int, exact: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import ModelFacts, Reserved, Segment
+from slipstream.engine.model import ModelFacts, Reserved, Runner, Segment
 from slipstream.engine.pages import PADDING_PAGE
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, StepPlan, build_plan
@@ -41,6 +41,7 @@ class PlanModel(ModelFacts, Protocol):
 class Planned:
     """`Backend` of a model that computes by a plan, padded by a rule."""
 
+    runner: Runner | None = None
     any_thread = False
     warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 

@@ -1,0 +1,120 @@
+"""What comes after a step of a run: each row's choice, and the step that begins with it. All of a draft's steps are then one
+call: between two of them Python would take as long as they do.
+
+What is chosen is what `slipstream.sampling.choose` would choose, by the same code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from slipstream.engine.compiled.lanes import LANES, compiled, pointer, read_integer, write_integer
+from slipstream.engine.compiled.records import RUN, STEP
+from slipstream.sampling.kernel import BLOCK, draw, find_likeliest, find_maxima
+
+_WIDTH = 2
+
+
+@compiled
+def follow(step: Any, index: int) -> bool:
+    """Choose after step ``index`` of a run. Whether another one follows, which ``step`` then says."""
+    run = carray(pointer(step.run), (1,), RUN)[0]
+    goes_on = False
+    for row in range(run.row_count):
+        if not _choose(step, run, index, row):
+            return False
+        if _is_end(run, read_integer(_token_of(run, index, row))):
+            write_integer(run.ended + 8 * row, 1)
+        goes_on = goes_on or not read_integer(run.ended + 8 * row)
+    run.done = index + 1
+    if run.done == run.count or not goes_on:
+        return False
+    if index == 0:
+        _take_over(step, run)
+    for row in range(run.row_count):
+        _append(step, run, index, row)
+    return True
+
+
+@compiled
+def _token_of(run: Any, index: int, row: int) -> int:
+    place: int = run.tokens + 8 * _WIDTH * (index * run.row_count + row)
+    return place
+
+
+@compiled
+def _is_end(run: Any, token: int) -> bool:
+    found = False
+    for end in range(run.end_count):
+        found = found or read_integer(run.ends + 8 * end) == token
+    return found
+
+
+@compiled
+def _choose(step: Any, run: Any, index: int, row: int) -> bool:
+    """Write a row's best two tokens, their scores and the first one's log-probability. False if its logits are not finite:
+    whoever runs this step by itself sees why."""
+    stored = carray(pointer(step.logits + 4 * row * step.vocabulary_columns), (1, run.vocabulary_size), np.int32)
+    maxima = carray(pointer(run.maxima), (1, (run.vocabulary_size + BLOCK - 1) // BLOCK), np.float32)
+    largest = carray(pointer(run.largest), (1,), np.float32)
+    find_maxima(stored, maxima, largest)
+    if not math.isfinite(largest[0]):
+        return False
+    at = index * run.row_count + row
+    tokens = carray(pointer(_token_of(run, index, row)), (1, _WIDTH), np.int64)
+    scores = carray(pointer(run.scores + 8 * _WIDTH * at), (1, _WIDTH), np.float64)
+    logprobs = carray(pointer(run.logprobs + 8 * at), (1,), np.float64)
+    first = np.zeros(1, dtype=np.int64)
+    if run.temperature == 0:
+        find_likeliest(stored, maxima, first, tokens, scores, logprobs)
+        return True
+    draw(
+        stored,
+        maxima,
+        first,
+        np.full(1, run.seed),
+        carray(pointer(run.positions + 8 * row), (1,), np.uint64),
+        np.full(1, run.temperature),
+        np.full(1, run.top_k),
+        np.full(1, run.top_p),
+        np.full(1, run.min_p),
+        run.slack,
+        tokens,
+        scores,
+        logprobs,
+    )
+    return True
+
+
+@compiled
+def _take_over(step: Any, run: Any) -> None:
+    """From the second step on there is one row of each sequence."""
+    following = carray(pointer(run.following), (1,), STEP)[0]
+    step.origin, step.row_count, step.wanted_count = following.origin, following.row_count, following.wanted_count
+    step.ids, step.positions, step.slots, step.wanted = (
+        following.ids,
+        following.positions,
+        following.slots,
+        following.wanted,
+    )
+    step.part_count, step.part_rows, step.part_counts, step.part_tables = (
+        following.part_count,
+        following.part_rows,
+        following.part_counts,
+        following.part_tables,
+    )
+
+
+@compiled
+def _append(step: Any, run: Any, index: int, row: int) -> None:
+    """A row's token to its sequence."""
+    position = read_integer(run.positions + 8 * row)
+    block = read_integer(read_integer(step.part_tables + 8 * row) + 8 * (position // LANES))
+    write_integer(step.ids + 8 * row, read_integer(_token_of(run, index, row)))
+    write_integer(step.positions + 8 * row, position)
+    write_integer(step.slots + 8 * row, block * LANES + position % LANES)
+    write_integer(run.positions + 8 * row, position + 1)

@@ -1,0 +1,67 @@
+"""A draft's steps in one call of compiled code."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.engine.compiled.decoder import Decoder
+from slipstream.engine.compiled.forward import Walk
+from slipstream.engine.compiled.layout import Layout
+from slipstream.engine.compiled.records import RUN, STEP
+from slipstream.engine.compiled.workspace import Workspace
+from slipstream.engine.model import Segment
+from slipstream.sampling.coupled import SLACK, Found
+from slipstream.sampling.kernel import BLOCK
+from slipstream.sampling.row import Choice
+from slipstream.sampling.rule import SamplingRule
+
+
+class CompiledRunner:
+    """`slipstream.engine.model.Runner` of a backend whose ``step`` it shares."""
+
+    def __init__(
+        self, model: Decoder, step: np.ndarray, workspace: Workspace, walk: Walk, *, page_size: int, most_rows: int
+    ) -> None:
+        """``most_rows`` as a `Layout` has it."""
+        self._step, self._workspace, self._walk = step, workspace, walk
+        self._page_size, self._most_rows = page_size, most_rows
+        self._columns = model.vocabulary_columns
+        self._following = np.zeros((), STEP)
+        self._maxima = np.empty(-(-model.vocabulary_size // BLOCK) + 1, dtype=np.float32)
+        self._run = np.zeros((), RUN)
+        self._run["vocabulary_size"] = model.vocabulary_size
+        self._run["maxima"] = self._maxima.ctypes.data
+        self._run["largest"] = self._maxima.ctypes.data + 4 * (len(self._maxima) - 1)
+        self._run["following"] = self._following.ctypes.data
+        self._run["slack"] = SLACK
+
+    def run(self, segments: list[Segment], rule: SamplingRule, count: int) -> list[list[Choice]]:
+        """See `slipstream.engine.model.Runner`."""
+        step, run, row_count = self._step, self._run, len(segments)
+        # What follows is laid out as its last step: that has the longest tables. Compiled code writes where each one is.
+        last = [Segment([0], segment.end + count - 2, segment.pages, 1) for segment in segments]
+        first = Layout(segments, self._page_size, self._most_rows)
+        following = Layout(last, self._page_size, self._most_rows)
+        following.tell(self._following)
+        first.tell(step)
+        step["longest"] = self._following["longest"]
+        self._workspace.make_room(step)
+        logits = np.empty((row_count, self._columns), dtype=np.float32)
+        step["logits"] = logits.ctypes.data
+        found = Found(count * row_count, 0)
+        rows = np.array([[segment.end for segment in segments], [0] * row_count])  # positions, and whether it has ended
+        ends = np.array(rule.end_token_ids, dtype=np.int64)
+        run["count"], run["done"], run["row_count"] = count, 0, row_count
+        run["positions"], run["ended"] = rows[0].ctypes.data, rows[1].ctypes.data
+        run["end_count"], run["ends"] = len(ends), ends.ctypes.data
+        run["tokens"], run["scores"] = found.tokens.ctypes.data, found.scores.ctypes.data
+        run["logprobs"] = found.logprobs.ctypes.data
+        run["seed"], run["temperature"] = rule.seed, rule.temperature
+        run["top_k"], run["top_p"], run["min_p"] = rule.top_k, rule.top_p, rule.min_p
+        step["run"] = run.ctypes.data
+        try:
+            self._walk(step.ctypes.data, 0)
+        finally:
+            step["run"] = 0
+        choices = found.choices(int(run["done"]) * row_count)
+        return [choices[at : at + row_count] for at in range(0, len(choices), row_count)]
