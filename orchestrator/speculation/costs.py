@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from orchestrator.speculation.kept import Kept, NotKeptError, Plain, check_shares, faded, number
 from orchestrator.speculation.plan import Overlap, Regime
+from orchestrator.speculation.starts import HICCUP, StartAndStep
 
 Floats = NDArray[np.float64]
 
@@ -37,9 +38,6 @@ _DOUBTED_COUNT = 0.5
 
 _SHARED = 1.5
 """Times a session's own tokens in a step from which others' are in it too."""
-
-_HICCUP = 4.0
-"""A time above so many times the mean is a machine's hiccup and not its speed."""
 
 
 class Average:
@@ -95,7 +93,7 @@ class ByRegime(Kept):
     """A mean for each regime; where one has not been seen, that of all."""
 
     def __init__(self) -> None:
-        self._all = Average(ceiling=_HICCUP)
+        self._all = Average(ceiling=HICCUP)
         self._each: dict[Regime, Average] = {}
 
     def at(self, regime: Regime | None = None) -> float:
@@ -137,7 +135,7 @@ class ByRegime(Kept):
     def _mean(self, regime: Regime) -> Average:
         mean = self._each.get(regime)
         if mean is None:
-            mean = self._each[regime] = Average(ceiling=_HICCUP)
+            mean = self._each[regime] = Average(ceiling=HICCUP)
         return mean
 
 
@@ -174,7 +172,7 @@ class StepTimeCurve(Kept):
         """What a verifier measured at its start: token counts, rising, and seconds."""
         if not self._counts:
             self._counts = [count for count, _ in points]
-            self._times = [Average(time, ceiling=_HICCUP) for _, time in points]
+            self._times = [Average(time, ceiling=HICCUP) for _, time in points]
 
     def observe(self, token_count: int, time: float, share: float = 1.0) -> None:
         """A step of ``token_count`` tokens took ``time``, says one of several with a ``share`` in it."""
@@ -198,7 +196,7 @@ class StepTimeCurve(Kept):
     def _insert(self, token_count: int) -> None:
         index = sum(count < token_count for count in self._counts)
         self._counts.insert(index, token_count)
-        self._times.insert(index, Average(ceiling=_HICCUP))
+        self._times.insert(index, Average(ceiling=HICCUP))
 
     def state(self) -> dict[str, Plain]:
         """Means by token count."""
@@ -209,7 +207,7 @@ class StepTimeCurve(Kept):
         if not isinstance(state, dict) or not all(_TOKEN_COUNT.fullmatch(count) for count in state):
             raise NotKeptError("step times are by token count")
         self._counts = sorted(map(int, state))
-        self._times = [Average(ceiling=_HICCUP) for _ in self._counts]
+        self._times = [Average(ceiling=HICCUP) for _ in self._counts]
         for count, time in zip(self._counts, self._times, strict=True):
             time.take(state[str(count)])
 
@@ -361,6 +359,8 @@ class DraftCosts(Kept):
         self._alone = StepTimeCurve(smallest=1)
         self._beside = StepTimeCurve(smallest=1)
         self.around = ByRegime()
+        self._starts: dict[tuple[bool, int], StartAndStep] = {}
+        """By whether verification went on meanwhile, and the rows' bits."""
 
     def observe(
         self,
@@ -375,9 +375,12 @@ class DraftCosts(Kept):
     ) -> None:
         """A request whose answer took ``steps`` forwards of ``rows``; ``beside`` if verification went on meanwhile. ``share``:
         one by the sessions that observe."""
-        curve = self._beside if beside else self._alone
-        curve.observe(max(1, rows), forward / max(1, steps), share)
-        self.around.observe(max(0.0, round_trip - forward), regime, share)
+        curve, steps, rows = self._beside if beside else self._alone, max(1, steps), max(1, rows)
+        line = self._starts.setdefault((beside, rows.bit_length()), StartAndStep())
+        line.observe(steps, forward, share)
+        start = min(forward, line.start)
+        curve.observe(rows, (forward - start) / steps, share)
+        self.around.observe(max(0.0, round_trip - forward) + start, regime, share)
 
     def doubt(self, regime: Regime) -> None:
         """As `VerifyCosts.doubt`."""
