@@ -154,7 +154,8 @@ def _regime(name: str) -> Regime:
 class StepTimeCurve(Kept):
     """A model's step time by the tokens in the step: profiled at start, kept current by what steps really take.
 
-    Between the profiled token counts it is linear; a measured step moves the whole curve near it.
+    Between token counts that are known it is linear. A step that is measured there moves the larger of them by what it took
+    more or less than expected: taken for a step of that size, it would make that seem as fast.
     """
 
     def __init__(self, smallest: int = 8) -> None:
@@ -176,12 +177,14 @@ class StepTimeCurve(Kept):
 
     def observe(self, token_count: int, time: float, share: float = 1.0) -> None:
         """A step of ``token_count`` tokens took ``time``, says one of several with a ``share`` in it."""
-        if token_count not in self._counts:
+        index = bisect_left(self._counts, token_count)
+        if 0 < index < len(self._counts):
+            time = max(time, time + self._times[index].value - self.at(token_count))
+        elif token_count not in self._counts:
             rounded = max(self._smallest, 1 << (token_count - 1).bit_length())  # 8, 16, 32 ..
             if rounded not in self._counts:
                 self._insert(rounded)
-            token_count = rounded
-        index = self._counts.index(token_count)
+            index = self._counts.index(rounded)
         self._times[index].observe(time, share)
         most = self._times[index].value
         for fewer in self._times[:index]:  # else what a slow minute showed of them would stand, though nobody runs them

@@ -218,6 +218,22 @@ def test_what_a_slow_minute_showed_of_few_tokens_is_over_when_more_take_less() -
     assert curve.at(1) == curve.at(9) == pytest.approx(0.007)
 
 
+def test_a_step_between_two_sizes_does_not_make_the_larger_seem_as_fast() -> None:
+    """A draft length of 4 alone is taken, and 5 tokens verified: what 9 take is still known, and is scaled with what 5 take."""
+    curve = StepTimeCurve()
+    curve.profile([(1, 0.0010), (8, 0.0017), (16, 0.0025)])
+    for _ in range(100):
+        curve.observe(5, 0.0014)
+    assert curve.at(5) == pytest.approx(0.0014) and curve.at(8) == pytest.approx(0.0017)
+    for _ in range(100):
+        curve.observe(5, 0.0018)
+    assert curve.at(5) == pytest.approx(0.0018, rel=0.02) and curve.at(8) > 0.0022
+    assert curve.at(1) == pytest.approx(0.0010), "of one token nothing has been seen"
+    for _ in range(100):
+        curve.observe(5, 0.0006)
+    assert curve.at(1) == curve.at(5) == pytest.approx(0.0006, rel=0.02), "fewer take no longer"
+
+
 def test_other_sessions_tokens_count_into_a_step() -> None:
     costs, regime = VerifyCosts(), Regime(Overlap.NONE)
     for own, in_step, seconds in ((8, 8, 0.010), (8, 128, 0.030)) * 50:
