@@ -154,8 +154,8 @@ def _regime(name: str) -> Regime:
 class StepTimeCurve(Kept):
     """A model's step time by the tokens in the step: profiled at start, kept current by what steps really take.
 
-    Between token counts that are known it is linear. A step that is measured there moves the larger of them by what it took
-    more or less than expected: taken for a step of that size, it would make that seem as fast.
+    Between token counts that are known it is linear, and a step that is measured there moves both of them, each as near as it
+    is: taken for a step of the larger one, it would make that seem as fast.
     """
 
     def __init__(self, smallest: int = 8) -> None:
@@ -178,18 +178,27 @@ class StepTimeCurve(Kept):
     def observe(self, token_count: int, time: float, share: float = 1.0) -> None:
         """A step of ``token_count`` tokens took ``time``, says one of several with a ``share`` in it."""
         index = bisect_left(self._counts, token_count)
-        if 0 < index < len(self._counts):
-            time = max(time, time + self._times[index].value - self.at(token_count))
-        elif token_count not in self._counts:
+        if index < len(self._counts) and self._counts[index] == token_count:
+            self._times[index].observe(time, share)
+        elif 0 < index < len(self._counts):
+            fewer, more = self._counts[index - 1], self._counts[index]
+            nearness, ratio = (token_count - fewer) / (more - fewer), time / max(1e-9, self.at(token_count))
+            for end, part in ((index - 1, 1 - nearness), (index, nearness)):
+                self._times[end].observe(ratio * self._times[end].value, share * part)
+        else:
             rounded = max(self._smallest, 1 << (token_count - 1).bit_length())  # 8, 16, 32 ..
             if rounded not in self._counts:
                 self._insert(rounded)
             index = self._counts.index(rounded)
-        self._times[index].observe(time, share)
-        most = self._times[index].value
-        for fewer in self._times[:index]:  # else what a slow minute showed of them would stand, though nobody runs them
-            if fewer.value > most:
-                fewer.cap(most)
+            self._times[index].observe(time, share)
+        # Else what a slow minute showed of fewer would stand, though nobody runs them.
+        self.cap(self._counts[index], self._times[index].value)
+
+    def cap(self, token_count: int, most: float) -> None:
+        """So many tokens, or more, have been seen to take no longer than ``most``."""
+        for count, time in zip(self._counts, self._times, strict=True):
+            if count <= token_count and time.value > most:
+                time.cap(most)
 
     def doubt(self) -> None:
         """What is known is from long ago."""
@@ -253,13 +262,15 @@ class StepTimeCurve(Kept):
 
 
 class VerifyCosts(Kept):
-    """Of verification: the step, and what surrounds it (network, queue). Steps beside a draft at work are kept apart:
-    where the two share processors they take longer."""
+    """Of verification: the step, and what surrounds it (network, queue). Steps beside a draft at work are kept apart, and
+    those that come after its work: where the two share processors the former take longer, and the latter begin with caches
+    that are full of something else, whatever their tokens."""
 
-    KEPT = ("alone", "beside", "around", "_own", "_in_step")
+    KEPT = ("alone", "after", "beside", "around", "_own", "_in_step")
 
     def __init__(self) -> None:
         self.alone = StepTimeCurve()
+        self.after = StepTimeCurve()
         self.beside = StepTimeCurve()
         self.around = ByRegime()
         self._own, self._in_step = ByRegime(), ByRegime()
@@ -270,6 +281,7 @@ class VerifyCosts(Kept):
     def profile(self, points: Sequence[tuple[int, float]], row_multiple: int = 1) -> None:
         """What a verifier says of its steps: (token count, seconds), and what it pads tokens to a multiple of."""
         self.alone.profile(points)
+        self.after.profile(points)
         self._row_multiple = row_multiple
 
     def observe(
@@ -286,8 +298,13 @@ class VerifyCosts(Kept):
     ) -> None:
         """A verification of ``own`` tokens in a step of ``in_step``. ``draft_rested`` if for once the draft had nothing to
         do beside it. ``share``: one by the sessions that observe. ``prompt_beside`` if not all tokens were of rounds."""
-        curve = self.beside if regime.overlaps and not draft_rested else self.alone
-        curve.observe(-(-max(own, in_step) // self._row_multiple) * self._row_multiple, forward, share)
+        curve = self._curves(regime)[0]
+        if curve is self.beside and draft_rested:
+            curve = self.after
+        token_count = -(-max(own, in_step) // self._row_multiple) * self._row_multiple
+        curve.observe(token_count, forward, share)
+        if curve is self.after:  # so late that it was cold; plain rounds may not be run for long
+            self.alone.cap(token_count, curve.at(token_count))
         self.around.observe(max(0.0, round_trip - forward), regime, share)
         if prompt_beside:
             return
@@ -296,7 +313,7 @@ class VerifyCosts(Kept):
 
     def doubt(self, regime: Regime) -> None:
         """No round of a regime has been run for long: what is known of such may be out of date."""
-        (self.beside if regime.overlaps else self.alone).doubt()
+        self._curves(regime)[0].doubt()
         self.around.doubt(regime)
 
     @property
@@ -328,9 +345,13 @@ class VerifyCosts(Kept):
     def work(self, token_count: int) -> float:
         """Expected seconds of so many tokens, rounds' and prompts' together, at the slower of what has been measured; 0 if
         nothing is known. A curve that ends early says how much longer steps take, and not that there are no larger ones."""
-        further, other = sorted((self.alone, self.beside), key=lambda curve: curve.longest, reverse=True)
-        seconds, within = further.work(token_count), min(token_count, other.longest)
-        return seconds * max(1.0, other.at(within) / further.at(within)) if other.known and seconds else seconds
+        known = sorted((self.alone, self.after, self.beside), key=lambda curve: curve.longest, reverse=True)
+        furthest = known[0]
+        seconds = furthest.work(token_count)
+        if not seconds:
+            return 0.0
+        within = [(curve, min(token_count, curve.longest)) for curve in known if curve.known]
+        return seconds * max(curve.at(count) / furthest.at(count) for curve, count in within)
 
     def at(self, own: int, regime: Regime) -> float:
         """Expected seconds from asking to the answer."""
@@ -338,8 +359,14 @@ class VerifyCosts(Kept):
 
     def curve(self, regime: Regime) -> StepTimeCurve:
         """Of a regime's steps, as far as such have been measured."""
-        curve, other = (self.beside, self.alone) if regime.overlaps else (self.alone, self.beside)
-        return curve if curve.known else other
+        curves = self._curves(regime)
+        return next((curve for curve in curves if curve.known), curves[0])
+
+    def _curves(self, regime: Regime) -> tuple[StepTimeCurve, StepTimeCurve, StepTimeCurve]:
+        """A regime's own, and those that are nearest to it where that is not known."""
+        if regime.overlaps:
+            return self.beside, self.after, self.alone
+        return (self.after, self.alone, self.beside) if regime.way else (self.alone, self.after, self.beside)
 
     def _table(self, own: Floats, regime: Regime) -> Floats:
         share = self.share(regime)

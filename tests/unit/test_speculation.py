@@ -225,13 +225,28 @@ def test_a_step_between_two_sizes_does_not_make_the_larger_seem_as_fast() -> Non
     for _ in range(100):
         curve.observe(5, 0.0014)
     assert curve.at(5) == pytest.approx(0.0014) and curve.at(8) == pytest.approx(0.0017)
+    for factor in (1.5, 0.5):
+        for _ in range(100):
+            curve.observe(5, factor * 0.0014)
+        assert curve.at(5) == pytest.approx(factor * 0.0014, rel=0.02)
+        assert curve.at(1) == pytest.approx(factor * 0.0010, rel=0.15)
+        assert curve.at(8) == pytest.approx(factor * 0.0017, rel=0.15)
+
+
+def test_what_a_drafts_work_leaves_behind_is_not_what_tokens_cost() -> None:
+    """Half a millisecond more for any verification that comes after a draft's work, plain ones between: a token's price is as the
+    verifier measured it, and plain decoding's rounds are what they were."""
+    costs, plain, waiting = VerifyCosts(), Regime(None), Regime(Overlap.NONE)
+    costs.profile([(1, 0.0005), (8, 0.0009), (16, 0.0013)])
     for _ in range(100):
-        curve.observe(5, 0.0018)
-    assert curve.at(5) == pytest.approx(0.0018, rel=0.02) and curve.at(8) > 0.0022
-    assert curve.at(1) == pytest.approx(0.0010), "of one token nothing has been seen"
+        costs.observe(1, 1, 0.0005, 0.0005, plain)
+        costs.observe(5, 5, 0.0012, 0.0012, waiting)
+    assert costs.at(1, plain) == pytest.approx(0.0005)
+    assert costs.at(5, waiting) == pytest.approx(0.0012, rel=0.02)
+    assert costs.at(8, waiting) - costs.at(1, waiting) < 0.0008
     for _ in range(100):
-        curve.observe(5, 0.0006)
-    assert curve.at(1) == curve.at(5) == pytest.approx(0.0006, rel=0.02), "fewer take no longer"
+        costs.observe(5, 5, 0.0004, 0.0004, waiting)
+    assert costs.at(1, plain) <= 0.00041, "a slow minute's plain rounds are over when more tokens take less, cold"
 
 
 def test_other_sessions_tokens_count_into_a_step() -> None:
