@@ -234,8 +234,8 @@ def test_a_step_between_two_sizes_does_not_make_the_larger_seem_as_fast() -> Non
 
 
 def test_what_a_drafts_work_leaves_behind_is_not_what_tokens_cost() -> None:
-    """Half a millisecond more for any verification that comes after a draft's work, plain ones between: a token's price is as the
-    verifier measured it, and plain decoding's rounds are what they were."""
+    """Half a millisecond more for any verification that comes after a draft's work, plain ones between: a token's price is as
+    the verifier measured it, and plain decoding's rounds are what they were."""
     costs, plain, waiting = VerifyCosts(), Regime(None), Regime(Overlap.NONE)
     costs.profile([(1, 0.0005), (8, 0.0009), (16, 0.0013)])
     for _ in range(100):
