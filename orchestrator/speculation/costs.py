@@ -303,7 +303,7 @@ class VerifyCosts(Kept):
             curve = self.after
         token_count = -(-max(own, in_step) // self._row_multiple) * self._row_multiple
         curve.observe(token_count, forward, share)
-        if curve is self.after:  # so late that it was cold; plain rounds may not be run for long
+        if curve is self.after:  # cold as it was: that plain ones took longer once would stand while none are run
             self.alone.cap(token_count, curve.at(token_count))
         self.around.observe(max(0.0, round_trip - forward), regime, share)
         if prompt_beside:

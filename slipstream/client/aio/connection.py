@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc
 
 from slipstream.client.attempts import Attempts, Contact
+from slipstream.client.ending import EndingCall
 from slipstream.client.watching import METHODS, Watching
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.status import PeerError, error_of_call
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Response = TypeVar("Response")
 
 
-class TurnCall(Protocol):
+class TurnCall(EndingCall, Protocol):
     """A running stream of a turn's events."""
 
     def __aiter__(self) -> AsyncIterator[Any]: ...
@@ -32,9 +33,6 @@ class TurnCall(Protocol):
 
     def cancel(self) -> object:
         """End the stream."""
-
-    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
-        """Have it called with this once the stream has ended."""
 
 
 class AsyncConnection:

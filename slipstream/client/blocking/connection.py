@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc
 
 from slipstream.client.attempts import Attempts, Contact
-from slipstream.client.ending import FAREWELL_SECONDS
+from slipstream.client.ending import FAREWELL_SECONDS, EndingCall
 from slipstream.client.watching import METHODS, TurnResponse, Watching
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.rpc.status import PeerError, error_of_call
@@ -26,7 +26,7 @@ Response = TypeVar("Response")
 _open: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
-class TurnCall(Protocol):
+class TurnCall(EndingCall, Protocol):
     """A running stream of a turn's events."""
 
     def __iter__(self) -> Iterator[TurnResponse]: ...
@@ -35,9 +35,6 @@ class TurnCall(Protocol):
 
     def cancel(self) -> object:
         """End the stream."""
-
-    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
-        """Have it called with this once the stream has ended."""
 
 
 class Connection:
