@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from slipstream.engine.compiled import pretrained_decoder, products
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.decoder import NotCompiledError, in_lanes
-from slipstream.engine.compiled.forward import _made_of
+from slipstream.engine.compiled.keeping import made_of
 from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder
 from slipstream.engine.errors import UnsupportedModelError
@@ -257,18 +257,19 @@ def test_logits_that_are_not_the_models_are_noticed(tmp_path: Path, monkeypatch:
 
 
 def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, read = _made_of(), Path.read_bytes
-    assert before == _made_of()
-    for name in ("following", "forward", "kernel", "lanes", "phases", "products", "quantised", "records", "team"):
+    before, read = made_of(), Path.read_bytes
+    assert before == made_of()
+    compiled = {"following", "forward", "lanes", "phases", "quantised", "team", "tiles"}
+    for name in {*compiled, "kernel", "processor", "products", "records"}:
 
         def changed(path: Path, name: str = name) -> bytes:
             return read(path) + (b" " if path.name == f"{name}.py" else b"")
 
         with monkeypatch.context() as patch:
             patch.setattr(Path, "read_bytes", changed)
-            assert _made_of() != before, name
+            assert made_of() != before, name
     folder = Path(products.__file__).parent
-    compiled = {
+    seen = {
         path.stem for path in folder.glob("*.py") if "@compiled" in path.read_text() or "intrinsic" in path.read_text()
     }
-    assert compiled == {"following", "forward", "lanes", "phases", "products", "quantised", "team"}
+    assert seen == compiled

@@ -19,6 +19,7 @@ from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.decoder import NotCompiledError
 from slipstream.engine.compiled.gguf_decoder import GgufDecoder
 from slipstream.engine.compiled.loading import load_compiled_gguf
+from slipstream.engine.compiled.tiles import SIGNATURE, tile_of
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.model import Segment
@@ -34,6 +35,12 @@ NEAR = {"F32": 1e-5, "BF16": 0.05, "Q8_0": 0.03}
 
 KINDS = ["F32", "BF16", "Q8_0", "qwen2", "qwen3", "llama"]
 """The embedded target by its weights' type, or wide layers by their architecture, queries sharing their keys."""
+
+
+@pytest.fixture(autouse=True)
+def _no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings read a service's command line, and here it would be pytest's."""
+    monkeypatch.setattr(sys, "argv", ["slipstream"])
 
 
 @pytest.fixture(scope="module")
@@ -107,20 +114,26 @@ def test_what_is_no_number_stays_none_and_stays_in_its_sequence(file: Callable[[
     assert torch.equal(broken[24:], reference)
 
 
-@pytest.mark.parametrize("has_dots", [True, False])
-def test_products_in_eight_bits_are_what_they_say(monkeypatch: pytest.MonkeyPatch, has_dots: bool) -> None:
+@pytest.mark.parametrize("instruction", ["HAS_BYTE_DOTS", "HAS_WORD_DOTS", None])
+def test_products_in_eight_bits_are_what_they_say(monkeypatch: pytest.MonkeyPatch, instruction: str | None) -> None:
     """By one instruction or by what stands for it: whole numbers, so the same bits."""
-    if not (has_dots and not quantised._HAS_DOTS):
-        monkeypatch.setattr(quantised, "_HAS_DOTS", has_dots)
+    if instruction and not getattr(quantised, instruction):
+        pytest.skip(f"this processor has none: {instruction}")
+    for each in ("HAS_BYTE_DOTS", "HAS_WORD_DOTS"):
+        monkeypatch.setattr(quantised, each, each == instruction)
 
     @numba.njit  # type: ignore[untyped-decorator] # Numba is untyped
-    def run(rows: int, inputs: int, size: int, matrix: int, outputs: int, raw: int) -> None:
+    def quantise(rows: int, inputs: int, size: int, raw: int) -> None:
         for row in range(rows):
             quantised.quantise(raw + row * size * 4, size, inputs + row * size // 32 * quantised.INPUT_BYTES)
+
+    multiply = numba.cfunc(SIGNATURE, nopython=True)(tile_of("quantised_products", "a test's")).ctypes
+
+    def run(rows: int, inputs: int, size: int, matrix: int, outputs: int, raw: int) -> None:
+        quantise(rows, inputs, size, raw)
         blocks = size // 32
-        quantised.quantised_products(
-            rows, inputs, blocks * quantised.INPUT_BYTES, matrix, blocks * quantised.BLOCK_BYTES, blocks, outputs, 128
-        )
+        row_bytes, column_bytes = blocks * quantised.INPUT_BYTES, blocks * quantised.BLOCK_BYTES
+        multiply(rows, inputs, row_bytes, matrix, column_bytes, blocks, 0, 1, 0, outputs, 128)
 
     rng = np.random.default_rng(5)
     rows, size = 5, 96

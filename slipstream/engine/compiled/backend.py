@@ -17,6 +17,7 @@ from slipstream.engine.compiled.products import PAIRED_BY, TILE_ROWS
 from slipstream.engine.compiled.records import STEP
 from slipstream.engine.compiled.runner import CompiledRunner
 from slipstream.engine.compiled.team import Team
+from slipstream.engine.compiled.tiles import place_of
 from slipstream.engine.compiled.workspace import Workspace
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Runner, Segment
@@ -60,6 +61,9 @@ class CompiledBackend:
         log.info("getting ready to compute: the first start on a machine compiles that, in twenty seconds or so")
         self._team = Team(threads, phase_count(model.layer_count))
         self._step["team"], self._step["thread_count"] = self._team.place, threads
+        width = "paired" if model.paired else "float"
+        self._step["products"] = place_of("quantised_products" if model.quantised else f"{width}_products")
+        self._step["value_products"], self._step["scores"] = place_of(f"{width}_products"), place_of(f"{width}_scores")
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))
         self.runner: Runner | None = None

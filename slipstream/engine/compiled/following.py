@@ -1,27 +1,44 @@
 """What comes after a step of a run: each row's choice, and the step that begins with it. All of a draft's steps are then one
 call: between two of them Python would take as long as they do.
 
-What is chosen is what `slipstream.sampling.choose` would choose, by the same code.
+What is chosen is what `slipstream.sampling.choose` would choose, by the same code. A function of its own, as tiles are: a
+verifier's walk needs none of it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
-from numba import carray
+from numba import carray, types
 
-from slipstream.engine.compiled.lanes import LANES, compiled, pointer, read_integer, write_integer
+from slipstream.engine.compiled.keeping import keep, made_of
+from slipstream.engine.compiled.lanes import LANES, Code, compiled, pointer, read_integer, write_integer
 from slipstream.engine.compiled.records import RUN, STEP
 from slipstream.sampling.kernel import BLOCK, draw, find_likeliest, find_maxima
 
 _WIDTH = 2
 
 
+@functools.cache
+def following() -> Any:
+    """The C function, of a step's place and its number in a run, that chooses after it. Whether another one follows, which the
+    step then says."""
+    return keep(types.int64(types.int64, types.int64), _entry_of(made_of()))
+
+
+def _entry_of(made_of: str) -> Code:
+    def entry(place: Any, index: Any) -> Any:
+        made_of  # noqa: B018 # in the closure, so that Numba tells one from another
+        return _follow(carray(pointer(place), (1,), STEP)[0], index)
+
+    return entry
+
+
 @compiled
-def follow(step: Any, index: int) -> bool:
-    """Choose after step ``index`` of a run. Whether another one follows, which ``step`` then says."""
+def _follow(step: Any, index: int) -> bool:
     run = carray(pointer(step.run), (1,), RUN)[0]
     goes_on = False
     for row in range(run.row_count):

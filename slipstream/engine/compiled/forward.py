@@ -1,24 +1,18 @@
 """One forward, compiled as a whole: the walk through the layers, which all threads of a team take together. Of a run (`runner`)
 it is several, with what `following` does between them.
-
-What has been compiled is kept: beside the source, or in the user's cache (`NUMBA_CACHE_DIR` names another). Numba takes it for
-current as long as the file of the function is that has been compiled; so this one has the hash of all that it is made of in its
-closure, and nothing else of it is kept.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
-import numba
+from llvmlite import ir
 from numba import carray, types
 
-from slipstream.engine.compiled.following import follow
-from slipstream.engine.compiled.lanes import LANES, compiled, pointer, read_integer
+from slipstream.engine.compiled.keeping import keep, made_of
+from slipstream.engine.compiled.lanes import INT64, LANES, compiled, operation, pointer, read_integer
 from slipstream.engine.compiled.phases import (
     ADDED,
     GATED,
@@ -33,7 +27,6 @@ from slipstream.engine.compiled.phases import (
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.records import LAYER, STEP
 from slipstream.engine.compiled.team import Share, begin, complete, finish, next_forward, take
-from slipstream.sampling import kernel
 
 Walk = Callable[[int, int], None]
 
@@ -174,17 +167,18 @@ def _walk(step: Any, layers: Any, thread: int, number: int) -> None:
     )
 
 
+def _call_following(builder: Any, function: Any, place: Any, index: Any) -> Any:
+    of = ir.FunctionType(INT64, [INT64, INT64])
+    return builder.call(builder.inttoptr(function, of.as_pointer()), [place, index])
+
+
+_follow = operation(types.int64, (types.int64,) * 3, _call_following)
+"""Call what `following` gives."""
+
+
 def phase_count(layer_count: int) -> int:
     """Of a forward."""
     return layer_count * _PHASES_OF_A_LAYER + 3
-
-
-def _made_of() -> str:
-    """A hash of the sources of all that is compiled."""
-    folder = Path(__file__).parent
-    names = ("following", "forward", "lanes", "phases", "products", "quantised", "records", "team")
-    files = [*(folder / f"{name}.py" for name in names), Path(kernel.__file__)]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _entry_of(made_of: str) -> Callable[..., Any]:
@@ -200,7 +194,7 @@ def _entry_of(made_of: str) -> Callable[..., Any]:
                 number = next_forward(step.team, number)
                 continue
             finish(step.team, number)
-            if step.run == 0 or not follow(step, index):
+            if step.run == 0 or not _follow(step.follow, place, index):
                 return
             index += 1
             number = begin(step.team)
@@ -212,8 +206,4 @@ def _entry_of(made_of: str) -> Callable[..., Any]:
 def compiled_walk() -> Walk:
     """What a team's threads call with a step's place and their number; a helper returns when its team ends. Compiling it for
     the first time on a machine takes twenty seconds or so."""
-    signature, function = types.void(types.int64, types.int64), _entry_of(_made_of())
-    try:
-        return cast(Walk, numba.cfunc(signature, nopython=True, cache=True)(function).ctypes)
-    except RuntimeError:  # there is no folder to keep it in: compiled anew by each process then
-        return cast(Walk, numba.cfunc(signature, nopython=True)(function).ctypes)
+    return cast(Walk, keep(types.void(types.int64, types.int64), _entry_of(made_of())).ctypes)

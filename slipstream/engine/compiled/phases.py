@@ -47,13 +47,10 @@ from slipstream.engine.compiled.products import (
     STEP_BYTES,
     TILE_COLUMNS,
     TILE_ROWS,
-    float_products,
-    float_scores,
-    paired_products,
-    paired_scores,
 )
-from slipstream.engine.compiled.quantised import BLOCK, BLOCK_BYTES, INPUT_BYTES, quantise, quantised_products
+from slipstream.engine.compiled.quantised import BLOCK, BLOCK_BYTES, INPUT_BYTES, quantise
 from slipstream.engine.compiled.team import Share, complete, take
+from slipstream.engine.compiled.tiles import call_tile
 
 STORED, ADDED, GATED = 0, 1, 2
 """What becomes of a product: it is stored, added to what is there, or is a gate and what goes through it."""
@@ -169,14 +166,20 @@ def multiply_rows(
             matrix = weights + tile * 2 * column_bytes
             for row in range(0, rows, at_once):
                 count, source, to = min(at_once, rows - row), inputs + row * row_bytes, scratch + row * _TILE_BYTES
-                if step.paired:
-                    paired_products(
-                        count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
-                    )
-                else:
-                    float_products(
-                        count, source, row_bytes, matrix, column_bytes, steps, step.origin, 1, 0, to, _TILE_BYTES
-                    )
+                call_tile(
+                    step.products,
+                    count,
+                    source,
+                    row_bytes,
+                    matrix,
+                    column_bytes,
+                    steps,
+                    step.origin,
+                    1,
+                    0,
+                    to,
+                    _TILE_BYTES,
+                )
             _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
         done += end - first
         first, end = take(share, phase, tiles)
@@ -215,7 +218,20 @@ def _multiply_quantised(
             matrix = weights + tile * 2 * column_bytes
             for row in range(0, rows, at_once):
                 count, source, to = min(at_once, rows - row), quantised + row * row_bytes, scratch + row * _TILE_BYTES
-                quantised_products(count, source, row_bytes, matrix, column_bytes, blocks, to, _TILE_BYTES)
+                call_tile(
+                    step.products,
+                    count,
+                    source,
+                    row_bytes,
+                    matrix,
+                    column_bytes,
+                    blocks,
+                    step.origin,
+                    1,
+                    0,
+                    to,
+                    _TILE_BYTES,
+                )
             _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
         done += end - first
         first, end = take(share, phase, tiles)
@@ -366,10 +382,7 @@ def _score(
     row_bytes, steps = step.head_size * width_of(step), step.head_size * width_of(step) // 4
     for block in range(blocks[0], blocks[1]):
         place, to = table + 8 * block, scores + 4 * block * LANES
-        if step.paired:
-            paired_scores(queries, asked, row_bytes, keys, 0, steps, place, 1, block_bytes, to, step.longest * 4)
-        else:
-            float_scores(queries, asked, row_bytes, keys, 0, steps, place, 1, block_bytes, to, step.longest * 4)
+        call_tile(step.scores, queries, asked, row_bytes, keys, 0, steps, place, 1, block_bytes, to, step.longest * 4)
 
 
 @compiled
@@ -403,11 +416,17 @@ def _gather(
     source, places = weights + blocks[0] * LANES * width, table + 8 * blocks[0]
     for column in range(0, step.head_size // LANES, 2):
         matrix, to = values + column * column_bytes, seen + column * 4 * LANES
-        if step.paired:
-            paired_products(
-                queries, source, row_bytes, matrix, column_bytes, steps, places, count, block_bytes, to, head_bytes
-            )
-        else:
-            float_products(
-                queries, source, row_bytes, matrix, column_bytes, steps, places, count, block_bytes, to, head_bytes
-            )
+        call_tile(
+            step.value_products,
+            queries,
+            source,
+            row_bytes,
+            matrix,
+            column_bytes,
+            steps,
+            places,
+            count,
+            block_bytes,
+            to,
+            head_bytes,
+        )

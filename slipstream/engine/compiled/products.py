@@ -10,13 +10,9 @@ differ in their last bits, and `PAIRED_BY` says which it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from slipstream.engine.compiled.lanes import (
     FLOATS,
@@ -32,12 +28,22 @@ from slipstream.engine.compiled.lanes import (
     numbers,
     spread,
 )
+from slipstream.engine.compiled.processor import HAS_BFLOAT16_DOTS
 
 TILE_COLUMNS = 2 * LANES
 """Outputs of a tile: a thread's share is whole tiles."""
 
 TILE_ROWS = 8
-"""Rows of a tile, at most: their sums stay in registers, and a weight is read once for all of them."""
+"""Rows of a tile, at most: a weight comes from memory once for all of them."""
+
+
+class Part(NamedTuple):
+    """Of a tile: rows, and columns of sixteen outputs; ``ahead`` if it is to ask memory for as many columns after these."""
+
+    rows: range
+    columns: range
+    ahead: bool
+
 
 STEP_BYTES = 64
 """Of weights, for sixteen outputs."""
@@ -45,7 +51,7 @@ STEP_BYTES = 64
 _INPUT_BYTES = 4
 """Of a row of inputs, in a step."""
 
-PAIRED_BY = "dpbf16ps" if llvm.get_host_cpu_features().get("avx512bf16") else "fma"
+PAIRED_BY = "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
 """How two bfloat16 products join a sum."""
 
 
@@ -64,7 +70,7 @@ class _Brain(ir.Type):  # type: ignore[misc] # llvmlite is untyped, and has no s
 
 def _paired_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
     """Add the products of a step: of two bfloat16 in each lane's 32 bits."""
-    if PAIRED_BY == "dpbf16ps":
+    if HAS_BFLOAT16_DOTS:
         pairs = ir.VectorType(_Brain(), 2 * LANES)
         products = llvm_function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, pairs, pairs])
         return builder.call(products, [total, builder.bitcast(weights, pairs), builder.bitcast(inputs, pairs)])
@@ -83,57 +89,22 @@ def _float_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
     return fuse(builder, builder.bitcast(weights, FLOATS), builder.bitcast(inputs, FLOATS), total)
 
 
-def _products(columns: int, step: Code) -> Any:
-    """Sums of sixteen times ``columns`` outputs of ``rows`` rows, `TILE_ROWS` at most.
-
-    Over ``blocks`` parts, of which ``table`` has the places in the ``weights``, and over the ``steps`` of each; inputs go on
-    from one to the next. Sizes are in bytes, from a row, sixteen columns or a block to the next.
-    """
-
-    @intrinsic  # type: ignore[untyped-decorator] # Numba is untyped
-    def products(
-        context: Any,
-        rows: Any,
-        inputs: Any,
-        input_bytes: Any,
-        weights: Any,
-        column_bytes: Any,
-        steps: Any,
-        table: Any,
-        blocks: Any,
-        block_bytes: Any,
-        outputs: Any,
-        output_bytes: Any,
-    ) -> tuple[Any, Code]:
-        def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            count, *rest = values
-            by_row_count(builder, count, lambda rows: _Tile(builder, rows, columns, step).write(*rest))
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 11), code
-
-    return products
+def write_paired(builder: Any, part: Part, *values: Any) -> None:
+    """A part of a tile in bfloat16."""
+    _Tile(builder, part, _paired_step).write(*values)
 
 
-def by_row_count(builder: Any, count: Any, write: Callable[[int], None]) -> None:
-    """The instructions that ``write`` gives for each number of rows that a tile may have, of which ``count`` takes its own."""
-    tiles = [builder.function.append_basic_block(f"rows_{number}") for number in range(1, TILE_ROWS + 1)]
-    done = builder.function.append_basic_block("written")
-    choice = builder.switch(count, done)
-    for number, tile in enumerate(tiles, 1):
-        choice.add_case(constant(number), tile)
-        builder.position_at_end(tile)
-        write(number)
-        builder.branch(done)
-    builder.position_at_end(done)
+def write_float(builder: Any, part: Part, *values: Any) -> None:
+    """The same in float32."""
+    _Tile(builder, part, _float_step).write(*values)
 
 
 class _Tile:
-    """The instructions of one tile."""
+    """The instructions of a part of a tile."""
 
-    def __init__(self, builder: Any, rows: int, columns: int, step: Code) -> None:
+    def __init__(self, builder: Any, part: Part, step: Code) -> None:
         self._builder = builder
-        self._rows, self._columns = range(rows), range(columns)
+        self._rows, self._columns, self._ahead = part
         self._places = [(row, column) for row in self._rows for column in self._columns]
         self._step = step
 
@@ -150,7 +121,8 @@ class _Tile:
         outputs: Any,
         output_bytes: Any,
     ) -> None:
-        """A loop over blocks around one over steps, and then the sums."""
+        """A loop over blocks around one over steps, and then the sums. ``table`` has the blocks' places in the ``weights``;
+        inputs go on from one to the next."""
         builder, entry = self._builder, self._builder.block
         outer, inner, after, done = map(builder.function.append_basic_block, ("block", "step", "next", "sums"))
         builder.branch(outer)
@@ -167,11 +139,11 @@ class _Tile:
         place_in_block = self._carried(constant(0), outer)
         running = {place: self._carried(total, outer) for place, total in sums.items()}
         totals = self._stepped(running, read, input_bytes, start, column_bytes, place_in_block)
-        self._repeat(inner, place_in_block, steps, running, totals, after)
+        repeat(builder, inner, place_in_block, steps, running, totals, after)
 
         builder.position_at_end(after)
         read.add_incoming(self._offset(read, steps, constant(_INPUT_BYTES)), after)
-        self._repeat(outer, block, blocks, sums, totals, done)
+        repeat(builder, outer, block, blocks, sums, totals, done)
 
         builder.position_at_end(done)
         for row, column in self._places:
@@ -185,30 +157,22 @@ class _Tile:
         builder = self._builder
         weights = builder.add(weights, builder.mul(place, constant(STEP_BYTES)))
         inputs = builder.add(inputs, builder.mul(place, constant(_INPUT_BYTES)))
-        lanes = [
-            builder.load(at(builder, self._offset(weights, constant(column), column_bytes), INTS), align=64)
+        lanes = {
+            column: builder.load(at(builder, self._offset(weights, constant(column), column_bytes), INTS), align=64)
             for column in self._columns
-        ]
-        given = [
-            builder.load(at(builder, self._offset(inputs, constant(row), input_bytes), INT32), align=4)
+        }
+        if self._ahead:
+            for column in self._columns:
+                ask(builder, self._offset(weights, constant(column + len(self._columns)), column_bytes))
+        given = {
+            row: builder.load(at(builder, self._offset(inputs, constant(row), input_bytes), INT32), align=4)
             for row in self._rows
-        ]
-        spreads = [spread(builder, each) for each in given]
+        }
+        spreads = {row: spread(builder, each) for row, each in given.items()}
         return {
             (row, column): self._step(builder, sums[row, column], lanes[column], spreads[row])
             for row, column in self._places
         }
-
-    def _repeat(
-        self, loop: Any, counter: Any, end: Any, carried: dict[Any, Any], totals: dict[Any, Any], then: Any
-    ) -> None:
-        """Go on with the loop until its counter has come to the ``end``."""
-        builder = self._builder
-        following = builder.add(counter, constant(1))
-        counter.add_incoming(following, builder.block)
-        for place, phi in carried.items():
-            phi.add_incoming(totals[place], builder.block)
-        builder.cbranch(builder.icmp_signed("<", following, end), loop, then)
 
     def _carried(self, start: Any, block: Any) -> Any:
         return carried(self._builder, start, block)
@@ -224,6 +188,25 @@ def carried(builder: Any, start: Any, block: Any) -> Any:
     return phi
 
 
+def repeat(
+    builder: Any, loop: Any, counter: Any, end: Any, carried: dict[Any, Any], totals: dict[Any, Any], then: Any
+) -> None:
+    """Go on with a loop until its counter has come to the ``end``; what is ``carried`` goes on as its ``totals``."""
+    following = builder.add(counter, constant(1))
+    counter.add_incoming(following, builder.block)
+    for place, phi in carried.items():
+        phi.add_incoming(totals[place], builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, end), loop, then)
+
+
+def ask(builder: Any, address: Any) -> None:
+    """Have what is there brought to the second cache. There need not be any memory."""
+    byte, to_read, locality, data = ir.IntType(8).as_pointer(), 0, 2, 1
+    function = llvm_function(builder, "llvm.prefetch.p0i8", ir.VoidType(), [byte, *[INT32] * 3])
+    how = [ir.Constant(INT32, number) for number in (to_read, locality, data)]
+    builder.call(function, [builder.inttoptr(address, byte), *how])
+
+
 def offset(builder: Any, base: Any, count: Any, size: Any) -> Any:
     """An address so many times a size on."""
     return builder.add(base, builder.mul(count, size))
@@ -232,9 +215,3 @@ def offset(builder: Any, base: Any, count: Any, size: Any) -> Any:
 def constant(number: int) -> Any:
     """A whole number of 64 bits."""
     return ir.Constant(INT64, number)
-
-
-paired_products = _products(2, _paired_step)
-float_products = _products(2, _float_step)
-paired_scores = _products(1, _paired_step)
-float_scores = _products(1, _float_step)

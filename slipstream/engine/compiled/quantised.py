@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
+from llvmlite import ir
 
 from slipstream.engine.compiled.lanes import (
     FLOAT,
@@ -26,7 +24,6 @@ from slipstream.engine.compiled.lanes import (
     INT32,
     INTS,
     LANES,
-    Code,
     absolute,
     add,
     at,
@@ -47,7 +44,8 @@ from slipstream.engine.compiled.lanes import (
     write_integer,
     write_number,
 )
-from slipstream.engine.compiled.products import by_row_count, carried, constant, offset
+from slipstream.engine.compiled.processor import HAS_BYTE_DOTS, HAS_WORD_DOTS
+from slipstream.engine.compiled.products import Part, ask, carried, constant, offset, repeat
 
 BLOCK = 32
 """Inputs that share a scale."""
@@ -66,20 +64,25 @@ INPUT_BYTES = BLOCK + 8
 OFFSET = 128
 """Of a weight's byte."""
 
+BESIDE = 4
+"""Registers that a step has full beside its sums."""
+
 _LARGEST = np.float32(127.0)
 _ZERO = np.float32(0.0)
 _LEAST = np.float32(1e-30)
 """Of a block's largest number: what is smaller is nothing, for its inverse might be infinite."""
-_COLUMNS = 2
-_HAS_DOTS = bool(llvm.get_host_cpu_features().get("avx512vnni"))
+_WORDS = ir.VectorType(ir.IntType(16), 2 * LANES)
+_HALF_INTS, _HALF_WORDS = ir.VectorType(INT32, LANES // 2), ir.VectorType(ir.IntType(16), LANES)
 
 
 def _dot(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
-    """Add the four products in each lane's 32 bits, of a byte without a sign and one with it: whole numbers, so by one
-    instruction or four the same."""
-    if _HAS_DOTS:
+    """Add the four products in each lane's 32 bits, of a byte without a sign and one with it: whole numbers, so by whatever
+    instructions the same."""
+    if HAS_BYTE_DOTS:
         dots = llvm_function(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, [INTS] * 3)
         return builder.call(dots, [sums, weights, inputs])
+    if HAS_WORD_DOTS:
+        return _dot_of_words(builder, sums, weights, inputs)
     for place in range(_STEP_INPUTS):
         weight = builder.and_(builder.lshr(weights, integers(8 * place)), integers(0xFF))
         value = builder.ashr(builder.shl(inputs, integers(24 - 8 * place)), integers(24))
@@ -87,62 +90,89 @@ def _dot(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
     return sums
 
 
-@intrinsic  # type: ignore[untyped-decorator] # Numba is untyped
-def quantised_products(
-    context: Any,
-    rows: Any,
-    inputs: Any,
-    input_bytes: Any,
-    weights: Any,
-    column_bytes: Any,
-    blocks: Any,
-    outputs: Any,
-    output_bytes: Any,
-) -> tuple[Any, Code]:
-    """Sums of 32 outputs of ``rows`` rows, `products.TILE_ROWS` at most, over so many blocks. Sizes are in bytes, from a row or
-    sixteen columns to the next."""
+def _dot_of_words(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
+    """The same by products of 16-bit numbers: of a lane's first and third byte, and of its second and fourth."""
 
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        count, *rest = values
-        by_row_count(builder, count, lambda rows: _write_tile(builder, rows, *rest))
-        return context.get_dummy_value()
+    def every(number: int) -> Any:
+        return ir.Constant(_WORDS, [number] * (2 * LANES))
 
-    return types.void(*[types.int64] * 8), code
+    weights, inputs = builder.bitcast(weights, _WORDS), builder.bitcast(inputs, _WORDS)
+    first = builder.and_(weights, every(0xFF)), builder.ashr(builder.shl(inputs, every(8)), every(8))
+    second = builder.lshr(weights, every(8)), builder.ashr(inputs, every(8))
+    for pair in (first, second):
+        sums = builder.add(sums, _by_halves(builder, *pair))
+    return sums
 
 
-def _write_tile(
+def _by_halves(builder: Any, weights: Any, inputs: Any) -> Any:
+    """Sixteen sums of the products of two neighbours each, by an instruction for eight of them."""
+    dots = llvm_function(builder, "llvm.x86.avx2.pmadd.wd", _HALF_INTS, [_HALF_WORDS] * 2)
+    nothing, halves = ir.Constant(_WORDS, ir.Undefined), []
+    for start in (0, LANES):
+        lanes = ir.Constant(ir.VectorType(INT32, LANES), list(range(start, start + LANES)))
+        halves.append(builder.call(dots, [builder.shuffle_vector(each, nothing, lanes) for each in (weights, inputs)]))
+    return builder.shuffle_vector(*halves, ir.Constant(INTS, list(range(LANES))))
+
+
+def write_quantised(
     builder: Any,
-    row_count: int,
+    part: Part,
     inputs: Any,
     input_bytes: Any,
     weights: Any,
     column_bytes: Any,
     blocks: Any,
+    table: Any,
+    table_blocks: Any,
+    block_bytes: Any,
     outputs: Any,
     output_bytes: Any,
 ) -> None:
-    """A loop over blocks, and then the sums."""
-    entry, places = builder.block, [(row, column) for row in range(row_count) for column in range(_COLUMNS)]
-    loop, done = map(builder.function.append_basic_block, ("block", "sums"))
-    builder.branch(loop)
+    """A part of a tile: a loop over blocks around one over a block's steps, and then the sums. A tile's step is a block, and
+    there is no table."""
+    rows, columns, ahead = part
+    entry, places = builder.block, [(row, column) for row in rows for column in columns]
+    outer, inner, after, done = map(builder.function.append_basic_block, ("block", "step", "next", "sums"))
+    builder.branch(outer)
 
-    builder.position_at_end(loop)
+    builder.position_at_end(outer)
     block = carried(builder, constant(0), entry)
     sums = {place: carried(builder, numbers(0.0), entry) for place in places}
-    of_rows = [
-        offset(builder, offset(builder, inputs, block, constant(INPUT_BYTES)), constant(row), input_bytes)
-        for row in range(row_count)
-    ]
-    of_columns = [
-        offset(builder, offset(builder, weights, block, constant(BLOCK_BYTES)), constant(column), column_bytes)
-        for column in range(_COLUMNS)
-    ]
-    totals = _block_sums(builder, of_rows, of_columns, sums)
-    following = builder.add(block, constant(1))
-    block.add_incoming(following, loop)
-    for place in places:
-        sums[place].add_incoming(totals[place], loop)
-    builder.cbranch(builder.icmp_signed("<", following, blocks), loop, done)
+    of_rows = {
+        row: offset(builder, offset(builder, inputs, block, constant(INPUT_BYTES)), constant(row), input_bytes)
+        for row in rows
+    }
+    of_columns = {
+        column: offset(builder, offset(builder, weights, block, constant(BLOCK_BYTES)), constant(column), column_bytes)
+        for column in columns
+    }
+    starts = {row: spread(builder, _read(builder, of_rows[row], BLOCK + 4, INT32, 4)) for row in rows}
+    builder.branch(inner)
+
+    builder.position_at_end(inner)
+    step = carried(builder, constant(0), outer)
+    dots = {(row, column): carried(builder, starts[row], outer) for row, column in places}
+    read = builder.mul(step, constant(_STEP_BYTES)), builder.mul(step, constant(_STEP_INPUTS))
+    lanes = {column: _read(builder, builder.add(of_columns[column], read[0]), 0, INTS, 32) for column in columns}
+    if ahead:
+        for column in columns:
+            place = offset(builder, of_columns[column], constant(len(columns)), column_bytes)
+            ask(builder, builder.add(place, read[0]))
+    given = {row: spread(builder, _read(builder, builder.add(of_rows[row], read[1]), 0, INT32, 4)) for row in rows}
+    dotted = {(row, column): _dot(builder, dots[row, column], lanes[column], given[row]) for row, column in places}
+    repeat(builder, inner, step, constant(_STEPS), dots, dotted, after)
+
+    builder.position_at_end(after)
+    scales = {
+        column: builder.fpext(_read(builder, of_columns[column], _WEIGHT_BYTES, HALVES, 32), FLOATS)
+        for column in columns
+    }
+    totals = {}
+    for row, column in places:
+        scale = builder.fmul(scales[column], spread(builder, _read(builder, of_rows[row], BLOCK, FLOAT, 4)))
+        dot = builder.sitofp(dotted[row, column], FLOATS)
+        totals[row, column] = fuse(builder, dot, scale, sums[row, column])
+    repeat(builder, outer, block, blocks, sums, totals, done)
 
     builder.position_at_end(done)
     for row, column in places:
@@ -150,28 +180,6 @@ def _write_tile(
             builder, offset(builder, outputs, constant(row), output_bytes), constant(column), constant(4 * LANES)
         )
         builder.store(totals[row, column], at(builder, to, FLOATS), align=4)
-
-
-def _block_sums(builder: Any, of_rows: list[Any], of_columns: list[Any], sums: dict[Any, Any]) -> dict[Any, Any]:
-    """The sums with a block's products, of rows and columns that have it at these addresses."""
-    dots: dict[Any, Any] = {}
-    for row, address in enumerate(of_rows):
-        start = spread(builder, _read(builder, address, BLOCK + 4, INT32, 4))
-        for column in range(_COLUMNS):
-            dots[row, column] = start
-    for step in range(_STEPS):
-        lanes = [_read(builder, address, step * _STEP_BYTES, INTS, 32) for address in of_columns]
-        for row, address in enumerate(of_rows):
-            given = spread(builder, _read(builder, address, step * _STEP_INPUTS, INT32, 4))
-            for column in range(_COLUMNS):
-                dots[row, column] = _dot(builder, dots[row, column], lanes[column], given)
-    scales = [builder.fpext(_read(builder, address, _WEIGHT_BYTES, HALVES, 32), FLOATS) for address in of_columns]
-    for row, address in enumerate(of_rows):
-        scale = spread(builder, _read(builder, address, BLOCK, FLOAT, 4))
-        for column in range(_COLUMNS):
-            factor = builder.fmul(scales[column], scale)
-            dots[row, column] = fuse(builder, builder.sitofp(dots[row, column], FLOATS), factor, sums[row, column])
-    return dots
 
 
 def _read(builder: Any, address: Any, place: int, kind: Any, alignment: int) -> Any:

@@ -25,13 +25,16 @@ _MEMORY = """residual inputs projected queries gated rotations logits scratch sc
 _THREADS = """team thread_count""".split()
 """Who computes."""
 
-_NEXT = """run""".split()
-"""Of a run, the place of its `RUN`; 0 where a step is alone."""
+_TILES = """products value_products scores""".split()
+"""Places of tiles (`tiles`): of matrices, of attention's values, and of its keys."""
+
+_NEXT = """run follow""".split()
+"""Of a run, the places of its `RUN`, 0 where a step is alone, and of what is called after each of its steps (`following`)."""
 
 _FACTORS = """epsilon rotation_scale attention_scale""".split()
 
 STEP = np.dtype(
-    [(name, np.int64) for name in (*_SHAPE, *_WEIGHTS, *_ROWS, *_PARTS, *_MEMORY, *_THREADS, *_NEXT)]
+    [(name, np.int64) for name in (*_SHAPE, *_WEIGHTS, *_ROWS, *_PARTS, *_MEMORY, *_THREADS, *_TILES, *_NEXT)]
     + [(name, np.float64) for name in _FACTORS]
 )
 

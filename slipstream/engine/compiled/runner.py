@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream.engine.compiled.decoder import Decoder
+from slipstream.engine.compiled.following import following
 from slipstream.engine.compiled.forward import Walk
 from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.records import RUN, STEP
@@ -34,6 +35,7 @@ class CompiledRunner:
         self._run["largest"] = self._maxima.ctypes.data + 4 * (len(self._maxima) - 1)
         self._run["following"] = self._following.ctypes.data
         self._run["slack"] = SLACK
+        step["follow"] = following().address
 
     def run(self, segments: list[Segment], rule: SamplingRule, count: int) -> list[list[Choice]]:
         """See `slipstream.engine.model.Runner`."""

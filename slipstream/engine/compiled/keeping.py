@@ -1,0 +1,37 @@
+"""Compiled functions are kept: beside the source, or in the user's cache (`NUMBA_CACHE_DIR` names another).
+
+Numba takes what it kept for current as long as the file of the function is that has been compiled. So each has the hash of all
+that it may be made of in its closure, and nothing else of it is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from slipstream.sampling import kernel
+
+_MADE_OF = """
+    following forward lanes phases processor products quantised records team tiles
+""".split()
+
+
+def made_of() -> str:
+    """A hash of the sources of all that is compiled."""
+    folder = Path(__file__).parent
+    files = [*(folder / f"{name}.py" for name in _MADE_OF), Path(kernel.__file__)]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def keep(signature: Any, function: Callable[..., Any]) -> Any:
+    """The C function that one is compiled to; it has `made_of` in its closure."""
+    compile_it = functools.partial(numba.cfunc, signature, nopython=True)
+    try:
+        return compile_it(cache=True)(function)
+    except RuntimeError:  # there is no folder to keep it in: compiled anew by each process then
+        return compile_it()(function)

@@ -1,0 +1,167 @@
+"""Tiles as functions of their own, which a walk calls by their places: as parts of all that multiplies they would be compiled a
+dozen times over, and where a processor has no single instruction for what they do that takes minutes.
+
+All of them are told the same: how many rows, `TILE_ROWS` at most; the inputs' place, and bytes from a row to the next; the
+weights', and bytes from sixteen columns to the next; steps of each block; the place of a table of blocks, how many, and the
+bytes of one; the outputs' place, and bytes from a row to the next.
+"""
+
+from __future__ import annotations
+
+import functools
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from slipstream.engine.compiled import products, quantised
+from slipstream.engine.compiled.keeping import keep, made_of
+from slipstream.engine.compiled.lanes import INT64, Code
+from slipstream.engine.compiled.processor import ASKS_AHEAD, REGISTERS
+from slipstream.engine.compiled.products import TILE_ROWS, Part, constant
+
+
+class _Kind(NamedTuple):
+    """``columns`` of sixteen outputs; ``write`` gives the instructions of a `Part`. Beside sums a step has ``beside`` registers
+    full."""
+
+    columns: int
+    write: Code
+    beside: int
+
+
+_PAIRED_BESIDE, _FLOAT_BESIDE = 4, 2
+
+_KINDS = {
+    "paired_products": _Kind(2, products.write_paired, _PAIRED_BESIDE),
+    "float_products": _Kind(2, products.write_float, _FLOAT_BESIDE),
+    "quantised_products": _Kind(2, quantised.write_quantised, quantised.BESIDE),
+    "paired_scores": _Kind(1, products.write_paired, _PAIRED_BESIDE),
+    "float_scores": _Kind(1, products.write_float, _FLOAT_BESIDE),
+}
+
+SIGNATURE = types.void(*[types.int64] * 11)
+
+
+def parts_of(rows: int, columns: int, most: int) -> list[Part]:
+    """The parts of a tile, one after the other: as much each as there is room for sums, ``most``. Those of the same columns
+    follow one another, since what they read is in the nearest cache then; the last of these asks for the next columns."""
+    at_once = columns if rows * columns <= most else 1
+    passes = -(-rows * at_once // most)
+    asks = ASKS_AHEAD and columns > 1 and rows > 1  # one row does nothing but wait for memory as it is
+    edges = [rows * number // passes for number in range(passes + 1)]
+    return [
+        Part(range(first, end), range(column, column + at_once), asks and end == rows)
+        for column in range(0, columns, at_once)
+        for first, end in pairwise(edges)
+    ]
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator] # Numba is untyped
+def _written(
+    context: Any,
+    kind: Any,
+    rows: Any,
+    inputs: Any,
+    input_bytes: Any,
+    weights: Any,
+    column_bytes: Any,
+    steps: Any,
+    table: Any,
+    blocks: Any,
+    block_bytes: Any,
+    outputs: Any,
+    output_bytes: Any,
+) -> tuple[Any, Code]:
+    """The instructions of a kind of tile, for each number of rows that it may have."""
+    columns, write, beside = _KINDS[kind.literal_value]
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        _, count, *rest = values
+        done = builder.function.append_basic_block("written")
+        choice = builder.switch(count, done)
+        for rows in range(1, TILE_ROWS + 1):
+            tile = builder.function.append_basic_block(f"rows_{rows}")
+            choice.add_case(constant(rows), tile)
+            builder.position_at_end(tile)
+            for part in parts_of(rows, columns, REGISTERS - beside):
+                write(builder, part, *rest)
+            builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return types.void(kind, *SIGNATURE.args), code
+
+
+def tile_of(kind: str, made_of: str) -> Code:
+    """A tile for Numba to compile."""
+
+    def tile(
+        rows: Any,
+        inputs: Any,
+        input_bytes: Any,
+        weights: Any,
+        column_bytes: Any,
+        steps: Any,
+        table: Any,
+        blocks: Any,
+        block_bytes: Any,
+        outputs: Any,
+        output_bytes: Any,
+    ) -> None:
+        made_of  # noqa: B018 # in the closure, so that Numba tells one from another
+        _written(
+            kind,
+            rows,
+            inputs,
+            input_bytes,
+            weights,
+            column_bytes,
+            steps,
+            table,
+            blocks,
+            block_bytes,
+            outputs,
+            output_bytes,
+        )
+
+    return tile
+
+
+@functools.cache
+def _compiled(kind: str) -> Any:
+    return keep(SIGNATURE, tile_of(kind, made_of()))
+
+
+def place_of(kind: str) -> int:
+    """A tile's place, for `call_tile`."""
+    return int(_compiled(kind).address)
+
+
+@intrinsic  # type: ignore[untyped-decorator] # Numba is untyped
+def call_tile(
+    context: Any,
+    place: Any,
+    rows: Any,
+    inputs: Any,
+    input_bytes: Any,
+    weights: Any,
+    column_bytes: Any,
+    steps: Any,
+    table: Any,
+    blocks: Any,
+    block_bytes: Any,
+    outputs: Any,
+    output_bytes: Any,
+) -> tuple[Any, Code]:
+    """Call the tile that is at a ``place``."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, *rest = values
+        function = ir.FunctionType(ir.VoidType(), [INT64] * len(rest))
+        builder.call(builder.inttoptr(place, function.as_pointer()), rest)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, *SIGNATURE.args), code

@@ -1,0 +1,103 @@
+"""Tiles have the same bits however many of their sums a processor's registers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numba
+import numpy as np
+import pytest
+
+from slipstream.engine.compiled import tiles
+from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.products import TILE_ROWS
+from slipstream.engine.compiled.quantised import BLOCK_BYTES, INPUT_BYTES
+from slipstream.engine.compiled.tiles import SIGNATURE, parts_of, tile_of
+
+STEPS, BLOCKS = 20, 3
+
+
+@pytest.fixture(scope="module", params=["paired_products", "float_products", "quantised_products", "float_scores"])
+def made(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[numba.core.ccallback.CFunc]]]:
+    """A kind of tile, for processors with few registers and with many, and asking ahead or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        each = []
+        for registers, ahead in ((6, True), (8, True), (8, False), (32, False), (32, True)):
+            patch.setattr(tiles, "REGISTERS", registers)
+            patch.setattr(tiles, "ASKS_AHEAD", ahead)
+            each.append(numba.cfunc(SIGNATURE, nopython=True)(tile_of(request.param, f"{registers} {ahead}")))
+        yield request.param, each
+
+
+@pytest.mark.parametrize("rows", range(1, TILE_ROWS + 1))
+def test_few_registers_change_no_bit(made: tuple[str, list[numba.core.ccallback.CFunc]], rows: int) -> None:
+    kind, compiled = made
+    rng = np.random.default_rng(rows)
+    is_quantised = kind == "quantised_products"
+    step_bytes, input_bytes = (BLOCK_BYTES, INPUT_BYTES) if is_quantised else (4 * LANES, 4)
+    blocks = 1 if is_quantised else BLOCKS
+    weights = _numbers(rng, (2, BLOCKS, STEPS * step_bytes), kind)
+    inputs = _numbers(rng, (rows, blocks * STEPS * input_bytes), kind)
+    table = np.array([2, 0, 1][:blocks], dtype=np.int64)
+    columns = 1 if kind.endswith("scores") else 2
+    told = []
+    for tile in compiled:
+        outputs = np.full((rows, columns * LANES), 7, dtype=np.float32)
+        tile.ctypes(
+            rows,
+            inputs.ctypes.data,
+            inputs.strides[0],
+            weights.ctypes.data,
+            weights.strides[0],
+            STEPS,
+            table.ctypes.data,
+            blocks,
+            weights.strides[1],
+            outputs.ctypes.data,
+            outputs.strides[0],
+        )
+        told.append(outputs.view(np.uint32))
+    assert len(np.unique(told[0])) > rows * columns * LANES // 2
+    assert all(np.array_equal(each, told[0]) for each in told)
+
+
+def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.ndarray:
+    """Bytes that are numbers of a tile's kind, aligned as weights are."""
+    size = int(np.prod(shape))
+    room = np.zeros(size + 64, dtype=np.uint8)
+    place = -room.ctypes.data % 64
+    numbers = room[place : place + size]
+    if kind == "quantised_products":
+        numbers[:] = rng.integers(0, 60, size)  # as float16 and float32 too, they are small and no infinities
+    elif kind == "paired_products":
+        numbers.view(np.uint16)[:] = rng.normal(size=size // 2).astype(np.float32).view(np.uint32) >> 16
+    else:
+        numbers.view(np.float32)[:] = rng.normal(size=size // 4)
+    return numbers.reshape(shape)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_parts_are_the_whole_tile_once_and_fit(columns: int) -> None:
+    for rows in range(1, TILE_ROWS + 1):
+        for most in range(1, 17):
+            parts = parts_of(rows, columns, most)
+            places = [(row, column) for part in parts for row in part.rows for column in part.columns]
+            assert sorted(places) == [(row, column) for row in range(rows) for column in range(columns)]
+            assert all(len(part.rows) * len(part.columns) <= most for part in parts)
+            sizes = {len(part.rows) for part in parts}
+            assert max(sizes) - min(sizes) <= 1, "a row alone would wait for its own sums"
+
+
+def test_the_last_part_of_some_columns_asks_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "ASKS_AHEAD", True)
+    parts = parts_of(8, 2, 4)
+    assert [(part.rows.stop, part.columns.start, part.ahead) for part in parts] == [
+        (4, 0, False),
+        (8, 0, True),
+        (4, 1, False),
+        (8, 1, True),
+    ]
+    assert not any(part.ahead for part in parts_of(8, 1, 4)), "keys' columns are no neighbours"
+    assert not parts_of(1, 2, 4)[0].ahead
+    monkeypatch.setattr(tiles, "ASKS_AHEAD", False)
+    assert not any(part.ahead for part in parts_of(8, 2, 4))
