@@ -36,15 +36,6 @@ TILE_COLUMNS = 2 * LANES
 TILE_ROWS = 8
 """Rows of a tile, at most: a weight comes from memory once for all of them."""
 
-
-class Part(NamedTuple):
-    """Of a tile: rows, and columns of sixteen outputs; ``ahead`` if it is to ask memory for as many columns after these."""
-
-    rows: range
-    columns: range
-    ahead: bool
-
-
 STEP_BYTES = 64
 """Of weights, for sixteen outputs."""
 
@@ -53,6 +44,17 @@ _INPUT_BYTES = 4
 
 PAIRED_BY = "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
 """How two bfloat16 products join a sum."""
+
+PAIRED_BESIDE, FLOAT_BESIDE = 4, 2
+"""Registers that a step has full beside its sums: of weights and inputs, taken apart in bfloat16."""
+
+
+class Part(NamedTuple):
+    """Of a tile: rows, and columns of sixteen outputs; ``ahead`` if it is to ask memory for as many columns after these."""
+
+    rows: range
+    columns: range
+    ahead: bool
 
 
 class _Brain(ir.Type):  # type: ignore[misc] # llvmlite is untyped, and has no such type

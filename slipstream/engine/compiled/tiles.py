@@ -32,14 +32,12 @@ class _Kind(NamedTuple):
     beside: int
 
 
-_PAIRED_BESIDE, _FLOAT_BESIDE = 4, 2
-
 _KINDS = {
-    "paired_products": _Kind(2, products.write_paired, _PAIRED_BESIDE),
-    "float_products": _Kind(2, products.write_float, _FLOAT_BESIDE),
+    "paired_products": _Kind(2, products.write_paired, products.PAIRED_BESIDE),
+    "float_products": _Kind(2, products.write_float, products.FLOAT_BESIDE),
     "quantised_products": _Kind(2, quantised.write_quantised, quantised.BESIDE),
-    "paired_scores": _Kind(1, products.write_paired, _PAIRED_BESIDE),
-    "float_scores": _Kind(1, products.write_float, _FLOAT_BESIDE),
+    "paired_scores": _Kind(1, products.write_paired, products.PAIRED_BESIDE),
+    "float_scores": _Kind(1, products.write_float, products.FLOAT_BESIDE),
 }
 
 SIGNATURE = types.void(*[types.int64] * 11)
