@@ -64,6 +64,7 @@ def warm() -> None:
     rows = [Row(SamplingRule(temperature=temperature), 1) for temperature in (0.0, 1.0)]
     for dtype in (torch.bfloat16, torch.float32):
         choose(torch.zeros(2, BLOCK, dtype=dtype), rows)
+    choose(torch.zeros(1, BLOCK), [Row(SamplingRule(repetition_penalty=2.0), 1, [0])])
     coin(0, 0, Domain.ACCEPTANCE)
 
 

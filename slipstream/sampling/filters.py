@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from slipstream.sampling.penalties import penalise, penalises
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
@@ -52,15 +53,14 @@ def processed(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     if not changed:
         return logits
     logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
-    contexts: dict[int, torch.Tensor] = {}  # a step's rows share their sequence's tokens
     for index in changed:
-        row = rows[index]
-        context = None
-        if _penalises(row.rule):
-            if id(row.context) not in contexts:
-                contexts[id(row.context)] = torch.tensor(row.context, dtype=torch.int64, device=logits.device)
-            context = contexts[id(row.context)][: row.position]
-        _process_row(logits[index], row, context)
+        if rows[index].rule.logit_bias:
+            _bias(logits[index], rows[index].rule.logit_bias)
+    penalised = [index for index in changed if penalises(rows[index].rule)]
+    if penalised:
+        penalise(logits, penalised, [rows[index] for index in penalised])
+    for index in changed:
+        _forbid(logits[index], rows[index])
     return logits
 
 
@@ -71,21 +71,18 @@ def is_processed(row: Row) -> bool:
 
 def changes_logits(rule: SamplingRule) -> bool:
     """Whether a rule changes every row's logits before they are sampled from."""
-    return _penalises(rule) or bool(rule.logit_bias or rule.banned_token_ids or rule.allowed_token_ids)
+    return penalises(rule) or bool(rule.logit_bias or rule.banned_token_ids or rule.allowed_token_ids)
 
 
-def _penalises(rule: SamplingRule) -> bool:
-    return rule.repetition_penalty != 1 or rule.presence_penalty != 0 or rule.frequency_penalty != 0
-
-
-def _process_row(logits: torch.Tensor, row: Row, context: torch.Tensor | None) -> None:
+def _bias(logits: torch.Tensor, logit_bias: Sequence[tuple[int, float]]) -> None:
     """In place, for one row of logits ``[vocabulary]``."""
+    tokens, biases = zip(*logit_bias, strict=True)
+    logits[list(tokens)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+
+
+def _forbid(logits: torch.Tensor, row: Row) -> None:
+    """In place, for one row of logits ``[vocabulary]``: what must not be chosen."""
     rule = row.rule
-    if rule.logit_bias:
-        tokens, biases = zip(*rule.logit_bias, strict=True)
-        logits[list(tokens)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
-    if context is not None:
-        _penalise(logits, rule, context)
     if rule.banned_token_ids:
         logits[list(rule.banned_token_ids)] = -torch.inf
     if rule.allowed_token_ids:
@@ -97,20 +94,6 @@ def _process_row(logits: torch.Tensor, row: Row, context: torch.Tensor | None) -
         logits[list(rule.end_token_ids)] = -torch.inf
     if row.allowed is not None:
         logits.masked_fill_(torch.from_numpy(~row.allowed).to(logits.device), -torch.inf)
-
-
-def _penalise(logits: torch.Tensor, rule: SamplingRule, context: torch.Tensor) -> None:
-    """Repetition as in transformers, over the whole context; frequency and presence as in OpenAI's API, over what was
-    generated in this turn."""
-    if rule.repetition_penalty != 1:
-        tokens = context[context < len(logits)]  # a token that occurs twice is written the same twice
-        scores = logits[tokens]
-        logits[tokens] = torch.where(scores < 0, scores * rule.repetition_penalty, scores / rule.repetition_penalty)
-    if rule.presence_penalty or rule.frequency_penalty:
-        generated = context[rule.first_generated_position :]
-        tokens, counts = torch.unique(generated[generated < len(logits)], return_counts=True)
-        logits[tokens] -= rule.frequency_penalty * counts.float()
-        logits[tokens] -= rule.presence_penalty
 
 
 def _top_k(logits: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:

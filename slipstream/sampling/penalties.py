@@ -1,0 +1,123 @@
+"""Penalties for tokens that have occurred: repetition as in transformers, over the whole context; frequency and presence as in
+OpenAI's API, over what was generated in this turn.
+
+A step's rows come after one another in one context: its tokens are looked at once, and each row only adds those that have come
+since the row before. On the CPU that is compiled code, in place; on another device torch's own operations, row by row. Both
+round alike: a product or quotient in float32 for a repetition, then the product of frequency and count taken off, and then the
+presence.
+
+Nothing that is compiled into another file's functions is here (`slipstream.sampling.kernel` has why).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from slipstream.sampling.kernel import Floats32, Ints, Ints32, compiled
+from slipstream.sampling.row import Row
+from slipstream.sampling.rule import SamplingRule
+
+
+def penalises(rule: SamplingRule) -> bool:
+    """Whether a rule looks at what has occurred."""
+    return rule.repetition_penalty != 1 or rule.presence_penalty != 0 or rule.frequency_penalty != 0
+
+
+def penalise(logits: torch.Tensor, indices: Sequence[int], rows: Sequence[Row]) -> None:
+    """In place, of float32 ``logits`` ``[*, vocabulary]`` those at ``indices``, each by the rule and the context of its row.
+    Context tokens beyond the vocabulary have no logit."""
+    groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    shared: dict[tuple[int, int], Row] = {}
+    for index, row in zip(indices, rows, strict=True):
+        key = id(row.context), id(row.rule)
+        groups.setdefault(key, []).append((row.position, index))
+        shared[key] = row
+    contexts: dict[int, array[int]] = {}
+    for key, members in groups.items():
+        row = shared[key]
+        if key[0] not in contexts:
+            contexts[key[0]] = array("q", row.context)
+        context, rule = contexts[key[0]], row.rule
+        if logits.device.type == "cpu":
+            ordered = np.array(sorted(members), dtype=np.int64)
+            _penalise_all(
+                logits.numpy(),
+                ordered[:, 1],
+                np.frombuffer(context, dtype=np.int64) if context else np.empty(0, dtype=np.int64),
+                ordered[:, 0],
+                min(max(0, rule.first_generated_position), len(context)),
+                np.float32(rule.repetition_penalty),
+                np.float32(rule.frequency_penalty),
+                np.float32(rule.presence_penalty),
+            )
+        else:
+            tokens = torch.tensor(context, dtype=torch.int64, device=logits.device)
+            for position, index in members:
+                _penalise_one(logits[index], rule, tokens[:position])
+
+
+@compiled
+def _add_new(context: Ints, start: int, end: int, counts: Ints32, tokens: Ints, token_count: int) -> int:
+    """Count the tokens of ``context[start:end]``, and add those to ``tokens`` that are new; returns how many there are then."""
+    for at in range(start, end):
+        token = context[at]
+        if 0 <= token < len(counts):
+            if counts[token] == 0:
+                tokens[token_count] = token
+                token_count += 1
+            counts[token] += 1
+    return token_count
+
+
+@compiled
+def _penalise_all(
+    logits: Floats32,
+    indices: Ints,
+    context: Ints,
+    positions: Ints,
+    first_generated: int,
+    repetition: np.float32,
+    frequency: np.float32,
+    presence: np.float32,
+) -> None:
+    """Rows of one context, by rising positions."""
+    size = logits.shape[1]
+    if repetition != np.float32(1.0):
+        counts, tokens = np.zeros(size, dtype=np.int32), np.empty(len(context), dtype=np.int64)
+        found = seen = 0
+        for at in range(len(indices)):
+            end = min(positions[at], len(context))
+            found = _add_new(context, seen, end, counts, tokens, found)
+            seen = max(seen, end)
+            row = logits[indices[at]]
+            for token in tokens[:found]:
+                score = row[token]
+                row[token] = score * repetition if score < 0 else score / repetition
+    if frequency != np.float32(0.0) or presence != np.float32(0.0):
+        counts, tokens = np.zeros(size, dtype=np.int32), np.empty(len(context), dtype=np.int64)
+        found, seen = 0, first_generated
+        for at in range(len(indices)):
+            end = min(positions[at], len(context))
+            found = _add_new(context, seen, end, counts, tokens, found)
+            seen = max(seen, end)
+            row = logits[indices[at]]
+            for token in tokens[:found]:
+                row[token] -= frequency * np.float32(counts[token])
+                row[token] -= presence
+
+
+def _penalise_one(logits: torch.Tensor, rule: SamplingRule, context: torch.Tensor) -> None:
+    """In place, for one row of logits ``[vocabulary]`` and what comes before it."""
+    if rule.repetition_penalty != 1:
+        tokens = context[context < len(logits)]  # a token that occurs twice is written the same twice
+        scores = logits[tokens]
+        logits[tokens] = torch.where(scores < 0, scores * rule.repetition_penalty, scores / rule.repetition_penalty)
+    if rule.presence_penalty or rule.frequency_penalty:
+        generated = context[rule.first_generated_position :]
+        tokens, counts = torch.unique(generated[generated < len(logits)], return_counts=True)
+        logits[tokens] -= rule.frequency_penalty * counts.float()
+        logits[tokens] -= rule.presence_penalty
