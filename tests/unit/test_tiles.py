@@ -98,6 +98,7 @@ def test_the_last_part_of_some_columns_asks_for_the_next(monkeypatch: pytest.Mon
         (8, 1, True),
     ]
     assert not any(part.ahead for part in parts_of(8, 1, 4)), "keys' columns are no neighbours"
-    assert not parts_of(1, 2, 4)[0].ahead
+    assert parts_of(1, 2, 4)[0].ahead
+    assert not parts_of(1, 2, 4, asks_from=2)[0].ahead
     monkeypatch.setattr(tiles, "ASKS_AHEAD", False)
     assert not any(part.ahead for part in parts_of(8, 2, 4))

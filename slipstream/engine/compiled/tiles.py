@@ -25,16 +25,18 @@ from slipstream.engine.compiled.products import TILE_ROWS, Part, constant
 
 class _Kind(NamedTuple):
     """``columns`` of sixteen outputs; ``write`` gives the instructions of a `Part`. Beside sums a step has ``beside`` registers
-    full."""
+    full. From so many rows on it ``asks_from`` memory for the next columns, where it has several."""
 
     columns: int
     write: Code
     beside: int
+    asks_from: int = 1
 
 
 _KINDS = {
     "paired_products": _Kind(2, products.write_paired, products.PAIRED_BESIDE),
-    "float_products": _Kind(2, products.write_float, products.FLOAT_BESIDE),
+    # A lone row does nothing but wait for memory: to be asked as well then costs it a fifth.
+    "float_products": _Kind(2, products.write_float, products.FLOAT_BESIDE, asks_from=2),
     "quantised_products": _Kind(2, quantised.write_quantised, quantised.BESIDE),
     "paired_scores": _Kind(1, products.write_paired, products.PAIRED_BESIDE),
     "float_scores": _Kind(1, products.write_float, products.FLOAT_BESIDE),
@@ -43,12 +45,12 @@ _KINDS = {
 SIGNATURE = types.void(*[types.int64] * 11)
 
 
-def parts_of(rows: int, columns: int, most: int) -> list[Part]:
+def parts_of(rows: int, columns: int, most: int, asks_from: int = 1) -> list[Part]:
     """The parts of a tile, one after the other: as much each as there is room for sums, ``most``. Those of the same columns
     follow one another, since what they read is in the nearest cache then; the last of these asks for the next columns."""
     at_once = columns if rows * columns <= most else 1
     passes = -(-rows * at_once // most)
-    asks = ASKS_AHEAD and columns > 1 and rows > 1  # one row does nothing but wait for memory as it is
+    asks = ASKS_AHEAD and columns > 1 and rows >= asks_from
     edges = [rows * number // passes for number in range(passes + 1)]
     return [
         Part(range(first, end), range(column, column + at_once), asks and end == rows)
@@ -74,7 +76,7 @@ def _written(
     output_bytes: Any,
 ) -> tuple[Any, Code]:
     """The instructions of a kind of tile, for each number of rows that it may have."""
-    columns, write, beside = _KINDS[kind.literal_value]
+    columns, write, beside, asks_from = _KINDS[kind.literal_value]
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         _, count, *rest = values
@@ -84,7 +86,7 @@ def _written(
             tile = builder.function.append_basic_block(f"rows_{rows}")
             choice.add_case(constant(rows), tile)
             builder.position_at_end(tile)
-            for part in parts_of(rows, columns, REGISTERS - beside):
+            for part in parts_of(rows, columns, REGISTERS - beside, asks_from):
                 write(builder, part, *rest)
             builder.branch(done)
         builder.position_at_end(done)
