@@ -3,8 +3,8 @@
 No token that is added may ever win, whatever the context. So the pair gets hidden dimensions of its own for them: one of them
 is the same small number after every token (each embedding has it, nothing writes to it), the final norm makes it large,
 and the added rows count it against themselves. The others make the width a multiple of the heads and of 32, which compiled
-forwards want, and stay zero. An RMS norm over D instead of d dimensions sees a mean square d/D as large, so its weights are scaled by sqrt(d/D) and its epsilon by d/D;
-the number is too small to be seen in it.
+forwards want, and stay zero. An RMS norm over D instead of d dimensions sees a mean square d/D as large, so its weights are
+scaled by sqrt(d/D) and its epsilon by d/D; the number is too small to be seen in it.
 
 Run as ``python -m benchmarks.wide_vocabulary 128256 build/wide-pair``, which writes target/ and draft/.
 """
