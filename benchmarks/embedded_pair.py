@@ -184,6 +184,14 @@ def _systems(client: Client, options: argparse.Namespace) -> list[System]:
     return systems
 
 
+def show_engines(local: LocalServices, report: Report) -> None:
+    """Who computes a model that compiled code does not: its figures speak of that engine."""
+    for service in local.services.values():
+        for line in service.log.read_text(errors="replace").splitlines():
+            if " computes " in line:
+                report.console.print(f"{service.name}: {line}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
     options = _parser().parse_args(arguments)
@@ -197,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     questions = prompts(options.prompts, phrasings)
     pair = PairSettings(target=str(options.target), draft=str(options.draft), dtype=options.dtype)
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
+        show_engines(local, report)
         systems = _systems(client, options)
         if options.repeated:
             questions = [repeated(client, question, options.max_tokens) for question in questions]

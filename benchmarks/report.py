@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 from rich.console import Console
 from rich.table import Table
 
@@ -55,7 +56,8 @@ class Report:
             "command": " ".join([f"python -m {_module()}", *_without_output(sys.argv[1:])]),
             "commit": commit or "unknown",
             "date": datetime.date.today().isoformat(),
-            "machine": f"{platform.machine()}, {os.cpu_count()} processors",
+            "machine": f"{platform.machine()}, {os.cpu_count()} processors, {_instructions()}",
+            "python": f"Python {platform.python_version()}",
         }
         self.console.print(text.strip().splitlines()[0])
         self.console.print("  ".join(self._head.values()))
@@ -78,6 +80,12 @@ class Report:
                 _draw(picture, str(table.title), columns, rows, drawn)
             except ImportError:
                 self.console.print(f"{drawn.name} is not drawn: matplotlib comes with pip install -e '.[bench]'")
+
+
+def _instructions() -> str:
+    """What of the processor's compiled forwards are compiled for: a table without it says little to whoever has another."""
+    known = llvm.get_host_cpu_features()
+    return " ".join(name for name in ("avx2", "avx512f", "avx512vnni", "avx512bf16") if known.get(name)) or "no AVX2"
 
 
 def _module() -> str:
