@@ -16,9 +16,9 @@ from slipstream.errors import InvalidFieldsError, SlipstreamError
 
 log = logging.getLogger(__name__)
 
-_SECONDS = 1.0
+_SECONDS = 2.0
 """At most. What is not warm by then gets warm as it serves."""
-_TEXTS = "Hello!", "What can you do?", "Thank you!"
+_TEXTS = "Hello!", "What can you do?", "Thank you!", "Why is that?", "Go on.", "And what else?"
 _SETTINGS = (
     GenerationSettings(temperature=0.0, max_token_count=24, draft_length=ADAPTIVE),
     GenerationSettings(temperature=0.8, seed=0, max_token_count=24, draft_length=8),
