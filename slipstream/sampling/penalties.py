@@ -43,17 +43,7 @@ def penalise(logits: torch.Tensor, indices: Sequence[int], rows: Sequence[Row]) 
             contexts[key[0]] = array("q", row.context)
         context, rule = contexts[key[0]], row.rule
         if logits.device.type == "cpu":
-            ordered = np.array(sorted(members), dtype=np.int64)
-            _penalise_all(
-                logits.numpy(),
-                ordered[:, 1],
-                np.frombuffer(context, dtype=np.int64) if context else np.empty(0, dtype=np.int64),
-                ordered[:, 0],
-                min(max(0, rule.first_generated_position), len(context)),
-                np.float32(rule.repetition_penalty),
-                np.float32(rule.frequency_penalty),
-                np.float32(rule.presence_penalty),
-            )
+            _penalise_together(logits.numpy(), members, context, rule)
         else:
             tokens = torch.tensor(context, dtype=torch.int64, device=logits.device)
             for position, index in members:
@@ -74,40 +64,45 @@ def _add_new(context: Ints, start: int, end: int, counts: Ints32, tokens: Ints, 
 
 
 @compiled
-def _penalise_all(
+def _penalise_rows(
     logits: Floats32,
     indices: Ints,
     context: Ints,
     positions: Ints,
-    first_generated: int,
+    start: int,
     repetition: np.float32,
     frequency: np.float32,
     presence: np.float32,
 ) -> None:
-    """Rows of one context, by rising positions."""
-    size = logits.shape[1]
-    if repetition != np.float32(1.0):
-        counts, tokens = np.zeros(size, dtype=np.int32), np.empty(len(context), dtype=np.int64)
-        found = seen = 0
-        for at in range(len(indices)):
-            end = min(positions[at], len(context))
-            found = _add_new(context, seen, end, counts, tokens, found)
-            seen = max(seen, end)
-            row = logits[indices[at]]
-            for token in tokens[:found]:
-                score = row[token]
-                row[token] = score * repetition if score < 0 else score / repetition
-    if frequency != np.float32(0.0) or presence != np.float32(0.0):
-        counts, tokens = np.zeros(size, dtype=np.int32), np.empty(len(context), dtype=np.int64)
-        found, seen = 0, first_generated
-        for at in range(len(indices)):
-            end = min(positions[at], len(context))
-            found = _add_new(context, seen, end, counts, tokens, found)
-            seen = max(seen, end)
-            row = logits[indices[at]]
-            for token in tokens[:found]:
-                row[token] -= frequency * np.float32(counts[token])
-                row[token] -= presence
+    """Rows of one context, by rising positions, for what has occurred in it from ``start`` on. What is off changes no bit: a
+    number times one, or less nothing, is itself."""
+    counts, tokens = np.zeros(logits.shape[1], dtype=np.int32), np.empty(len(context), dtype=np.int64)
+    found, seen = 0, start
+    for at in range(len(indices)):
+        end = min(positions[at], len(context))
+        found = _add_new(context, seen, end, counts, tokens, found)
+        seen = max(seen, end)
+        row = logits[indices[at]]
+        for token in tokens[:found]:
+            score = row[token]
+            score = score * repetition if score < 0 else score / repetition
+            row[token] = (score - frequency * np.float32(counts[token])) - presence
+
+
+def _penalise_together(
+    logits: Floats32, members: list[tuple[int, int]], context: array[int], rule: SamplingRule
+) -> None:
+    """In place, rows of ``logits`` with one rule and context: their positions and indices."""
+    ordered = np.array(sorted(members), dtype=np.int64)
+    tokens = np.array(context, dtype=np.int64)
+    positions, indices = ordered[:, 0], ordered[:, 1]
+    off, repetition = np.float32(0.0), np.float32(rule.repetition_penalty)
+    frequency, presence = np.float32(rule.frequency_penalty), np.float32(rule.presence_penalty)
+    if repetition != 1:
+        _penalise_rows(logits, indices, tokens, positions, 0, repetition, off, off)
+    if frequency or presence:
+        start = min(max(0, rule.first_generated_position), len(tokens))
+        _penalise_rows(logits, indices, tokens, positions, start, np.float32(1.0), frequency, presence)
 
 
 def _penalise_one(logits: torch.Tensor, rule: SamplingRule, context: torch.Tensor) -> None:
