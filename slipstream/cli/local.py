@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -27,6 +28,10 @@ _START_SECONDS = 300.0
 """A large model takes minutes to load, and a small one on a busy machine as long."""
 _PORTS = range(18000, 30000)
 """Below what the kernel gives to outgoing connections: a service that is started again must find its port free."""
+_walk = itertools.cycle(_PORTS)
+"""From somewhere on, each once before any again: a port drawn by lot may be one that a service which starts has been told, and
+binds only seconds later."""
+next(itertools.islice(_walk, random.randrange(len(_PORTS)), None))
 
 
 class ServiceFailedError(SlipstreamError):
@@ -62,7 +67,7 @@ class PairSettings:
 def free_address() -> str:
     """A loopback address whose port is free just now."""
     while True:
-        address = ("127.0.0.1", random.choice(_PORTS))
+        address = ("127.0.0.1", next(_walk))
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

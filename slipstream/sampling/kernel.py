@@ -1,4 +1,4 @@
-"""All of choosing that is compiled: the field of noise, and the search of each row for its best token.
+"""All of choosing that is compiled: the field of noise, the search of each row for its best token, and penalties.
 
 It is one file, and imports nothing of ours: Numba keeps what it has compiled by the file that a function is in, and would go on
 with old code if something that is compiled into it had changed in another. Sums keep their order and products are not
@@ -533,3 +533,42 @@ def find_likeliest(
                     _insert(token, np.float64(logit(row[token])), tokens[at], values[at])
         if len(logprobs):
             logprobs[at] = -math.log(_mass(row, own, 1.0, own.max(), _NONE, np.inf))
+
+
+@compiled
+def _add_new(context: Ints, start: int, end: int, counts: Ints32, tokens: Ints, token_count: int) -> int:
+    """Count the tokens of ``context[start:end]``, and add those to ``tokens`` that are new; returns how many there are then."""
+    for at in range(start, end):
+        token = context[at]
+        if 0 <= token < len(counts):
+            if counts[token] == 0:
+                tokens[token_count] = token
+                token_count += 1
+            counts[token] += 1
+    return token_count
+
+
+@compiled
+def penalise_rows(
+    logits: Floats32,
+    indices: Ints,
+    context: Ints,
+    positions: Ints,
+    start: int,
+    repetition: np.float32,
+    frequency: np.float32,
+    presence: np.float32,
+) -> None:
+    """Rows of one context, by rising positions, for what has occurred in it from ``start`` on. What is off changes no bit: a
+    number times one, or less nothing, is itself."""
+    counts, tokens = np.zeros(logits.shape[1], dtype=np.int32), np.empty(len(context), dtype=np.int64)
+    found, seen = 0, start
+    for at in range(len(indices)):
+        end = min(positions[at], len(context))
+        found = _add_new(context, seen, end, counts, tokens, found)
+        seen = max(seen, end)
+        row = logits[indices[at]]
+        for token in tokens[:found]:
+            score = row[token]
+            score = score * repetition if score < 0 else score / repetition
+            row[token] = (score - frequency * np.float32(counts[token])) - presence

@@ -5,8 +5,6 @@ A step's rows come after one another in one context: its tokens are looked at on
 since the row before. On the CPU that is compiled code, in place; on another device torch's own operations, row by row. Both
 round alike: a product or quotient in float32 for a repetition, then the product of frequency and count taken off, and then the
 presence.
-
-Nothing that is compiled into another file's functions is here (`slipstream.sampling.kernel` has why).
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from slipstream.sampling.kernel import Floats32, Ints, Ints32, compiled
+from slipstream.sampling.kernel import Floats32, penalise_rows
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
@@ -50,45 +48,6 @@ def penalise(logits: torch.Tensor, indices: Sequence[int], rows: Sequence[Row]) 
                 _penalise_one(logits[index], rule, tokens[:position])
 
 
-@compiled
-def _add_new(context: Ints, start: int, end: int, counts: Ints32, tokens: Ints, token_count: int) -> int:
-    """Count the tokens of ``context[start:end]``, and add those to ``tokens`` that are new; returns how many there are then."""
-    for at in range(start, end):
-        token = context[at]
-        if 0 <= token < len(counts):
-            if counts[token] == 0:
-                tokens[token_count] = token
-                token_count += 1
-            counts[token] += 1
-    return token_count
-
-
-@compiled
-def _penalise_rows(
-    logits: Floats32,
-    indices: Ints,
-    context: Ints,
-    positions: Ints,
-    start: int,
-    repetition: np.float32,
-    frequency: np.float32,
-    presence: np.float32,
-) -> None:
-    """Rows of one context, by rising positions, for what has occurred in it from ``start`` on. What is off changes no bit: a
-    number times one, or less nothing, is itself."""
-    counts, tokens = np.zeros(logits.shape[1], dtype=np.int32), np.empty(len(context), dtype=np.int64)
-    found, seen = 0, start
-    for at in range(len(indices)):
-        end = min(positions[at], len(context))
-        found = _add_new(context, seen, end, counts, tokens, found)
-        seen = max(seen, end)
-        row = logits[indices[at]]
-        for token in tokens[:found]:
-            score = row[token]
-            score = score * repetition if score < 0 else score / repetition
-            row[token] = (score - frequency * np.float32(counts[token])) - presence
-
-
 def _penalise_together(
     logits: Floats32, members: list[tuple[int, int]], context: array[int], rule: SamplingRule
 ) -> None:
@@ -99,10 +58,10 @@ def _penalise_together(
     off, repetition = np.float32(0.0), np.float32(rule.repetition_penalty)
     frequency, presence = np.float32(rule.frequency_penalty), np.float32(rule.presence_penalty)
     if repetition != 1:
-        _penalise_rows(logits, indices, tokens, positions, 0, repetition, off, off)
+        penalise_rows(logits, indices, tokens, positions, 0, repetition, off, off)
     if frequency or presence:
         start = min(max(0, rule.first_generated_position), len(tokens))
-        _penalise_rows(logits, indices, tokens, positions, start, np.float32(1.0), frequency, presence)
+        penalise_rows(logits, indices, tokens, positions, start, np.float32(1.0), frequency, presence)
 
 
 def _penalise_one(logits: torch.Tensor, rule: SamplingRule, context: torch.Tensor) -> None:
