@@ -13,6 +13,7 @@ import torch
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
 from slipstream.engine.compiled.layout import Layout
+from slipstream.engine.compiled.processor import HAS_MATRICES
 from slipstream.engine.compiled.products import PAIRED_BY, TILE_ROWS
 from slipstream.engine.compiled.records import STEP
 from slipstream.engine.compiled.runner import CompiledRunner
@@ -46,8 +47,8 @@ class CompiledBackend:
         """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another without being asked for."""
         self.model = model
         self.runs_on = runs_on
-        kind = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
-        self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
+        summed = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
+        self.mark = hashlib.sha256(f"compiled {summed}".encode()).hexdigest()[:4]
         self.page_size = page_size
         self._most_rows = max(1, TILE_ROWS // (model.head_count // model.kv_head_count))
         """Of a part of attention: all of its queries of a key head are a tile's rows."""
@@ -62,7 +63,9 @@ class CompiledBackend:
         self._team = Team(threads, phase_count(model.layer_count))
         self._step["team"], self._step["thread_count"] = self._team.place, threads
         width = "paired" if model.paired else "float"
-        self._step["products"] = place_of("quantised_products" if model.quantised else f"{width}_products")
+        self._step["in_matrices"] = model.paired and HAS_MATRICES
+        kind = "quantised" if model.quantised else "matrix" if self._step["in_matrices"] else width
+        self._step["products"] = place_of(f"{kind}_products")
         self._step["value_products"], self._step["scores"] = place_of(f"{width}_products"), place_of(f"{width}_scores")
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))

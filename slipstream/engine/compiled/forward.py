@@ -13,6 +13,7 @@ from numba import carray, types
 
 from slipstream.engine.compiled.keeping import keep, made_of
 from slipstream.engine.compiled.lanes import INT64, LANES, compiled, operation, pointer, read_integer
+from slipstream.engine.compiled.matrices import close_matrices, open_matrices
 from slipstream.engine.compiled.phases import (
     ADDED,
     GATED,
@@ -130,6 +131,8 @@ def _feed_forward(step: Any, layer: Any, share: Share, phase: int) -> None:
 def _walk(step: Any, layers: Any, thread: int, number: int) -> None:
     """A thread's part of a forward, by the forward's number."""
     share = (thread, step.thread_count, step.scratch + thread * step.scratch_bytes, step.team, number)
+    if step.in_matrices:
+        open_matrices()
     done = 0
     first, end = take(share, 0, step.row_count)
     while first < end:
@@ -165,6 +168,8 @@ def _walk(step: Any, layers: Any, thread: int, number: int) -> None:
         step.logits,
         step.vocabulary_columns * 4,
     )
+    if step.in_matrices:
+        close_matrices()
 
 
 def _call_following(builder: Any, function: Any, place: Any, index: Any) -> Any:

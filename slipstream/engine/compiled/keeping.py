@@ -17,7 +17,7 @@ import numba
 from slipstream.sampling import kernel
 
 _MADE_OF = """
-    following forward lanes phases processor products quantised records team tiles
+    following forward lanes matrices phases processor products quantised records team tiles
 """.split()
 
 

@@ -43,6 +43,7 @@ from slipstream.engine.compiled.lanes import (
     write_half,
     write_number,
 )
+from slipstream.engine.compiled.matrices import MOST_ROWS
 from slipstream.engine.compiled.products import (
     STEP_BYTES,
     TILE_COLUMNS,
@@ -129,8 +130,10 @@ def normalize(step: Any, row: int, weight: int, to_row: int) -> None:
 
 
 @compiled
-def _rows_at_once(rows: int) -> int:
-    """Of a tile. Nine rows are five and four: one alone would wait for its own sums."""
+def _rows_at_once(step: Any, rows: int) -> int:
+    """Of a tile. Nine rows are five and four: one alone would wait for its own sums. The matrix unit takes all that it can."""
+    if step.in_matrices:
+        return MOST_ROWS
     passes = max(1, (rows + TILE_ROWS - 1) // TILE_ROWS)
     return max(1, (rows + passes - 1) // passes)
 
@@ -158,7 +161,7 @@ def multiply_rows(
         return
     scratch, steps = share[2], input_size * width_of(step) // 4
     row_bytes, column_bytes = 4 * steps, STEP_BYTES * steps
-    at_once = _rows_at_once(rows)
+    at_once = _rows_at_once(step, rows)
     done = 0
     first, end = take(share, phase, tiles)
     while first < end:
@@ -206,7 +209,7 @@ def _multiply_quantised(
     scratch, blocks = share[2], input_size // BLOCK
     row_bytes, column_bytes = blocks * INPUT_BYTES, blocks * BLOCK_BYTES
     quantised = scratch + rows * _TILE_BYTES
-    at_once, is_ready = _rows_at_once(rows), False
+    at_once, is_ready = _rows_at_once(step, rows), False
     done = 0
     first, end = take(share, phase, tiles)
     while first < end:

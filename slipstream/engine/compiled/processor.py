@@ -1,6 +1,10 @@
-"""What this machine's processor has that products are compiled for. None of it changes a sum, but `HAS_BFLOAT16_DOTS`."""
+"""What this machine's processor has that products are compiled for. None of it changes a sum, but `HAS_BFLOAT16_DOTS` and
+`HAS_MATRICES`."""
 
 from __future__ import annotations
+
+import ctypes
+import platform
 
 import llvmlite.binding as llvm
 
@@ -8,6 +12,19 @@ _FEATURES = llvm.get_host_cpu_features()
 
 HAS_BFLOAT16_DOTS = bool(_FEATURES.get("avx512bf16"))
 """One instruction that adds the products of two bfloat16 to a sum, rounded otherwise than two fused multiply-adds."""
+
+
+
+def _may_use_matrices() -> bool:
+    """Whether the system lets this process, and threads that it starts from now on, use the matrix unit: it asks to be asked."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return False
+    arch_prctl, ask_for_state, matrices = 158, 0x1023, 18
+    return ctypes.CDLL(None).syscall(arch_prctl, ask_for_state, matrices) == 0
+
+
+HAS_MATRICES = bool(_FEATURES.get("amx-bf16") and _FEATURES.get("amx-tile")) and _may_use_matrices()
+"""A unit that multiplies sixteen rows of bfloat16 by sixteen outputs (AMX), rounded in a way of its own."""
 
 HAS_BYTE_DOTS = bool(_FEATURES.get("avx512vnni"))
 """One that adds the products of four bytes."""

@@ -28,7 +28,7 @@ from slipstream.engine.compiled.lanes import (
     numbers,
     spread,
 )
-from slipstream.engine.compiled.processor import HAS_BFLOAT16_DOTS
+from slipstream.engine.compiled.processor import HAS_BFLOAT16_DOTS, HAS_MATRICES
 
 TILE_COLUMNS = 2 * LANES
 """Outputs of a tile: a thread's share is whole tiles."""
@@ -42,8 +42,8 @@ STEP_BYTES = 64
 _INPUT_BYTES = 4
 """Of a row of inputs, in a step."""
 
-PAIRED_BY = "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
-"""How two bfloat16 products join a sum."""
+PAIRED_BY = "tdpbf16ps" if HAS_MATRICES else "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
+"""How bfloat16 products of matrices join a sum: by the matrix unit (`matrices`), or as here."""
 
 PAIRED_BESIDE, FLOAT_BESIDE = 4, 2
 """Registers that a step has full beside its sums: of weights and inputs, taken apart in bfloat16."""

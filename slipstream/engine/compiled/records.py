@@ -25,8 +25,8 @@ _MEMORY = """residual inputs projected queries gated rotations logits scratch sc
 _THREADS = """team thread_count""".split()
 """Who computes."""
 
-_TILES = """products value_products scores""".split()
-"""Places of tiles (`tiles`): of matrices, of attention's values, and of its keys."""
+_TILES = """products in_matrices value_products scores""".split()
+"""Places of tiles (`tiles`): of matrices, and whether by the matrix unit, of attention's values, and of its keys."""
 
 _NEXT = """run follow""".split()
 """Of a run, the places of its `RUN`, 0 where a step is alone, and of what is called after each of its steps (`following`)."""

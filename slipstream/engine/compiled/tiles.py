@@ -1,7 +1,7 @@
 """Tiles as functions of their own, which a walk calls by their places: as parts of all that multiplies they would be compiled a
 dozen times over, and where a processor has no single instruction for what they do that takes minutes.
 
-All of them are told the same: how many rows, `TILE_ROWS` at most; the inputs' place, and bytes from a row to the next; the
+All of them are told the same: how many rows, `TILE_ROWS` at most, or `matrices.MOST_ROWS`; the inputs' place, and bytes from a row to the next; the
 weights', and bytes from sixteen columns to the next; steps of each block; the place of a table of blocks, how many, and the
 bytes of one; the outputs' place, and bytes from a row to the next.
 """
@@ -19,11 +19,12 @@ from numba.extending import intrinsic
 from slipstream.engine.compiled import products, quantised
 from slipstream.engine.compiled.keeping import keep, made_of
 from slipstream.engine.compiled.lanes import INT64, Code
+from slipstream.engine.compiled.matrices import write_matrix_products
 from slipstream.engine.compiled.processor import ASKS_AHEAD, REGISTERS
 from slipstream.engine.compiled.products import TILE_ROWS, Part, constant
 
 
-class _Kind(NamedTuple):
+class _InParts(NamedTuple):
     """``columns`` of sixteen outputs; ``write`` gives the instructions of a `Part`. Beside sums a step has ``beside`` registers
     full. From so many rows on it ``asks_from`` memory for the next columns, where it has several."""
 
@@ -32,15 +33,30 @@ class _Kind(NamedTuple):
     beside: int
     asks_from: int = 1
 
+    def __call__(self, builder: Any, count: Any, *values: Any) -> None:
+        """The instructions for each number of rows that there may be."""
+        done = builder.function.append_basic_block("written")
+        choice = builder.switch(count, done)
+        for rows in range(1, TILE_ROWS + 1):
+            tile = builder.function.append_basic_block(f"rows_{rows}")
+            choice.add_case(constant(rows), tile)
+            builder.position_at_end(tile)
+            for part in parts_of(rows, self.columns, REGISTERS - self.beside, self.asks_from):
+                self.write(builder, part, *values)
+            builder.branch(done)
+        builder.position_at_end(done)
 
-_KINDS = {
-    "paired_products": _Kind(2, products.write_paired, products.PAIRED_BESIDE),
+
+_KINDS: dict[str, Code] = {
+    "matrix_products": write_matrix_products,
+    "paired_products": _InParts(2, products.write_paired, products.PAIRED_BESIDE),
     # A lone row does nothing but wait for memory: to be asked as well then costs it a fifth.
-    "float_products": _Kind(2, products.write_float, products.FLOAT_BESIDE, asks_from=2),
-    "quantised_products": _Kind(2, quantised.write_quantised, quantised.BESIDE),
-    "paired_scores": _Kind(1, products.write_paired, products.PAIRED_BESIDE),
-    "float_scores": _Kind(1, products.write_float, products.FLOAT_BESIDE),
+    "float_products": _InParts(2, products.write_float, products.FLOAT_BESIDE, asks_from=2),
+    "quantised_products": _InParts(2, quantised.write_quantised, quantised.BESIDE),
+    "paired_scores": _InParts(1, products.write_paired, products.PAIRED_BESIDE),
+    "float_scores": _InParts(1, products.write_float, products.FLOAT_BESIDE),
 }
+"""What writes a tile's instructions, given how many rows it has and all else that it is told."""
 
 SIGNATURE = types.void(*[types.int64] * 11)
 
@@ -75,21 +91,11 @@ def _written(
     outputs: Any,
     output_bytes: Any,
 ) -> tuple[Any, Code]:
-    """The instructions of a kind of tile, for each number of rows that it may have."""
-    columns, write, beside, asks_from = _KINDS[kind.literal_value]
+    """The instructions of a kind of tile."""
+    write = _KINDS[kind.literal_value]
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _, count, *rest = values
-        done = builder.function.append_basic_block("written")
-        choice = builder.switch(count, done)
-        for rows in range(1, TILE_ROWS + 1):
-            tile = builder.function.append_basic_block(f"rows_{rows}")
-            choice.add_case(constant(rows), tile)
-            builder.position_at_end(tile)
-            for part in parts_of(rows, columns, REGISTERS - beside, asks_from):
-                write(builder, part, *rest)
-            builder.branch(done)
-        builder.position_at_end(done)
+        write(builder, *values[1:])
         return context.get_dummy_value()
 
     return types.void(kind, *SIGNATURE.args), code

@@ -7,6 +7,7 @@ import torch
 
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.matrices import MOST_ROWS
 from slipstream.engine.compiled.products import TILE_COLUMNS, TILE_ROWS
 from slipstream.engine.compiled.quantised import BLOCK, INPUT_BYTES
 
@@ -33,7 +34,7 @@ class Workspace:
             self._reserve(step)
 
     def _reserve(self, step: np.ndarray) -> None:
-        model, rows = self._model, self._rows
+        model, rows = self._model, self._rows + MOST_ROWS  # the matrix unit reads and writes past the last
         attended = model.head_count * model.head_size
         scores = TILE_ROWS * (2 * self._longest + model.head_size + LANES)
         products = rows * TILE_COLUMNS
