@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from proving.pairs import perturbed, save
+from slipstream.engine.pretrained.vector_math import settle_vector_math
 from slipstream.hosting.tokenizer_files import embedded_directory
 
 __all__ = ["EMBEDDED_TOKENIZER", "FAMILIES", "VOCABULARY_SIZE", "WINDOW", "build", "perturbed", "save"]
@@ -85,6 +86,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def build(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A tiny model of one of FAMILIES, or of another model type that ``changes`` describe whole."""
+    settle_vector_math()  # as loading does
     config = AutoConfig.for_model(family, **{**FAMILIES.get(family, {}), **changes})
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)

@@ -1,4 +1,4 @@
-"""Products by the matrix unit: their bits are what the instruction is said to do, and depend on their own row and output alone."""
+"""Products by the matrix unit: bits as its instruction is said to make them, that depend on their own row and output alone."""
 
 from __future__ import annotations
 
@@ -12,76 +12,128 @@ import torch
 
 from slipstream.engine.compiled import tiles
 from slipstream.engine.compiled.decoder import in_lanes
-from slipstream.engine.compiled.matrices import MATRIX_ROWS, MOST_ROWS, close_matrices, open_matrices
+from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.matrices import (
+    MATRIX_ROWS,
+    MOST_ROWS,
+    close_matrices,
+    open_for_attention,
+    open_for_products,
+)
 from slipstream.engine.compiled.processor import HAS_MATRICES
-from slipstream.engine.compiled.products import TILE_COLUMNS
+from slipstream.engine.compiled.products import STEP_BYTES
 from slipstream.engine.compiled.tiles import call_tile
 
 pytestmark = pytest.mark.skipif(not HAS_MATRICES, reason="this processor has no matrix unit, or the system keeps it")
 
-INPUTS = 32 * 5
+KINDS = {
+    "matrix_products": (MOST_ROWS, 32, 160),
+    "matrix_scores": (MATRIX_ROWS, 16, 96),
+    "matrix_values": (MATRIX_ROWS, 32, 16),
+}
+"""Rows at most, outputs, and inputs of a block."""
+BLOCKS = (2, 0, 3)
+"""Where they lie; the matrix has one more, which nobody asks for."""
+
 Multiply = Callable[[torch.Tensor, torch.Tensor], np.ndarray]
 
 
-@pytest.fixture(scope="module")
-def multiply() -> Multiply:
-    """Rows ``[rows, inputs]`` by a tile's matrix ``[32, inputs]``, in bfloat16: float32 ``[rows, 32]``."""
-    place = tiles.place_of("matrix_products")
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
-    @numba.njit
-    def run(rows: Any, inputs: Any, row_bytes: Any, weights: Any, steps: Any, table: Any, outputs: Any) -> None:
-        open_matrices()
-        call_tile(place, rows, inputs, row_bytes, weights, 64 * steps, steps, table, 1, 0, outputs, 4 * TILE_COLUMNS)
+
+@pytest.fixture
+def multiply(kind: str) -> Multiply:
+    """Rows ``[rows, blocks, inputs]`` by ``[blocks, outputs, inputs]``, in bfloat16, over `BLOCKS`: ``[rows, outputs]``."""
+    place, is_product = tiles.place_of(kind), kind == "matrix_products"
+
+    @numba.njit  # type: ignore[untyped-decorator] # Numba is untyped
+    def run(
+        rows: Any, inputs: Any, row_bytes: Any, weights: Any, steps: Any, table: Any, size: Any, outputs: Any
+    ) -> None:
+        if is_product:
+            open_for_products()
+        else:
+            open_for_attention()
+        output_bytes = 4 * size
+        column_bytes = STEP_BYTES * steps
+        block_bytes = column_bytes * (size // LANES)
+        call_tile(
+            place, rows, inputs, row_bytes, weights, column_bytes, steps, table, 3, block_bytes, outputs, output_bytes
+        )
         close_matrices()
 
     def product(rows: torch.Tensor, matrix: torch.Tensor) -> np.ndarray:
-        count, inputs = rows.shape
+        count, (_, size, inputs) = len(rows), matrix.shape
         # Beyond the last row the unit reads what happens to be there.
-        given = torch.full((count + MOST_ROWS, inputs), torch.nan, dtype=torch.bfloat16)
+        given = torch.full((count + MOST_ROWS, len(BLOCKS), inputs), torch.nan, dtype=torch.bfloat16)
         given[:count] = rows
-        packed, outputs = in_lanes(matrix), torch.zeros(count + MOST_ROWS, TILE_COLUMNS)
-        table = np.zeros(1, dtype=np.int64)
-        places = packed.data_ptr(), inputs // 2, table.ctypes.data, outputs.data_ptr()
-        run(count, given.data_ptr(), 2 * inputs, *places)
+        packed = torch.stack([_packed(block) for block in matrix])
+        outputs, table = torch.zeros(count + MOST_ROWS, size), np.array(BLOCKS)
+        places = packed.data_ptr(), inputs // 2, table.ctypes.data, size, outputs.data_ptr()
+        run(count, given.data_ptr(), 2 * inputs * len(BLOCKS), *places)
         return outputs[:count].numpy().copy()
 
     return product
 
 
-def drawn(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def _packed(block: torch.Tensor) -> torch.Tensor:
+    """As `in_lanes`, without filling a lone sixteen up."""
+    return in_lanes(block)[: len(block) // LANES]
+
+
+def drawn(kind: str, rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    _, outputs, inputs = KINDS[kind]
     generator = torch.Generator().manual_seed(seed)
     return (
-        torch.randn(rows, INPUTS, generator=generator).bfloat16(),
-        torch.randn(TILE_COLUMNS, INPUTS, generator=generator).bfloat16(),
+        torch.randn(rows, len(BLOCKS), inputs, generator=generator).bfloat16(),
+        torch.randn(len(BLOCKS) + 1, outputs, inputs, generator=generator).bfloat16(),
     )
 
 
-def test_the_bits_are_two_chains_of_sixteen_at_a_time(multiply: Multiply) -> None:
-    rows, matrix = drawn(MOST_ROWS)
+def same(first: np.ndarray, second: np.ndarray) -> bool:
+    return np.array_equal(first.view(np.uint32), second.view(np.uint32))
+
+
+def test_the_bits_are_two_chains_an_instruction(kind: str, multiply: Multiply) -> None:
+    most, outputs, inputs = KINDS[kind]
+    rows, matrix = drawn(kind, most)
     given, weights = rows.double().numpy(), matrix.double().numpy()
-    total = np.zeros((MOST_ROWS, TILE_COLUMNS), dtype=np.float32)
-    for start in range(0, INPUTS, 32):
-        chains = np.zeros((2, MOST_ROWS, TILE_COLUMNS), dtype=np.float32)
-        for place in range(start, start + 32):
-            chain = chains[place % 2]
-            chain[:] = (chain + np.multiply.outer(given[:, place], weights[:, place])).astype(np.float32)
-        total += chains[0] + chains[1]
-    assert np.array_equal(multiply(rows, matrix).view(np.uint32), total.view(np.uint32))
+    at_once = 16 if kind == "matrix_values" else 32
+    total = np.zeros((most, outputs), dtype=np.float32)
+    for number, block in enumerate(BLOCKS):
+        for start in range(0, inputs, at_once):
+            chains = np.zeros((2, most, outputs), dtype=np.float32)
+            for place in range(start, start + at_once):
+                products = np.multiply.outer(given[:, number, place], weights[block, :, place])
+                chains[place % 2] = (chains[place % 2] + products).astype(np.float32)
+            total += chains[0] + chains[1]
+    assert same(multiply(rows, matrix), total)
 
 
-@pytest.mark.parametrize("count", [1, 2, MATRIX_ROWS - 1, MATRIX_ROWS, MATRIX_ROWS + 1, MOST_ROWS - 1])
-def test_other_rows_change_no_bit(multiply: Multiply, count: int) -> None:
-    rows, matrix = drawn(MOST_ROWS, seed=count)
-    together = multiply(rows, matrix)
-    for first in range(0, MOST_ROWS - count + 1, 5):
-        some = multiply(rows[first : first + count], matrix)
-        assert np.array_equal(some.view(np.uint32), together[first : first + count].view(np.uint32))
+def test_other_rows_change_no_bit(kind: str, multiply: Multiply) -> None:
+    most = KINDS[kind][0]
+    for count in range(1, most):
+        rows, matrix = drawn(kind, most, seed=count)
+        together = multiply(rows, matrix)
+        for first in range(0, most - count + 1, 5):
+            assert same(multiply(rows[first : first + count], matrix), together[first : first + count])
 
 
-def test_what_is_no_number_stays_in_its_row(multiply: Multiply) -> None:
-    rows, matrix = drawn(4)
-    rows[1, 3], rows[2, 5] = torch.inf, torch.nan
+def test_what_is_no_number_stays_in_its_row(kind: str, multiply: Multiply) -> None:
+    rows, matrix = drawn(kind, 4)
+    rows[1, 1, 3], rows[2, 0, 5] = torch.inf, torch.nan
     told = multiply(rows, matrix)
     assert np.isfinite(told[[0, 3]]).all()
     assert np.isinf(told[1]).all()
     assert np.isnan(told[2]).all()
+
+
+def test_a_key_of_weight_0_changes_no_bit(kind: str, multiply: Multiply) -> None:
+    """Attention counts on it: what a query does not see has the weight 0, and keys of any size."""
+    rows, matrix = drawn(kind, 3)
+    rows[:, 1] = 0
+    other = matrix.clone()
+    other[BLOCKS[1]] *= 1e30
+    assert same(multiply(rows, matrix), multiply(rows, other))

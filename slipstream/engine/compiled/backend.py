@@ -13,6 +13,7 @@ import torch
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
 from slipstream.engine.compiled.layout import Layout
+from slipstream.engine.compiled.matrices import MATRIX_ROWS
 from slipstream.engine.compiled.processor import HAS_MATRICES
 from slipstream.engine.compiled.products import PAIRED_BY, TILE_ROWS
 from slipstream.engine.compiled.records import STEP
@@ -47,26 +48,26 @@ class CompiledBackend:
         """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another without being asked for."""
         self.model = model
         self.runs_on = runs_on
-        summed = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
-        self.mark = hashlib.sha256(f"compiled {summed}".encode()).hexdigest()[:4]
+        kind = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
+        self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
         self.page_size = page_size
-        self._most_rows = max(1, TILE_ROWS // (model.head_count // model.kv_head_count))
+        in_matrices = _in_matrices(model)
+        most_queries = MATRIX_ROWS if in_matrices else TILE_ROWS
+        self._most_rows = max(1, most_queries // (model.head_count // model.kv_head_count))
         """Of a part of attention: all of its queries of a key head are a tile's rows."""
         self._memory = torch.empty(0)
         self._workspace = Workspace(model, threads)
         self._step = np.zeros((), STEP)
         for name in _SHAPE:
             self._step[name] = getattr(model, name)
+        self._step["in_matrices"], self._step["most_queries"] = in_matrices, most_queries
         self._step["layers"] = model.layers.ctypes.data
         self._step["frequencies"] = model.frequencies.data_ptr()
         log.info("getting ready to compute: the first start on a machine compiles that, in twenty seconds or so")
         self._team = Team(threads, phase_count(model.layer_count))
         self._step["team"], self._step["thread_count"] = self._team.place, threads
-        width = "paired" if model.paired else "float"
-        self._step["in_matrices"] = model.paired and HAS_MATRICES
-        kind = "quantised" if model.quantised else "matrix" if self._step["in_matrices"] else width
-        self._step["products"] = place_of(f"{kind}_products")
-        self._step["value_products"], self._step["scores"] = place_of(f"{width}_products"), place_of(f"{width}_scores")
+        for name, kind in zip(("products", "values", "scores"), _kinds_of(model), strict=True):
+            self._step[name] = place_of(kind)
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))
         self.runner: Runner | None = None
@@ -106,6 +107,19 @@ class CompiledBackend:
         if model.vocabulary_columns == model.vocabulary_size:
             return logits
         return logits[:, : model.vocabulary_size].contiguous()
+
+
+def _in_matrices(model: Decoder) -> bool:
+    """Whether the processor's matrix unit computes it."""
+    return HAS_MATRICES and model.paired
+
+
+def _kinds_of(model: Decoder) -> tuple[str, str, str]:
+    """Tiles of its matrices, and of attention's values and keys."""
+    if _in_matrices(model):
+        return "matrix_products", "matrix_values", "matrix_scores"
+    width = "paired" if model.paired else "float"
+    return "quantised_products" if model.quantised else f"{width}_products", f"{width}_products", f"{width}_scores"
 
 
 def _help(walk: Walk, step: np.ndarray, layers: np.ndarray, thread: int) -> None:

@@ -13,7 +13,7 @@ from numba import carray, types
 
 from slipstream.engine.compiled.keeping import keep, made_of
 from slipstream.engine.compiled.lanes import INT64, LANES, compiled, operation, pointer, read_integer
-from slipstream.engine.compiled.matrices import close_matrices, open_matrices
+from slipstream.engine.compiled.matrices import close_matrices, open_for_products
 from slipstream.engine.compiled.phases import (
     ADDED,
     GATED,
@@ -132,7 +132,7 @@ def _walk(step: Any, layers: Any, thread: int, number: int) -> None:
     """A thread's part of a forward, by the forward's number."""
     share = (thread, step.thread_count, step.scratch + thread * step.scratch_bytes, step.team, number)
     if step.in_matrices:
-        open_matrices()
+        open_for_products()
     done = 0
     first, end = take(share, 0, step.row_count)
     while first < end:

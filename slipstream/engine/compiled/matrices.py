@@ -1,57 +1,77 @@
 """Products by a processor's matrix unit (AMX): sixteen rows by sixteen outputs by 32 inputs in one instruction.
 
-Matrices lie as `products` has them: what a chain takes in sixteen steps, a kilobyte, is one operand of the unit as it is. An
-instruction sums the products of its 32 inputs by two chains of fused multiply-adds, one of the even and one of the odd, adds the two,
-and that to the sum; numbers below the smallest normal one are 0. So a sum's bits depend on its own row and output alone, here too,
-but they are not those of `products`: `products.PAIRED_BY` says which they are.
+Matrices, keys and values lie as `products` has them: what a chain takes in sixteen steps, a kilobyte, is one operand of the
+unit as it is. An instruction sums the products of its 32 inputs (16 where they are values) by two chains of fused
+multiply-adds, one of the even and one of the odd, adds these two, and that to the sum; numbers below the smallest normal one
+are 0. So a sum's bits depend on its own row and output alone, here too, but they are not those of `products`:
+`products.PAIRED_BY` says which they are.
 
-The unit always takes sixteen rows: what lies after the last is multiplied too, and nobody reads what comes of it. It has to be
-`opened` by each thread before, and `closed` after, or the system would save what is in it whenever the thread rests.
+The unit always takes sixteen rows: what lies after the last is multiplied too, and nobody reads what comes of it. Each thread
+opens it before, and closes it after, or the system would save what is in it whenever the thread rests.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
 
-from slipstream.engine.compiled.lanes import INT64, at, llvm_function, operation
+from slipstream.engine.compiled.lanes import INT64, Code, at, llvm_function, operation
 from slipstream.engine.compiled.processor import HAS_MATRICES
-from slipstream.engine.compiled.products import STEP_BYTES, carried, constant, offset, repeat
+from slipstream.engine.compiled.products import INPUT_BYTES, STEP_BYTES, carried, constant, offset, repeat
 
 MATRIX_ROWS = 16
-"""Of one of its operands."""
+"""Of an operand of inputs, and of one of sums."""
 
 MOST_ROWS = 2 * MATRIX_ROWS
-"""Of a tile: weights come from memory once for all of them."""
+"""Of a tile of a matrix: weights come from memory once for all of them."""
 
-_STEPS = 16
-_WEIGHT_BYTES = _STEPS * STEP_BYTES
-_ROW_BYTES = 64
-_BYTE, _SHORT = ir.IntType(8), ir.IntType(16)
+_LINE = 64
+_BYTE = ir.IntType(8)
 _ADDRESS = _BYTE.as_pointer()
 
-_SUMS, _INPUTS, _WEIGHTS = ((0, 1), (2, 3)), (4, 5), (6, 7)
-"""Its eight operands: sums of each sixteen rows by each sixteen outputs, inputs of each sixteen rows, weights of each sixteen
-outputs."""
+
+class _Operands(NamedTuple):
+    """By their numbers; there are eight: ``sums`` of each sixteen rows by each sixteen outputs, ``inputs`` of each sixteen
+    rows, ``weights`` of each sixteen outputs, these two for so many ``steps`` at a time."""
+
+    sums: tuple[tuple[int, ...], ...]
+    inputs: tuple[int, ...]
+    weights: tuple[int, ...]
+    steps: int = 16
+
+
+_SIXTEEN = _Operands(sums=((0, 1),), inputs=(4,), weights=(6, 7))
+_THIRTY_TWO = _Operands(sums=((0, 1), (2, 3)), inputs=(4, 5), weights=(6, 7))
+_KEYS = _Operands(sums=((0,),), inputs=(4,), weights=(6,))
+_VALUES = _Operands(sums=((0, 1),), inputs=(5,), weights=(2, 3), steps=8)
 
 
 def write_matrix_products(builder: Any, rows: Any, *values: Any) -> None:
-    """A tile of up to `MOST_ROWS` rows and 32 outputs; what it is told is as in `tiles`, and its steps are a multiple of
-    sixteen."""
+    """A tile of up to `MOST_ROWS` rows of a matrix and 32 outputs. What it is told is as in `tiles`, as of the next two."""
     one, both, done = map(builder.function.append_basic_block, ("sixteen", "thirty_two", "written"))
     builder.cbranch(builder.icmp_signed("<=", rows, constant(MATRIX_ROWS)), one, both)
-    for block, groups in ((one, 1), (both, 2)):
+    for block, operands in ((one, _SIXTEEN), (both, _THIRTY_TWO)):
         builder.position_at_end(block)
-        _write(builder, groups, *values)
+        _write(builder, operands, *values)
         builder.branch(done)
     builder.position_at_end(done)
 
 
+def write_matrix_scores(builder: Any, rows: Any, *values: Any) -> None:
+    """Of up to `MATRIX_ROWS` queries, what they say of a block of keys."""
+    _write(builder, _KEYS, *values)
+
+
+def write_matrix_values(builder: Any, rows: Any, *values: Any) -> None:
+    """Of up to `MATRIX_ROWS` queries, 32 sums of values over blocks of sixteen tokens, which are eight steps."""
+    _write(builder, _VALUES, *values)
+
+
 def _write(
     builder: Any,
-    groups: int,
+    operands: _Operands,
     inputs: Any,
     input_bytes: Any,
     weights: Any,
@@ -63,12 +83,14 @@ def _write(
     outputs: Any,
     output_bytes: Any,
 ) -> None:
-    """A loop over blocks around one over sixteen steps, and then the sums of so many ``groups`` of rows."""
+    """A loop over blocks around one over steps, and then the sums. A block's ``steps`` are a multiple of what operands take
+    at a time."""
     entry = builder.block
     outer, inner, after, end = map(builder.function.append_basic_block, ("block", "steps", "next", "sums"))
-    places = [(group, column) for group in range(groups) for column in range(len(_WEIGHTS))]
-    for group, column in places:
-        _call(builder, "tilezero", _SUMS[group][column])
+    at_once, step_bytes = constant(operands.steps), constant(INPUT_BYTES)
+    places = [(operand, group, column) for group, row in enumerate(operands.sums) for column, operand in enumerate(row)]
+    for operand, _, _ in places:
+        _call(builder, "tilezero", operand)
     builder.branch(outer)
 
     builder.position_at_end(outer)
@@ -78,36 +100,32 @@ def _write(
     builder.branch(inner)
 
     builder.position_at_end(inner)
-    step = carried(builder, constant(0), outer)
-    for column, operand in enumerate(_WEIGHTS):
+    turn = carried(builder, constant(0), outer)
+    step = builder.mul(turn, at_once)
+    for column, operand in enumerate(operands.weights):
         place = offset(builder, start, constant(column), column_bytes)
-        _load(builder, operand, offset(builder, place, step, constant(_WEIGHT_BYTES)), constant(STEP_BYTES))
-    for group in range(groups):
+        place = offset(builder, place, step, constant(STEP_BYTES))
+        _move(builder, "tileloadd64", operand, place, constant(STEP_BYTES))
+    for group, operand in enumerate(operands.inputs):
         place = offset(builder, read, constant(group * MATRIX_ROWS), input_bytes)
-        _load(builder, _INPUTS[group], offset(builder, place, step, constant(_ROW_BYTES)), input_bytes)
-    for group, column in places:
-        _call(builder, "tdpbf16ps", _SUMS[group][column], _INPUTS[group], _WEIGHTS[column])
-    repeat(builder, inner, step, builder.udiv(steps, constant(_STEPS)), {}, {}, after)
+        _move(builder, "tileloadd64", operand, offset(builder, place, step, step_bytes), input_bytes)
+    for operand, group, column in places:
+        _call(builder, "tdpbf16ps", operand, operands.inputs[group], operands.weights[column])
+    repeat(builder, inner, turn, builder.udiv(steps, at_once), {}, {}, after)
 
     builder.position_at_end(after)
-    read.add_incoming(offset(builder, read, steps, constant(4)), after)
+    read.add_incoming(offset(builder, read, steps, step_bytes), after)
     repeat(builder, outer, block, blocks, {}, {}, end)
 
     builder.position_at_end(end)
-    for group, column in places:
+    for operand, group, column in places:
         place = offset(builder, outputs, constant(group * MATRIX_ROWS), output_bytes)
-        _move(
-            builder, "tilestored64", _SUMS[group][column], builder.add(place, constant(column * _ROW_BYTES)), output_bytes
-        )
-
-
-def _load(builder: Any, operand: int, place: Any, row_bytes: Any) -> None:
-    _move(builder, "tileloadd64", operand, place, row_bytes)
+        place = offset(builder, place, constant(column), constant(_LINE))
+        _move(builder, "tilestored64", operand, place, output_bytes)
 
 
 def _move(builder: Any, name: str, operand: int, place: Any, row_bytes: Any) -> None:
-    of = [_BYTE, _ADDRESS, INT64]
-    function = llvm_function(builder, f"llvm.x86.{name}", ir.VoidType(), of)
+    function = llvm_function(builder, f"llvm.x86.{name}", ir.VoidType(), [_BYTE, _ADDRESS, INT64])
     builder.call(function, [ir.Constant(_BYTE, operand), builder.inttoptr(place, _ADDRESS), row_bytes])
 
 
@@ -116,26 +134,36 @@ def _call(builder: Any, name: str, *operands: int) -> None:
     builder.call(function, [ir.Constant(_BYTE, operand) for operand in operands])
 
 
-def _open(builder: Any) -> None:
-    """All operands have sixteen rows of 64 bytes."""
-    if not HAS_MATRICES:
-        return
-    function = llvm_function(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [_ADDRESS])
-    builder.call(function, [builder.bitcast(_shape(builder.module), _ADDRESS)])
+def _opening(*used: _Operands) -> Code:
+    """What has the unit's operands in the shapes that tiles use."""
+    shapes: dict[int, tuple[int, int]] = {}
+    for operands in used:
+        shapes |= {number: (MATRIX_ROWS, _LINE) for row in operands.sums for number in row}
+        shapes |= dict.fromkeys(operands.inputs, (MATRIX_ROWS, INPUT_BYTES * operands.steps))
+        shapes |= dict.fromkeys(operands.weights, (operands.steps, STEP_BYTES))
+    palette, row_bytes, rows = bytes([1, *[0] * 15]), bytearray(32), bytearray(16)
+    for number, (row_count, size) in shapes.items():
+        row_bytes[2 * number], rows[number] = size, row_count
+    told = bytearray(palette + row_bytes + rows)
+
+    def build(builder: Any) -> None:
+        if HAS_MATRICES:
+            place = builder.bitcast(_kept(builder.module, told), _ADDRESS)
+            builder.call(llvm_function(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [_ADDRESS]), [place])
+
+    return build
 
 
-def _shape(module: Any) -> Any:
-    """What `ldtilecfg` reads: a palette, bytes of each operand's rows, and how many rows each has."""
-    known = module.globals.get("matrix_shape")
+def _kept(module: Any, told: bytearray) -> Any:
+    """Where a module has what `ldtilecfg` reads."""
+    name = f"shapes_{told.hex()}"
+    known = module.globals.get(name)
     if known is not None:
         return known
-    count = 2 * len(_SUMS) + len(_INPUTS) + len(_WEIGHTS)
-    row_bytes, rows = [_ROW_BYTES, 0] * count, [MATRIX_ROWS] * count
-    told = bytearray([1, *[0] * 15, *row_bytes, *[0] * (32 - len(row_bytes)), *rows, *[0] * (16 - count)])
-    shape = ir.GlobalVariable(module, ir.ArrayType(_BYTE, len(told)), "matrix_shape")
-    shape.initializer, shape.global_constant = ir.Constant(shape.value_type, told), True
-    shape.linkage, shape.align = "internal", 64
-    return shape
+    kept = ir.GlobalVariable(module, ir.ArrayType(_BYTE, len(told)), name)
+    kept.initializer, kept.global_constant = ir.Constant(kept.value_type, told), True
+    kept.linkage, kept.align = "internal", _LINE
+    return kept
 
 
 def _close(builder: Any) -> None:
@@ -143,8 +171,11 @@ def _close(builder: Any) -> None:
         builder.call(llvm_function(builder, "llvm.x86.tilerelease", ir.VoidType(), []), [])
 
 
-open_matrices = operation(types.void, (), _open)
-"""Have the unit ready for this thread; nothing where there is none."""
+open_for_products = operation(types.void, (), _opening(_SIXTEEN, _THIRTY_TWO))
+"""Have the unit ready for tiles of matrices, in this thread; nothing where there is none."""
+
+open_for_attention = operation(types.void, (), _opening(_KEYS, _VALUES))
+"""The same for scores and values, in place of matrices."""
 
 close_matrices = operation(types.void, (), _close)
 """Nothing is left in it."""

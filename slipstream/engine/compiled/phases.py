@@ -43,7 +43,7 @@ from slipstream.engine.compiled.lanes import (
     write_half,
     write_number,
 )
-from slipstream.engine.compiled.matrices import MOST_ROWS
+from slipstream.engine.compiled.matrices import MOST_ROWS, open_for_attention, open_for_products
 from slipstream.engine.compiled.products import (
     STEP_BYTES,
     TILE_COLUMNS,
@@ -326,6 +326,8 @@ def place_row(step: Any, layer: Any, row: int, scratch: int) -> None:
 def attend(step: Any, layer: Any, share: Share, phase: int) -> None:
     """What rows see, a phase, whose units are parts and heads."""
     shared, scratch = step.head_count // step.kv_head_count, share[2]
+    if step.in_matrices:
+        open_for_attention()
     done = 0
     first, end = take(share, phase, step.part_count * step.kv_head_count)
     while first < end:
@@ -333,10 +335,13 @@ def attend(step: Any, layer: Any, share: Share, phase: int) -> None:
             part, head = index % step.part_count, index // step.part_count  # later parts see more keys
             first_row, rows = read_integer(step.part_rows + 8 * part), read_integer(step.part_counts + 8 * part)
             table = read_integer(step.part_tables + 8 * part)
-            for query in range(0, rows * shared, TILE_ROWS):
-                _attend(step, layer, table, first_row, head, query, min(TILE_ROWS, rows * shared - query), scratch)
+            for query in range(0, rows * shared, step.most_queries):
+                queries = min(step.most_queries, rows * shared - query)
+                _attend(step, layer, table, first_row, head, query, queries, scratch)
         done += end - first
         first, end = take(share, phase, step.part_count * step.kv_head_count)
+    if step.in_matrices:
+        open_for_products()
     complete(share, phase, step.part_count * step.kv_head_count, done)
 
 
@@ -350,12 +355,12 @@ def _first_key(layer: Any, position: int) -> int:
 def _attend(
     step: Any, layer: Any, table: int, first_row: int, head: int, first_query: int, queries: int, scratch: int
 ) -> None:
-    """What up to `TILE_ROWS` queries of a key head see; ``first_query`` is counted from those of ``first_row``."""
+    """What up to ``most_queries`` queries of a key head see; ``first_query`` is counted from those of ``first_row``."""
     size, width, shared = step.head_size, width_of(step), step.head_count // step.kv_head_count
     scores = scratch
-    weights = scores + TILE_ROWS * step.longest * 4
-    seen = weights + TILE_ROWS * step.longest * 4
-    shares = seen + TILE_ROWS * size * 4
+    weights = scores + step.most_queries * step.longest * 4
+    seen = weights + step.most_queries * step.longest * 4
+    shares = seen + step.most_queries * size * 4
     first = read_integer(step.positions + 8 * (first_row + first_query // shared))
     last = read_integer(step.positions + 8 * (first_row + (first_query + queries - 1) // shared))
     blocks = _first_key(layer, first) // LANES, last // LANES + 1
@@ -420,7 +425,7 @@ def _gather(
     for column in range(0, step.head_size // LANES, 2):
         matrix, to = values + column * column_bytes, seen + column * 4 * LANES
         call_tile(
-            step.value_products,
+            step.values,
             queries,
             source,
             row_bytes,

@@ -14,13 +14,12 @@ HAS_BFLOAT16_DOTS = bool(_FEATURES.get("avx512bf16"))
 """One instruction that adds the products of two bfloat16 to a sum, rounded otherwise than two fused multiply-adds."""
 
 
-
 def _may_use_matrices() -> bool:
-    """Whether the system lets this process, and threads that it starts from now on, use the matrix unit: it asks to be asked."""
+    """Whether the system lets this process, and threads that it starts from now on, use the matrix unit: it must be asked."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
     arch_prctl, ask_for_state, matrices = 158, 0x1023, 18
-    return ctypes.CDLL(None).syscall(arch_prctl, ask_for_state, matrices) == 0
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, ask_for_state, matrices) == 0)
 
 
 HAS_MATRICES = bool(_FEATURES.get("amx-bf16") and _FEATURES.get("amx-tile")) and _may_use_matrices()

@@ -39,11 +39,11 @@ TILE_ROWS = 8
 STEP_BYTES = 64
 """Of weights, for sixteen outputs."""
 
-_INPUT_BYTES = 4
+INPUT_BYTES = 4
 """Of a row of inputs, in a step."""
 
 PAIRED_BY = "tdpbf16ps" if HAS_MATRICES else "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
-"""How bfloat16 products of matrices join a sum: by the matrix unit (`matrices`), or as here."""
+"""How bfloat16 products join a sum: by the matrix unit (`matrices`), or as here."""
 
 PAIRED_BESIDE, FLOAT_BESIDE = 4, 2
 """Registers that a step has full beside its sums: of weights and inputs, taken apart in bfloat16."""
@@ -144,7 +144,7 @@ class _Tile:
         repeat(builder, inner, place_in_block, steps, running, totals, after)
 
         builder.position_at_end(after)
-        read.add_incoming(self._offset(read, steps, constant(_INPUT_BYTES)), after)
+        read.add_incoming(self._offset(read, steps, constant(INPUT_BYTES)), after)
         repeat(builder, outer, block, blocks, sums, totals, done)
 
         builder.position_at_end(done)
@@ -158,7 +158,7 @@ class _Tile:
     ) -> dict[Any, Any]:
         builder = self._builder
         weights = builder.add(weights, builder.mul(place, constant(STEP_BYTES)))
-        inputs = builder.add(inputs, builder.mul(place, constant(_INPUT_BYTES)))
+        inputs = builder.add(inputs, builder.mul(place, constant(INPUT_BYTES)))
         lanes = {
             column: builder.load(at(builder, self._offset(weights, constant(column), column_bytes), INTS), align=64)
             for column in self._columns

@@ -25,8 +25,9 @@ _MEMORY = """residual inputs projected queries gated rotations logits scratch sc
 _THREADS = """team thread_count""".split()
 """Who computes."""
 
-_TILES = """products in_matrices value_products scores""".split()
-"""Places of tiles (`tiles`): of matrices, and whether by the matrix unit, of attention's values, and of its keys."""
+_TILES = """products values scores in_matrices most_queries""".split()
+"""Places of tiles (`tiles`): of matrices, and of attention's values and keys; whether they are of the matrix unit, and how many
+queries one of these two has at most."""
 
 _NEXT = """run follow""".split()
 """Of a run, the places of its `RUN`, 0 where a step is alone, and of what is called after each of its steps (`following`)."""

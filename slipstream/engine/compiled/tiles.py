@@ -1,9 +1,9 @@
 """Tiles as functions of their own, which a walk calls by their places: as parts of all that multiplies they would be compiled a
 dozen times over, and where a processor has no single instruction for what they do that takes minutes.
 
-All of them are told the same: how many rows, `TILE_ROWS` at most, or `matrices.MOST_ROWS`; the inputs' place, and bytes from a row to the next; the
-weights', and bytes from sixteen columns to the next; steps of each block; the place of a table of blocks, how many, and the
-bytes of one; the outputs' place, and bytes from a row to the next.
+All of them are told the same: how many rows, `TILE_ROWS` at most (or as `matrices` has it); the inputs' place, and bytes from
+a row to the next; the weights', and bytes from sixteen columns to the next; steps of each block; the place of a table of
+blocks, how many, and the bytes of one; the outputs' place, and bytes from a row to the next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from slipstream.engine.compiled import products, quantised
 from slipstream.engine.compiled.keeping import keep, made_of
 from slipstream.engine.compiled.lanes import INT64, Code
-from slipstream.engine.compiled.matrices import write_matrix_products
+from slipstream.engine.compiled.matrices import write_matrix_products, write_matrix_scores, write_matrix_values
 from slipstream.engine.compiled.processor import ASKS_AHEAD, REGISTERS
 from slipstream.engine.compiled.products import TILE_ROWS, Part, constant
 
@@ -33,7 +33,7 @@ class _InParts(NamedTuple):
     beside: int
     asks_from: int = 1
 
-    def __call__(self, builder: Any, count: Any, *values: Any) -> None:
+    def write_tile(self, builder: Any, count: Any, *values: Any) -> None:
         """The instructions for each number of rows that there may be."""
         done = builder.function.append_basic_block("written")
         choice = builder.switch(count, done)
@@ -49,12 +49,14 @@ class _InParts(NamedTuple):
 
 _KINDS: dict[str, Code] = {
     "matrix_products": write_matrix_products,
-    "paired_products": _InParts(2, products.write_paired, products.PAIRED_BESIDE),
+    "matrix_scores": write_matrix_scores,
+    "matrix_values": write_matrix_values,
+    "paired_products": _InParts(2, products.write_paired, products.PAIRED_BESIDE).write_tile,
     # A lone row does nothing but wait for memory: to be asked as well then costs it a fifth.
-    "float_products": _InParts(2, products.write_float, products.FLOAT_BESIDE, asks_from=2),
-    "quantised_products": _InParts(2, quantised.write_quantised, quantised.BESIDE),
-    "paired_scores": _InParts(1, products.write_paired, products.PAIRED_BESIDE),
-    "float_scores": _InParts(1, products.write_float, products.FLOAT_BESIDE),
+    "float_products": _InParts(2, products.write_float, products.FLOAT_BESIDE, asks_from=2).write_tile,
+    "quantised_products": _InParts(2, quantised.write_quantised, quantised.BESIDE).write_tile,
+    "paired_scores": _InParts(1, products.write_paired, products.PAIRED_BESIDE).write_tile,
+    "float_scores": _InParts(1, products.write_float, products.FLOAT_BESIDE).write_tile,
 }
 """What writes a tile's instructions, given how many rows it has and all else that it is told."""
 

@@ -8,7 +8,7 @@ import torch
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.matrices import MOST_ROWS
-from slipstream.engine.compiled.products import TILE_COLUMNS, TILE_ROWS
+from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.quantised import BLOCK, INPUT_BYTES
 
 _LEAST_ROWS, _LEAST_KEYS = 64, 1024
@@ -36,7 +36,7 @@ class Workspace:
     def _reserve(self, step: np.ndarray) -> None:
         model, rows = self._model, self._rows + MOST_ROWS  # the matrix unit reads and writes past the last
         attended = model.head_count * model.head_size
-        scores = TILE_ROWS * (2 * self._longest + model.head_size + LANES)
+        scores = int(step["most_queries"]) * (2 * self._longest + model.head_size + LANES)
         products = rows * TILE_COLUMNS
         if model.quantised:
             products += rows * max(model.hidden_size, attended, model.feed_forward) // BLOCK * INPUT_BYTES // 4

@@ -31,6 +31,7 @@ from slipstream.engine.checkpoint import (
     some,
 )
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.pretrained.vector_math import settle_vector_math
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ _AGAIN = "copy, download or export it again"
 def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust: Trust = NO_TRUST) -> Any:
     """A ``PreTrainedModel`` on its device with an implementation of ``attention``, ready to serve. UnsupportedModelError says
     what is missing or wrong."""
+    settle_vector_math()
     directory = directory_of(name, weights=True, trust=trust)
     config = read_config(directory, name, trust)
     use_safetensors = check_weights(directory, name, trust)
