@@ -15,7 +15,7 @@ HAS_BFLOAT16_DOTS = bool(_FEATURES.get("avx512bf16"))
 
 
 def _may_use_matrices() -> bool:
-    """Whether the system lets this process, and threads that it starts from now on, use the matrix unit: it must be asked."""
+    """Whether the system lets this process use the matrix unit: it must be asked."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
     arch_prctl, ask_for_state, matrices = 158, 0x1023, 18
