@@ -14,6 +14,7 @@ from typing import Any
 
 import numba
 
+from slipstream.engine.compiled.products import PAIRED_BY
 from slipstream.sampling import kernel
 
 _MADE_OF = """
@@ -22,10 +23,11 @@ _MADE_OF = """
 
 
 def made_of() -> str:
-    """A hash of the sources of all that is compiled."""
+    """A hash of the sources of all that is compiled, and of what Numba does not know: whether the system lets us use all of
+    the processor."""
     folder = Path(__file__).parent
     files = [*(folder / f"{name}.py" for name in _MADE_OF), Path(kernel.__file__)]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return hashlib.sha256(b"".join([PAIRED_BY.encode(), *(file.read_bytes() for file in files)])).hexdigest()
 
 
 def keep(signature: Any, function: Callable[..., Any]) -> Any:
