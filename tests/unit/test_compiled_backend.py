@@ -28,7 +28,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "each query has its keys": ("llama", _SHAPE | {"num_key_value_heads": 4}),
     "more queries share keys than a tile has rows": (
         "llama",
-        _SHAPE | {"num_attention_heads": 12, "num_key_value_heads": 1, "hidden_size": 96},
+        _SHAPE | {"num_attention_heads": 24, "num_key_value_heads": 1, "hidden_size": 96},
     ),
     "biases everywhere": ("llama", _SHAPE | BIASES),
     "one matrix for both ends": ("llama", _SHAPE | {"tie_word_embeddings": True}),

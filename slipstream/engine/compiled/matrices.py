@@ -102,13 +102,15 @@ def _write(
     builder.position_at_end(inner)
     turn = carried(builder, constant(0), outer)
     step = builder.mul(turn, at_once)
-    for column, operand in enumerate(operands.weights):
-        place = offset(builder, start, constant(column), column_bytes)
-        place = offset(builder, place, step, constant(STEP_BYTES))
-        _move(builder, "tileloadd64", operand, place, constant(STEP_BYTES))
-    for group, operand in enumerate(operands.inputs):
-        place = offset(builder, read, constant(group * MATRIX_ROWS), input_bytes)
-        _move(builder, "tileloadd64", operand, offset(builder, place, step, step_bytes), input_bytes)
+    _load(
+        builder,
+        operands.weights,
+        offset(builder, start, step, constant(STEP_BYTES)),
+        column_bytes,
+        constant(STEP_BYTES),
+    )
+    group_bytes = builder.mul(constant(MATRIX_ROWS), input_bytes)
+    _load(builder, operands.inputs, offset(builder, read, step, step_bytes), group_bytes, input_bytes)
     for operand, group, column in places:
         _call(builder, "tdpbf16ps", operand, operands.inputs[group], operands.weights[column])
     repeat(builder, inner, turn, builder.udiv(steps, at_once), {}, {}, after)
@@ -122,6 +124,12 @@ def _write(
         place = offset(builder, outputs, constant(group * MATRIX_ROWS), output_bytes)
         place = offset(builder, place, constant(column), constant(_LINE))
         _move(builder, "tilestored64", operand, place, output_bytes)
+
+
+def _load(builder: Any, operands: tuple[int, ...], place: Any, next_bytes: Any, row_bytes: Any) -> None:
+    """One operand after another from a place on, ``next_bytes`` apart."""
+    for number, operand in enumerate(operands):
+        _move(builder, "tileloadd64", operand, offset(builder, place, constant(number), next_bytes), row_bytes)
 
 
 def _move(builder: Any, name: str, operand: int, place: Any, row_bytes: Any) -> None:
