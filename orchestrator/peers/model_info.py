@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from slipstream.processors import Processors
 from slipstream.rpc.sampling_wire import defaults_of
 from slipstream.rpc.wire import seconds
 from slipstream.sampling.rule import SamplingDefaults
@@ -34,6 +35,8 @@ class ModelInfo:
     """Tokens that all its KV pages together hold; 0: not known."""
     kv_page_size: int = field(default=1, compare=False)
     """Tokens that one of them holds."""
+    processors: Processors = field(default=Processors(), compare=False)
+    """That compute it."""
 
 
 def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
@@ -55,4 +58,9 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         row_multiple=max(1, message.row_multiple),
         kv_token_count=message.kv_token_count,
         kv_page_size=max(1, message.kv_page_size),
+        processors=_processors_of(message.processors),
     )
+
+
+def _processors_of(message: model_pb2.Processors) -> Processors:
+    return Processors(message.machine, frozenset(message.numbers), message.thread_count)

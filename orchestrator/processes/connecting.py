@@ -114,7 +114,9 @@ class Peers:
     def _admit(self, peer: VerifierPeer) -> None:
         assert peer.info is not None
         self.verifiers.admit(peer)
-        self._knowledge.verifiers[peer.address].costs.profile(peer.info.step_times, peer.info.row_multiple)
+        known = self._knowledge.verifiers[peer.address]
+        known.costs.profile(peer.info.step_times, peer.info.row_multiple)
+        known.processors = peer.info.processors
 
     async def _attend_verifier(self, peer: VerifierPeer) -> None:
         """The first verifier to answer says what the target is; another one is used once it hosts that, be it only after it has
@@ -150,6 +152,7 @@ class Peers:
         info = await reach(peer)
         while True:
             side.pair = pairs.of(peer.address, info)
+            self._say_whose_processors_it_takes(peer.address, info)
             if not side.fits:
                 own, other = target.tokenizer_fingerprint, info.tokenizer_fingerprint
                 log.error(
@@ -162,6 +165,16 @@ class Peers:
                 )
             self._drafts_changed.set()
             info = await reach_again(peer)
+
+    def _say_whose_processors_it_takes(self, address: str, draft: ModelInfo) -> None:
+        for verifier in self.verifiers.peers:
+            if verifier.info is not None and draft.processors.are_short_beside(verifier.info.processors):
+                log.info(
+                    "the draft at %s and the verifier at %s compute on the same processors and are short of them: the draft "
+                    "waits while that verifies, unless both are given fewer threads (--threads) or processors apart",
+                    address,
+                    verifier.address,
+                )
 
     async def _follow_names(self, tasks: asyncio.TaskGroup) -> None:
         """Add what names have come to stand for, and leave what they do not stand for any more."""

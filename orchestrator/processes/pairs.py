@@ -37,7 +37,9 @@ class Pairs:
         weights = draft.weights_fingerprint
         if (address, weights) not in self._known:
             self._known[address, weights] = self._new(draft)
-        return self._known[address, weights]
+        pair = self._known[address, weights]
+        pair.processors = draft.processors
+        return pair
 
     def forget(self, address: str) -> None:
         """No draft is at an address any more."""

@@ -63,7 +63,9 @@ class _Retry:
             return best
         self._rounds, self._distance = 0.0, min(_FARTHER * self._distance, _LAST_RETRY)
         others = [way for way in rates if way is not None and (way is Overlap.NONE) != (best is Overlap.NONE)]
-        other = max(others, key=rates.__getitem__, default=best)
+        if not others:
+            return best
+        other = max(others, key=rates.__getitem__)
         self.trying = seen.get(other, 0.0) - self._seen.get(other, 0.0) < _SEEN_ENOUGH
         self._seen = seen
         return other if self.trying else best

@@ -13,7 +13,11 @@ from orchestrator.speculation.first_plans import FirstPlans
 from orchestrator.speculation.kept import Kept, NotKeptError, Plain
 from orchestrator.speculation.load import Loaded
 from orchestrator.speculation.ngrams import SharedHistory
+from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.sharpening import Sharpening
+from slipstream.processors import Processors
+
+_ALL, _APART = tuple(Overlap), (Overlap.NONE,)
 
 _NGRAM_GUESSES = (0.4, 0.5, 0.6, 0.75, 0.9)
 """The longer the agreement, the better."""
@@ -26,6 +30,8 @@ class VerifierKnowledge(Loaded):
         super().__init__()
         self.costs = VerifyCosts()
         self.budget = VerifyBudget(self.costs)
+        self.processors = Processors()
+        """That it computes on."""
 
 
 class PairKnowledge(Loaded, Kept):
@@ -43,7 +49,11 @@ class PairKnowledge(Loaded, Kept):
         """By address."""
         self._verifier_state: Plain | None = None
         self.drafting = DraftCosts()
+        self.processors = Processors()
+        """That the draft computes on."""
         self.common = CommonWay()
+        self.common_apart = CommonWay()
+        """Of the sessions that may not overlap (`ways_beside`); all others' is ``common``."""
         self.first_plans = FirstPlans()
         self.turn_length = Average()
         """Tokens that turns generate: what a way needs to get going weighs more the fewer there are."""
@@ -71,6 +81,11 @@ class PairKnowledge(Loaded, Kept):
                 setattr(other, name, getattr(twin, name))
             other.drafting.take(twin.drafting.state())
         return other
+
+    def ways_beside(self, home: VerifierKnowledge) -> tuple[Overlap, ...]:
+        """Ways to draft for a session that lives on a verifier. None overlaps where the two compute on the same processors and
+        are short of them: each then takes longer by what the other does."""
+        return _APART if self.processors.are_short_beside(home.processors) else _ALL
 
     @property
     def observation_count(self) -> float:

@@ -54,6 +54,10 @@ class Planner:
         self._kept_for = 0
         self._rounds = 1
         """Run since the last weighing."""
+        self._ways: tuple[Overlap, ...] = ()
+        """To draft, that may be taken beside the present verifier."""
+        self._together = pair.common
+        """What the sessions decide together that have these ways."""
         self._common: Overlap | None = None
         self._lessons = 0
         self._previous: RoundPlan | None = None
@@ -99,20 +103,23 @@ class Planner:
         """The next round's, of at most ``longest`` draft tokens. ``overlap`` leaves only one way to draft."""
         if longest <= 0:
             return PLAIN
-        if not self._pair.drafting.known:  # ask without waiting, to learn what it takes
-            way = overlap or Overlap.ENUMERATE
+        pair = self._pair
+        self._ways = pair.ways_beside(self._home)
+        self._together = pair.common if Overlap.ENUMERATE in self._ways else pair.common_apart
+        if not pair.drafting.known:  # ask without waiting if that may be, to learn what it takes
+            way = overlap or (Overlap.ENUMERATE if Overlap.ENUMERATE in self._ways else Overlap.NONE)
             return replace(self.fixed(min(_GUESSED_LENGTH, longest), way), why=Why.GUESS)
-        self._pair.corrections.begin_round(self._pair.session_count)
-        self._pair.common.begin_round()
+        pair.corrections.begin_round(pair.session_count)
+        self._together.begin_round()
         if self._holds(longest, overlap):
             self._rounds += 1
             return self._kept
         self._insists = overlap
         if not self._is_new:
             return self._weigh(longest, overlap)
-        self._is_new, pair = False, self._pair
-        alike = self._home, self._warmth, longest, overlap, pair.regime(pair.common.way)
-        known = None if pair.common.is_due(pair.session_count) else pair.first_plans.take(alike)
+        self._is_new = False
+        alike = self._home, self._warmth, longest, overlap, pair.regime(self._together.way)
+        known = None if self._together.is_due(pair.session_count) else pair.first_plans.take(alike)
         if known is not None:
             self._keep(known, trying=False)
             return known
@@ -125,7 +132,7 @@ class Planner:
         """A planned round begins. While it runs, sessions come and go and others may change their way: what it will show is
         of now."""
         # What a round of another way than the others' brings says little of either.
-        shows = bool(plan.rate) and (self._insists is not None or plan.way is self._pair.common.way)
+        shows = bool(plan.rate) and (self._insists is not None or plan.way is self._together.way)
         self._round = plan, self._pair.regime(plan.way), shows
 
     def observe(self, tokens: float, seconds: float, hit: bool | None = None) -> None:
@@ -155,14 +162,14 @@ class Planner:
         pair, home = self._pair, self._home
         weighed = Forecasts(pair, home, self.acceptance.survivals(longest))
         plans: dict[Overlap | None, RoundPlan] = {
-            way: weighed.best(way) for way in ([overlap] if overlap else list(Overlap))
+            way: weighed.best(way) for way in ([overlap] if overlap else self._ways)
         }
         if pair.acceptance.count >= _LESSONS:  # before that a guess would decide
             plans[None] = RoundPlan(0, rate=1 / home.costs.rounds(home.regime(None))[1])
         rates = {way: (plan.rate or 0.0) * pair.corrections.factor(pair.regime(way)) for way, plan in plans.items()}
         way, trying = self._way(rates, overlap)
         plan = plans[way]
-        if trying and pair.common.trying:
+        if trying and self._together.trying:
             pair.drafting.doubt(pair.regime(way))
             home.costs.doubt(home.regime(way))
         if way is None:
@@ -176,13 +183,13 @@ class Planner:
 
     def _way(self, rates: dict[Overlap | None, float], overlap: Overlap | None) -> tuple[Overlap | None, bool]:
         """The way to take, and whether only to see if drafting has become worth while."""
-        pair, rounds, self._rounds = self._pair, self._rounds, 1
+        pair, together, rounds, self._rounds = self._pair, self._together, self._rounds, 1
         way = overlap
         if way is None:
             seen = {way: pair.drafting.around.count_at(pair.regime(way)) for way in rates if way is not None}
-            way = pair.common.choose(rates, pair.session_count, pair.load, seen)
-            if way is None or pair.common.trying or pair.session_count == 1:
-                return way, pair.common.trying
+            way = together.choose(rates, pair.session_count, pair.load, seen)
+            if way is None or together.trying or pair.session_count == 1:
+                return way, together.trying
         if None not in rates:
             return way, False
         drafts = self._switch.drafts(rates[way] / rates[None], rounds)
@@ -190,7 +197,7 @@ class Planner:
 
     def _keep(self, plan: RoundPlan, trying: bool) -> None:
         self._kept = replace(plan, switches_off=False, switches_on=False)
-        self._common, self._lessons = self._pair.common.way, self.acceptance.count
+        self._common, self._lessons = self._together.way, self.acceptance.count
         if trying and plan.way is not None:
             self._kept_for = TRY_ROUNDS
         elif plan.way is None:
@@ -214,7 +221,7 @@ class Planner:
         lessons = self.acceptance.count - self._lessons
         if lessons >= (self._kept_for if self._kept.way else 1):
             return False
-        return overlap is not None or self._pair.common.way is self._common
+        return overlap is not None or self._together.way is self._common
 
 
 def _leaning_on(pair: PairKnowledge) -> list[AcceptanceEstimate]:

@@ -99,6 +99,7 @@ class ArithmeticBackend:
     row_multiple = 1
     runner: Runner | None = None
     any_thread = True
+    thread_count = 0
     warmed_lengths: tuple[int, ...] = ()
     settled_after = 0
 

@@ -88,6 +88,9 @@ class Backend(Protocol):
     any_thread: bool
     """Whether it is all the same by which thread it is asked. OpenMP makes another team for each."""
 
+    thread_count: int
+    """Threads of this machine's processors that compute a forward; 0 where something else does, or nothing."""
+
     warmed_lengths: tuple[int, ...]
     """Lengths of sequences, rising, from which on forwards take other shapes than before."""
 

@@ -13,6 +13,7 @@ from slipstream.engine.job import JobTiming
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.hosting.watching import ServiceWatch
+from slipstream.processors import Processors, own_processors
 from slipstream.rpc.sampling_wire import defaults_message
 from slipstream.rpc.wire import duration, set_duration
 from slipstream.sampling.rule import SAMPLING_VERSION
@@ -55,6 +56,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             row_multiple=host.engine.backend.row_multiple,
             kv_token_count=host.engine.pool.page_count * host.engine.page_size,
             kv_page_size=host.engine.page_size,
+            processors=_processors_message(own_processors(host.engine.backend.thread_count)),
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
         self.handles = Handles(host, self.info)
@@ -91,3 +93,11 @@ def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
     set_duration(message.total, timing.total)
     set_duration(message.prefill, timing.prefill)
     return message
+
+
+def _processors_message(processors: Processors) -> model_pb2.Processors | None:
+    if not processors.machine:
+        return None
+    return model_pb2.Processors(
+        machine=processors.machine, numbers=sorted(processors.numbers), thread_count=processors.thread_count
+    )

@@ -25,6 +25,7 @@ from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Source
 from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.speculation.sharpening import FACTORS, Sharpening
+from slipstream.processors import Processors
 
 VERIFY, STEP = 0.025, 0.003
 HERE = "here"
@@ -519,6 +520,50 @@ def test_nothing_is_planned_without_room_and_nothing_waited_for_before_anything_
     assert planner.plan(0).draft_length == 0
     assert planner.plan(16).overlap is Overlap.ENUMERATE
     assert planner.fixed(5, Overlap.NONE) == RoundPlan(5, why=Why.FIXED)
+
+
+def share_processors(pair: PairKnowledge, thread_count: int) -> None:
+    """Draft and verifier compute on the same two."""
+    pair.processors = pair.verifiers[HERE].processors = Processors("m", frozenset({0, 1}), thread_count)
+
+
+@pytest.mark.parametrize("thread_count", [1, 2])
+def test_nobody_overlaps_on_processors_that_both_models_want(thread_count: int) -> None:
+    pair = knowledge(acceptance=0.8)  # by which to overlap is forecast to bring more
+    share_processors(pair, thread_count)
+    planner = planner_of(pair)
+    ways = set()
+    for _ in range(3000):  # tries of another way among them
+        plan = planner.plan(16)
+        ways.add(plan.way)
+        planner.begin(plan)
+        planner.observe(2, 2 / (plan.rate or 40))
+    assert (Overlap.ENUMERATE in ways) is (thread_count == 1)
+    assert Overlap.NONE in ways
+    assert planner.plan(16, Overlap.ENUMERATE).way is Overlap.ENUMERATE, "who asks for it gets it"
+
+
+def test_who_may_not_overlap_decides_apart_from_those_that_may() -> None:
+    pair = knowledge(acceptance=0.8)
+    share_processors(pair, 2)
+    for _ in range(50):
+        for way in Overlap:
+            pair.verifiers["elsewhere"].costs.observe(8, 8, VERIFY, VERIFY, Regime(way))
+    near, far = planner_of(pair), Planner(pair)
+    far.live_on(pair.verifiers["elsewhere"])
+    ways = [(near.plan(16).way, far.plan(16).way) for _ in range(20)]
+    assert {way for way, _ in ways} == {Overlap.NONE}
+    assert {way for _, way in ways} == {Overlap.ENUMERATE}
+    near.live_on(pair.verifiers["elsewhere"])
+    assert near.plan(16).way is Overlap.ENUMERATE
+    far.live_on(pair.verifiers[HERE])
+    assert far.plan(16).way is Overlap.NONE
+
+
+def test_a_draft_on_the_verifiers_processors_is_waited_for_from_the_first_round_on() -> None:
+    pair = PairKnowledge()
+    share_processors(pair, 2)
+    assert planner_of(pair).plan(16).overlap is Overlap.NONE
 
 
 # --- the budget

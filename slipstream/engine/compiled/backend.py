@@ -48,6 +48,7 @@ class CompiledBackend:
         """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another without being asked for."""
         self.model = model
         self.runs_on = runs_on
+        self.thread_count = threads
         kind = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
         self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
         self.page_size = page_size

@@ -54,6 +54,7 @@ class Planned:
         self.row_multiple = padding.rows(2)
         self.runs_on = padding.single_row  # rows are not padded, which what a target promises needs
         self.settled_after = model.settled_after
+        self.thread_count = torch.get_num_threads() if model.device.type == "cpu" else 0
         self._page_size = page_size
         self._padding = padding
         self._slot_count = 0

@@ -83,6 +83,7 @@ class ModelInfo(_message.Message):
     ROW_MULTIPLE_FIELD_NUMBER: _builtins.int
     KV_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     KV_PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PROCESSORS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -123,6 +124,10 @@ class ModelInfo(_message.Message):
     def step_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTime]:
         """What a forward takes by its number of tokens, as measured at start; token counts rise. Empty: not measured."""
 
+    @_builtins.property
+    def processors(self) -> Global___Processors:
+        """Where its forwards are computed. Unset: not known, or not by processors of the service's machine."""
+
     def __init__(
         self,
         *,
@@ -142,14 +147,49 @@ class ModelInfo(_message.Message):
         row_multiple: _builtins.int = ...,
         kv_token_count: _builtins.int = ...,
         kv_page_size: _builtins.int = ...,
+        processors: Global___Processors | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["processors", b"processors", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "max_draft_length", b"max_draft_length", "name", b"name", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
+
+@_typing.final
+class Processors(_message.Message):
+    """Processors that a model's threads compute on. Two models with some in common, and more threads than processors together, get in
+    each other's way where both compute at once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MACHINE_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    THREAD_COUNT_FIELD_NUMBER: _builtins.int
+    machine: _builtins.str
+    """The same for all processes of one running kernel, whatever containers they are in; says nothing else."""
+    thread_count: _builtins.int
+    """Threads that compute at a time."""
+    @_builtins.property
+    def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those that the threads may run on, as the kernel numbers them."""
+
+    def __init__(
+        self,
+        *,
+        machine: _builtins.str = ...,
+        numbers: _abc.Iterable[_builtins.int] | None = ...,
+        thread_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["machine", b"machine", "numbers", b"numbers", "thread_count", b"thread_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Processors: _TypeAlias = Processors  # noqa: Y015
 
 @_typing.final
 class StepTime(_message.Message):
