@@ -28,6 +28,7 @@ from slipstream.engine.model import Backend, Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.engine.torch.planned import MIB, Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
+from slipstream.sampling.blocks import tensor_of
 from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
@@ -87,7 +88,7 @@ class PlainDecoder:
             start = len(sequence)
             self._cache.extend(sequence, added)
             segments.append(Segment(added, start, sequence.pages, wanted=1))
-        return self._backend.forward(segments)
+        return tensor_of(self._backend.forward(segments))
 
 
 def _rule(turn: Turn) -> SamplingRule:

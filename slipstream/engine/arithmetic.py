@@ -15,11 +15,11 @@ from itertools import accumulate
 from urllib.parse import parse_qsl
 
 import numpy as np
-import torch
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.sequence import PageCopy
+from slipstream.sampling.kernel import Floats32
 from slipstream.sampling.rule import SamplingDefaults
 
 SCHEME = "arithmetic:"
@@ -82,7 +82,7 @@ class ArithmeticModel:
 
     architecture = "Arithmetic"
     dtype = "float32"
-    device = torch.device("cpu")
+    device = "cpu"
     sampling_defaults = SamplingDefaults()
 
     def __init__(self, settings: ArithmeticSettings) -> None:
@@ -125,7 +125,7 @@ class ArithmeticBackend:
     def erase_pages(self, pages: list[int]) -> None:
         self._slots[pages] = 0
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Floats32:
         started = time.perf_counter()
         logits = np.zeros((sum(segment.wanted for segment in segments), self._settings.vocabulary), dtype=np.float32)
         row = row_count = 0
@@ -139,7 +139,7 @@ class ArithmeticBackend:
         left = duration - (time.perf_counter() - started)
         if left > 0:  # to sleep for no time takes a tenth of a millisecond
             time.sleep(left)
-        return torch.from_numpy(logits)
+        return logits
 
     def _sums(self, segment: Segment) -> list[int]:
         """Write a segment's tokens to their slots; the sums of all tokens up to each wanted one."""

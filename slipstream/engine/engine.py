@@ -9,8 +9,6 @@ from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-
 from slipstream.engine.errors import OutOfPagesError
 from slipstream.engine.model import Backend, Segment
 from slipstream.engine.pages import PagePool
@@ -20,7 +18,6 @@ from slipstream.engine.structures import Structures
 from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.choose import choose
 from slipstream.sampling.faults import LogitsNotFiniteError
-from slipstream.sampling.logprobs import logprobs_of
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.row import VOID, Choice, Mask, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
@@ -281,7 +278,7 @@ class Engine:
             for append, answer in zip(appends, answers, strict=True):
                 if answer.error is None:
                     answer.choices.extend(next(choices) for _ in range(append.wanted))
-        self._score(appends, answers, logits.logits)
+        self._score(appends, answers, logits)
         return answers
 
     def _rows(self, append: Append) -> list[Row]:
@@ -301,7 +298,7 @@ class Engine:
     def _masks(self, append: Append) -> list[Mask | None]:
         return self.structures.masks(append.sequence, append.rule, append.wanted, append.committed_length)
 
-    def _score(self, appends: TokenSequence[Append], answers: list[Appended], logits: torch.Tensor) -> None:
+    def _score(self, appends: TokenSequence[Append], answers: list[Appended], logits: BlockedLogits) -> None:
         """Fill in the log-probabilities that were asked for, all in one go."""
         rows: list[int] = []
         tokens: list[int] = []
@@ -316,7 +313,11 @@ class Engine:
             at = end
         if not rows:
             return
-        scores = iter(logprobs_of(logits if len(rows) == at else logits[rows], tokens, counts))
+        from slipstream.sampling.logprobs import (
+            logprobs_of,  # torch: a model of paper serves without, if nobody asks for this
+        )
+
+        scores = iter(logprobs_of(logits.tensor if len(rows) == at else logits.tensor[rows], tokens, counts))
         for append, answer in zip(appends, answers, strict=True):
             if append.top_logprob_count is not None and answer.error is None:
                 answer.scores.extend(next(scores) for _ in append.scored)

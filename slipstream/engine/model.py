@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slipstream.engine.sequence import PageCopy
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.sampling.blocks import Logits
 
 
 class Segment(NamedTuple):
@@ -43,9 +46,12 @@ class ModelFacts(Protocol):
     end_token_ids: tuple[int, ...]
     sampling_defaults: SamplingDefaults
     dtype: str
-    device: torch.device
     weights_fingerprint: str
     """Two models with the same one answer alike, given the same dtype and kind of device."""
+
+    @property
+    def device(self) -> torch.device | str:
+        """Where it is computed, as torch would say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,5 +113,5 @@ class Backend(Protocol):
         """What these pages hold cannot be trusted: it must not reach anything computed from now on. Raises what the device
         raises, at once, if it cannot compute any more."""
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Logits:
         """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.choose import choose, needs_logits_only
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
+
+if TYPE_CHECKING:
+    from slipstream.sampling.blocks import Logits
 
 
 class Run:
@@ -45,7 +47,7 @@ class Run:
         """Whether a `slipstream.engine.model.Runner` may run it."""
         return needs_logits_only(self._rule, min(self._starts))
 
-    def choose(self, logits: torch.Tensor) -> list[Choice]:
+    def choose(self, logits: Logits) -> list[Choice]:
         """From the logits ``[sequences, vocabulary]`` of the next step."""
         return choose(logits, self._rows_at(self.step_count))
 

@@ -6,8 +6,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from slipstream.engine.arithmetic import SCHEME, ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
@@ -54,7 +52,7 @@ def _of_gguf(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
 def _by_llamacpp(settings: ModelServiceSettings, path: Path, *, exact: bool) -> LlamaCppBackend:
     from slipstream.engine.llamacpp.backend import LlamaCppBackend
 
-    return LlamaCppBackend(path, threads=torch.get_num_threads(), most_tokens=settings.max_step_tokens, exact=exact)
+    return LlamaCppBackend(path, threads=_threads(settings), most_tokens=settings.max_step_tokens, exact=exact)
 
 
 def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> Backend | None:
@@ -66,7 +64,7 @@ def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> B
             path,
             page_size=settings.page_size,
             runs_on=not exact,
-            threads=torch.get_num_threads(),
+            threads=_threads(settings),
             reference=lambda tokens: _by_llamacpp(settings, path, exact=False).logits_of(tokens),
         )
     except NotCompiledError as reason:
@@ -88,7 +86,7 @@ def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
             dtype=settings.dtype,
             page_size=settings.page_size,
             runs_on=not exact,
-            threads=torch.get_num_threads(),
+            threads=_threads(settings),
             trust=settings.trust(),
         )
     except NotCompiledError as reason:
@@ -98,11 +96,21 @@ def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
         return None
 
 
+def _threads(settings: ModelServiceSettings) -> int:
+    """That compute: torch's own choice unless somebody has chosen, and torch's from now on."""
+    import torch
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    return torch.get_num_threads()
+
+
 def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
     from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
     from slipstream.engine.torch.planned import Planned
     from slipstream.engine.torch.transformers_model import TransformersModel
 
+    _threads(settings)
     model = TransformersModel.load(
         name, device=settings.device, dtype=settings.dtype, single_rows=not exact, trust=settings.trust()
     )

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
@@ -152,8 +150,6 @@ async def _host(
 
 def _load(settings: ModelServiceSettings, name: str, exact: bool) -> Engine:
     started = time.monotonic()
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
     engine = Engine(backend_of(settings, name, exact=exact), kv_memory_mib=settings.kv_memory_mib)
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",

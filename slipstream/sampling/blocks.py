@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from slipstream.sampling.kernel import BLOCK, Floats32, Ints, Stored, find_maxima
 
+if TYPE_CHECKING:
+    import torch
+
+    Logits = torch.Tensor | Stored
+
 
 class BlockedLogits:
-    """``logits`` ``[rows, vocabulary]`` of any float dtype on any device, read by compiled code on the CPU.
+    """``logits`` ``[rows, vocabulary]``, read by compiled code on the CPU: a tensor of any float dtype on any device, or an
+    array of float32 or of bfloat16's bits (int16).
 
     ``stored`` and ``maxima`` are theirs, the latter ``[*, blocks]`` of blocks of 64 tokens, NaN where one of them is. Of these
     ``indices`` say which rows are meant.
     """
 
-    def __init__(self, logits: torch.Tensor) -> None:
+    def __init__(self, logits: Logits) -> None:
         self._logits = logits
         self.stored = _stored(logits)
         row_count, size = self.stored.shape
@@ -29,9 +35,10 @@ class BlockedLogits:
         self._is_whole = True
 
     @property
-    def logits(self) -> torch.Tensor:
-        """The rows as they were given."""
-        return self._logits if self._is_whole else self._logits[self.indices.tolist()]
+    def tensor(self) -> torch.Tensor:
+        """The rows as torch knows them."""
+        tensor = tensor_of(self._logits)
+        return tensor if self._is_whole else tensor[self.indices.tolist()]
 
     def largest(self) -> list[float]:
         """Of each row; NaN if any logit is."""
@@ -50,8 +57,22 @@ def _first(count: int) -> Ints:
     return np.arange(count)
 
 
-def _stored(logits: torch.Tensor) -> Stored:
+def tensor_of(logits: Logits) -> torch.Tensor:
+    """As torch knows them."""
+    if not isinstance(logits, np.ndarray):
+        return logits
+    import torch  # who has arrays need not have it
+
+    tensor = torch.from_numpy(logits)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor
+
+
+def _stored(logits: Logits) -> Stored:
     """The bits of bfloat16 or, else, of float32."""
+    if isinstance(logits, np.ndarray):
+        return logits if logits.dtype == np.int16 else logits.view(np.int32)
+    import torch
+
     if logits.dtype == torch.bfloat16:
         halves: Stored = logits.cpu().contiguous().view(torch.int16).numpy()
         return halves

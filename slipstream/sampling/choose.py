@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from slipstream.sampling import ratio
-from slipstream.sampling.blocks import BlockedLogits
+from slipstream.sampling.blocks import BlockedLogits, tensor_of
 from slipstream.sampling.coupled import Cut, choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
-from slipstream.sampling.filters import changes_logits, filtered, is_processed, processed
 from slipstream.sampling.kernel import BLOCK, Domain, coin
+from slipstream.sampling.penalties import penalise_together
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
+
+if TYPE_CHECKING:
+    from slipstream.sampling.blocks import Logits
 
 
 class _Kind(Enum):
@@ -32,12 +36,15 @@ class _Kind(Enum):
     VOID = 5
 
 
-def choose(logits: torch.Tensor | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
-    """The token each row chooses from ``logits`` ``[rows, vocabulary]`` of any float dtype, or its fault. A row depends on no
-    other. Blocks that somebody has looked at already are not looked at again."""
+def choose(logits: Logits | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
+    """The token each row chooses from ``logits`` ``[rows, vocabulary]``, or its fault. A row depends on no other. Blocks that
+    somebody has looked at already are not looked at again."""
     plain = _plain_kind(rows) if rows else None
-    if plain is None and any(is_processed(row) for row in rows):
-        blocked = BlockedLogits(processed(logits.logits if isinstance(logits, BlockedLogits) else logits, rows))
+    if plain is None and any(row.is_processed for row in rows):
+        from slipstream.sampling.filters import processed  # torch, as below
+
+        tensor = logits.tensor if isinstance(logits, BlockedLogits) else tensor_of(logits)
+        blocked = BlockedLogits(processed(tensor, rows))
     else:
         blocked = logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
     largest = blocked.largest()
@@ -62,9 +69,11 @@ def choose(logits: torch.Tensor | BlockedLogits, rows: Sequence[Row]) -> list[Ch
 def warm() -> None:
     """Have compiled what choosing needs: seconds on a machine's first start, and next to nothing later."""
     rows = [Row(SamplingRule(temperature=temperature), 1) for temperature in (0.0, 1.0)]
-    for dtype in (torch.bfloat16, torch.float32):
-        choose(torch.zeros(2, BLOCK, dtype=dtype), rows)
-    choose(torch.zeros(1, BLOCK), [Row(SamplingRule(repetition_penalty=2.0), 1, [0])])
+    for dtype in (np.int16, np.float32):
+        choose(np.zeros((2, BLOCK), dtype=dtype), rows)
+    penalise_together(
+        np.zeros((1, BLOCK), dtype=np.float32), [(1, 0)], array("q", [0]), SamplingRule(repetition_penalty=2.0)
+    )
     coin(0, 0, Domain.ACCEPTANCE)
 
 
@@ -85,7 +94,7 @@ def needs_logits_only(rule: SamplingRule, position: int) -> bool:
     are, and of nothing else."""
     if position < rule.first_end_position:
         return False
-    return not (changes_logits(rule) or rule.structure is not None or rule.typical_p < 1 or rule.draws_ratios)
+    return not (rule.changes_logits or rule.structure is not None or rule.typical_p < 1 or rule.draws_ratios)
 
 
 def _kind(row: Row) -> _Kind:
@@ -111,7 +120,10 @@ def _choose(kind: _Kind, logits: BlockedLogits, rows: Sequence[Row]) -> list[Cho
     if kind is _Kind.COUPLED:
         cuts = [Cut(rule.temperature, rule.top_k, rule.top_p, rule.min_p) for rule in rules]
         return choose_coupled(logits, cuts, seeds, positions, candidate_count)
-    left = filtered(logits.logits.float(), rules)  # in bfloat16 sums over a vocabulary say little
+    from slipstream.sampling import ratio  # torch: a model of paper serves without, if nobody asks for this
+    from slipstream.sampling.filters import filtered
+
+    left = filtered(logits.tensor.float(), rules)  # in bfloat16 sums over a vocabulary say little
     if kind is _Kind.TYPICAL:
         return choose_coupled(BlockedLogits(left), [Cut()] * len(rows), seeds, positions, candidate_count)
     if kind is _Kind.DRAWN:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from slipstream.sampling.penalties import penalise, penalises
+from slipstream.sampling.penalties import penalise
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
@@ -49,29 +49,19 @@ def processed(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     The order is logit bias, penalties, banned tokens, end tokens held back, allowed tokens, structure. Float32 if any row is
     changed, and else the logits as they are. A row's result does not depend on the other rows.
     """
-    changed = [index for index, row in enumerate(rows) if is_processed(row)]
+    changed = [index for index, row in enumerate(rows) if row.is_processed]
     if not changed:
         return logits
     logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
     for index in changed:
         if rows[index].rule.logit_bias:
             _bias(logits[index], rows[index].rule.logit_bias)
-    penalised = [index for index in changed if penalises(rows[index].rule)]
+    penalised = [index for index in changed if rows[index].rule.penalises]
     if penalised:
         penalise(logits, penalised, [rows[index] for index in penalised])
     for index in changed:
         _forbid(logits[index], rows[index])
     return logits
-
-
-def is_processed(row: Row) -> bool:
-    """Whether a row's rule changes its logits before they are sampled from."""
-    return row.position < row.rule.first_end_position or row.allowed is not None or changes_logits(row.rule)
-
-
-def changes_logits(rule: SamplingRule) -> bool:
-    """Whether a rule changes every row's logits before they are sampled from."""
-    return penalises(rule) or bool(rule.logit_bias or rule.banned_token_ids or rule.allowed_token_ids)
 
 
 def _bias(logits: torch.Tensor, logit_bias: Sequence[tuple[int, float]]) -> None:

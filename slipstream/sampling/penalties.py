@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from slipstream.sampling.kernel import Floats32, penalise_rows
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
-
-def penalises(rule: SamplingRule) -> bool:
-    """Whether a rule looks at what has occurred."""
-    return rule.repetition_penalty != 1 or rule.presence_penalty != 0 or rule.frequency_penalty != 0
+if TYPE_CHECKING:
+    import torch
 
 
 def penalise(logits: torch.Tensor, indices: Sequence[int], rows: Sequence[Row]) -> None:
@@ -41,20 +39,22 @@ def penalise(logits: torch.Tensor, indices: Sequence[int], rows: Sequence[Row]) 
             contexts[key[0]] = array("q", row.context)
         context, rule = contexts[key[0]], row.rule
         if logits.device.type == "cpu":
-            _penalise_together(logits.numpy(), members, context, rule)
+            penalise_together(logits.numpy(), members, context, rule)
         else:
+            import torch
+
             tokens = torch.tensor(context, dtype=torch.int64, device=logits.device)
             for position, index in members:
                 _penalise_one(logits[index], rule, tokens[:position])
 
 
-def _penalise_together(
+def penalise_together(
     logits: Floats32, members: list[tuple[int, int]], context: array[int], rule: SamplingRule
 ) -> None:
     """In place, rows of ``logits`` with one rule and context: their positions and indices."""
-    ordered = np.array(sorted(members), dtype=np.int64)
+    # Both in one piece, be there one row or many: compiled code is of a layout, and is to be there before it is asked for.
+    positions, indices = np.array(sorted(members), dtype=np.int64).T.copy()
     tokens = np.array(context, dtype=np.int64)
-    positions, indices = ordered[:, 0], ordered[:, 1]
     off, repetition = np.float32(0.0), np.float32(rule.repetition_penalty)
     frequency, presence = np.float32(rule.frequency_penalty), np.float32(rule.presence_penalty)
     if repetition != 1:
@@ -66,6 +66,8 @@ def _penalise_together(
 
 def _penalise_one(logits: torch.Tensor, rule: SamplingRule, context: torch.Tensor) -> None:
     """In place, for one row of logits ``[vocabulary]`` and what comes before it."""
+    import torch
+
     if rule.repetition_penalty != 1:
         tokens = context[context < len(logits)]  # a token that occurs twice is written the same twice
         scores = logits[tokens]

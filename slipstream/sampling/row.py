@@ -46,6 +46,11 @@ class Row:
         """Whether nothing can be chosen here."""
         return self.allowed is None and self.rule.structure is not None
 
+    @property
+    def is_processed(self) -> bool:
+        """Whether its rule changes its logits before they are sampled from."""
+        return self.position < self.rule.first_end_position or self.allowed is not None or self.rule.changes_logits
+
 
 @dataclass(slots=True)
 class Choice:

@@ -82,6 +82,16 @@ class SamplingRule:
         return self.acceptance is Acceptance.RATIO and self.temperature > 0
 
     @property
+    def penalises(self) -> bool:
+        """Whether it looks at what has occurred."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether it changes every row's logits before they are sampled from."""
+        return self.penalises or bool(self.logit_bias or self.banned_token_ids or self.allowed_token_ids)
+
+    @property
     def token_ids(self) -> tuple[tuple[str, Sequence[int]], ...]:
         """Every field that names tokens."""
         return (

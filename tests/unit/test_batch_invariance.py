@@ -11,6 +11,7 @@ from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
+from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
 
 LENGTH = 540  # past one key block of 512
@@ -32,7 +33,7 @@ class Recorder:
             self.engine.cache.extend(sequence, tokens)
             segments.append(Segment(tokens, start, sequence.pages, len(tokens)))
         self.engine.backend.copy_pages(self.engine.cache.take_copies())
-        logits = self.engine.backend.forward(segments)
+        logits = tensor_of(self.engine.backend.forward(segments))
         return list(logits.split([len(tokens) for _, tokens in parts]))
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
+from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.choose import choose
-from slipstream.sampling.filters import is_processed
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import VOID, Choice, Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
@@ -67,13 +70,41 @@ def test_a_void_row_is_void_whatever_its_logits_are() -> None:
 
 def test_only_a_row_that_something_changes_is_processed() -> None:
     for rule in (GREEDY, COUPLED, replace(COUPLED, top_p=0.9, top_k=3, min_p=0.1, typical_p=0.9)):
-        assert not is_processed(Row(rule, 5)), rule
+        assert not Row(rule, 5).is_processed, rule
     held_back = replace(GREEDY, end_token_ids=(2,), first_end_position=5)
-    assert [is_processed(Row(held_back, position)) for position in (4, 5)] == [True, False]
+    assert [Row(held_back, position).is_processed for position in (4, 5)] == [True, False]
     for rule in (replace(GREEDY, repetition_penalty=1.1), replace(GREEDY, logit_bias=((1, 1.0),))):
-        assert is_processed(Row(rule, 5)), rule
+        assert Row(rule, 5).is_processed, rule
     for field in ("allowed_token_ids", "banned_token_ids"):
-        assert is_processed(Row(replace(GREEDY, **{field: (1,)}), 5)), field
+        assert Row(replace(GREEDY, **{field: (1,)}), 5).is_processed, field
     for field in ("presence_penalty", "frequency_penalty"):
-        assert is_processed(Row(replace(GREEDY, **{field: 0.5}), 5)), field
-    assert is_processed(Row(STRUCTURED, 5, allowed=np.ones(60, bool)))
+        assert Row(replace(GREEDY, **{field: 0.5}), 5).is_processed, field
+    assert Row(STRUCTURED, 5, allowed=np.ones(60, bool)).is_processed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_array_is_chosen_from_as_a_tensor_is(dtype: torch.dtype) -> None:
+    tensor = LOGITS.to(dtype)
+    array = tensor.view(torch.int16).numpy() if dtype is torch.bfloat16 else tensor.numpy()
+    rules = [GREEDY, COUPLED, replace(GREEDY, repetition_penalty=1.5), replace(COUPLED, typical_p=0.6)]
+    rules += [replace(COUPLED, top_p=0.8), replace(GREEDY, banned_token_ids=(3,))]
+    for rule in rules:
+        rows = [Row(rule, position, context=[1, 2, 3] * 4) for position in range(1, len(tensor) + 1)]
+        assert choose(array, rows) == choose(tensor, rows), rule
+        assert choose(BlockedLogits(array).subset([1, 0]), rows[:2]) == choose(tensor[[1, 0]], rows[:2]), rule
+
+
+def test_a_model_that_has_arrays_is_served_without_torch() -> None:
+    code = """
+import sys, draft_service.proposer, verifier_service.verifier, slipstream.hosting.process
+from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings
+from slipstream.engine.engine import Append, Engine
+from slipstream.engine.sequence import Sequence
+from slipstream.sampling.rule import SamplingRule
+engine, sequence = Engine(ArithmeticBackend(ArithmeticSettings()), kv_memory_mib=1), Sequence("s")
+engine.cache.extend(sequence, [5, 6, 7])
+for rule in SamplingRule(), SamplingRule(temperature=0.8, top_p=0.9, top_k=5):
+    assert engine.step([Append(sequence, 3, 2, rule)])[0].choices
+sys.exit("torch" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

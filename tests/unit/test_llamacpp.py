@@ -18,6 +18,7 @@ from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
+from slipstream.sampling.blocks import tensor_of
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.rule import SamplingRule
 from tests import gguf_models
@@ -73,7 +74,7 @@ def logits_of(
             row_count = len(tokens) if wanted is None else min(wanted, len(tokens))
             segments.append(Segment(tokens, start, sequence.pages, row_count))
         engine.backend.copy_pages(engine.cache.take_copies())
-        rows = engine.backend.forward(segments).split([segment.wanted for segment in segments])
+        rows = tensor_of(engine.backend.forward(segments)).split([segment.wanted for segment in segments])
         found.append(rows[[sequence for sequence, _ in parts].index(mine)])
     for sequence in (mine, theirs):
         engine.cache.release(sequence)
@@ -119,7 +120,7 @@ def test_a_fork_goes_on_by_itself(engine: Engine) -> None:
         start = len(sequence)
         engine.cache.extend(sequence, tokens)
         engine.backend.copy_pages(engine.cache.take_copies())
-        return engine.backend.forward([Segment(tokens, start, sequence.pages, len(tokens))])
+        return tensor_of(engine.backend.forward([Segment(tokens, start, sequence.pages, len(tokens))]))
 
     other = forward(fork, [5] * 10)
     assert fork.pages != first.pages

@@ -33,6 +33,7 @@ from slipstream.engine.sequence import SequenceCache
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.errors import SlipstreamError
+from slipstream.sampling.kernel import Floats32
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
@@ -50,13 +51,13 @@ POISON = 200
 class PoisonedModel(ArithmeticBackend):
     """Says NaN at each row of a sequence that holds POISON in its memory."""
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Floats32:
         logits = super().forward(segments)
         row = 0
         for segment in segments:
             end = segment.start + len(segment.tokens)
             if POISON in self._slots[list(segment.pages)].reshape(-1)[:end]:
-                logits[row : row + segment.wanted] = torch.nan
+                logits[row : row + segment.wanted] = math.nan
             row += segment.wanted
         return logits
 
@@ -66,7 +67,7 @@ class LostModel(ArithmeticBackend):
 
     is_lost = False
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Floats32:
         self.is_lost |= any(POISON in segment.tokens for segment in segments)
         self._check()
         return super().forward(segments)
@@ -375,7 +376,7 @@ class Watched(ArithmeticBackend):
         self.askers: list[int] = []
         self.at_work = threading.Lock()
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Floats32:
         assert self.at_work.acquire(blocking=False), "two at a time"
         try:
             self.askers.append(threading.get_ident())
@@ -592,7 +593,7 @@ class Crowd(ArithmeticBackend):
         super().__init__(settings)
         self.steps: list[dict[int, int]] = []
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Floats32:
         logits = super().forward(segments)
         firsts = [int(self._slots[segment.pages[0], 0]) for segment in segments]
         self.steps.append(dict(zip(firsts, (len(segment.tokens) for segment in segments), strict=True)))
@@ -606,7 +607,7 @@ class Held(Crowd):
         super().__init__(settings)
         self.may_begin = threading.Event()
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Floats32:
         assert self.may_begin.wait(10)
         return super().forward(segments)
 

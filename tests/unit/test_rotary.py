@@ -15,6 +15,7 @@ from slipstream.engine.pretrained.rotary import steady_context_length
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
+from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
 
 ORIGINAL = 64
@@ -55,7 +56,7 @@ class Stepper:
             start = len(sequence)
             self.engine.cache.extend(sequence, tokens)
             segments.append(Segment(tokens, start, sequence.pages, len(tokens)))
-        logits = self.engine.backend.forward(segments)
+        logits = tensor_of(self.engine.backend.forward(segments))
         return [part.clone() for part in logits.split([len(tokens) for _, tokens in parts])]
 
 

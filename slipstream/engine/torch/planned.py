@@ -21,6 +21,10 @@ class PlanModel(ModelFacts, Protocol):
 
     settled_after: int
 
+    @property
+    def device(self) -> torch.device:
+        """Of its memory."""
+
     bytes_per_token: int
     """KV bytes one token takes over all layers."""
 
