@@ -37,7 +37,7 @@ def _add(
         max_draft_length=settings.max_draft_length,
         draining=server.draining,
     )
-    draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server.grpc)
+    draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server.later)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def _add(
         max_draft_length=settings.max_draft_length,
         draining=server.draining,
     )
-    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server.grpc)
+    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server.later)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ async def _host(
     model_service = ModelService(
         host, tokenizer, watch, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
     )
-    model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.grpc)
+    model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.later)
     add_service(host, settings, server, model_service)
     gate.loaded = True
     on_serving((host, model_service))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
 
 import grpc
 from grpc_channelz.v1 import channelz
@@ -38,6 +39,17 @@ class AddressInUseError(SlipstreamError):
         )
 
 
+class _Later:
+    """Takes services as a server does. One that has started takes handlers by name and warns of those that generated code wants
+    registered besides, which would only be found sooner."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, name: str, handlers: Mapping[str, Any]) -> None:
+        """Nothing: they are among the others."""
+
+
 class Server:
     """Four phases: `bind` takes the port, `start` answers there, `set_serving` tells health checks, `run_until_signalled`
     serves and drains."""
@@ -64,6 +76,8 @@ class Server:
         asking = () if listening.token is None else (AsksForToken(listening.token),)
         interceptors = (*asking, ReleasesRequests(), RefusesMalformed())
         self.grpc = grpc.aio.server(interceptors=interceptors, options=tuple(options.items()))
+        self.later = cast(grpc.aio.Server, _Later(self.grpc))
+        """For generated code that adds a service once this one has started."""
         self._service_names = tuple(service_names)
         self._port: int | None = None
         self._drain_seconds = drain_seconds

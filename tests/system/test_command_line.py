@@ -102,6 +102,13 @@ def test_up_serves_on_the_addresses_it_is_told_until_a_signal() -> None:
     wait_until_none_left()
 
 
+def test_services_that_start_and_answer_warn_of_nothing(paper: LocalServices) -> None:
+    with Client(paper.orchestrator_address) as client:
+        assert client.generate([5, 6, 7], Settings(max_token_count=5)).wait().token_ids
+    for service in paper.services.values():
+        assert not re.findall(r"WARNING|ERROR", service.log.read_text()), service.log.read_text()
+
+
 def test_up_on_a_busy_port_says_which(paper: LocalServices) -> None:
     flags = ["--verifier-address", paper.verifier_address, "--orchestrator-address", free_address()]
     ended = subprocess.run([*SLIPSTREAM, "up", *PAPER, *flags], capture_output=True, text=True, timeout=240)
