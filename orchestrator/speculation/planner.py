@@ -118,7 +118,7 @@ class Planner:
         if not self._is_new:
             return self._weigh(longest, overlap)
         self._is_new = False
-        alike = self._home, self._warmth, longest, overlap, pair.regime(self._together.way)
+        alike = self._home, self._warmth, longest, overlap, self._ways, pair.regime(self._together.way)
         known = None if self._together.is_due(pair.session_count) else pair.first_plans.take(alike)
         if known is not None:
             self._keep(known, trying=False)

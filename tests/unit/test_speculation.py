@@ -560,6 +560,15 @@ def test_who_may_not_overlap_decides_apart_from_those_that_may() -> None:
     assert far.plan(16).way is Overlap.NONE
 
 
+def test_a_draft_that_has_come_to_share_processors_is_overlapped_no_more() -> None:
+    pair = knowledge(acceptance=0.8)
+    old = planner_of(pair)
+    assert old.plan(16).way is Overlap.ENUMERATE
+    share_processors(pair, 2)  # it was started again, with other threads
+    assert planner_of(pair).plan(16).way is Overlap.NONE, "nor by a plan that others have left"
+    assert old.plan(16).way is Overlap.NONE
+
+
 def test_a_draft_on_the_verifiers_processors_is_waited_for_from_the_first_round_on() -> None:
     pair = PairKnowledge()
     share_processors(pair, 2)
