@@ -1,12 +1,13 @@
 """A turn's events as one growing record, read by any number of readers, each from a position and at its own pace.
 
-Writing never waits for reading: what a slow reader has not fetched yet merges into its next delta. A record is bounded by its
-turn's most tokens.
+Writing never waits for reading: what a slow reader has not fetched yet merges into its next delta, and so does what comes
+sooner than anybody reads. A record is bounded by its turn's most tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from slipstream.sampling.outcome import TokenLogprobs
 
 _MOST_TOKENS = 1024
 """In one delta: with log-probabilities of twenty tokens beside each that is a fifth of a megabyte."""
+
+_TOGETHER_SECONDS = 0.01
+"""Readers hear of what is committed within so long of what they heard last together, its end apart: nobody reads faster, and to
+tell them takes the time of a small model's step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,9 @@ class TurnRecord:
         self._logprobs: list[TokenLogprobs] = []
         self._prompt_logprobs: Sequence[TokenLogprobs] = ()
         self._readers: set[asyncio.Event] = set()
+        self._told = -math.inf
+        """When readers were, by the event loop's clock."""
+        self._telling: asyncio.Handle | None = None
         self.broken_off: Exception | None = None
         """Set where the turn goes on, and nothing more comes here: why."""
 
@@ -115,8 +123,11 @@ class TurnRecord:
         self._origins += origins[: len(commit.tokens)]
         self._logprobs += logprobs[: len(commit.tokens)]
         self._prompt_logprobs = self._prompt_logprobs or prompt_logprobs
-        if self._readers:  # a moment later: the next round's request goes out before anybody is told of this one
-            asyncio.get_running_loop().call_soon(self._wake)
+        if self._readers and self._telling is None and commit.tokens:
+            loop = asyncio.get_running_loop()
+            early = self._told + _TOGETHER_SECONDS - loop.time()
+            # A moment later at least: the next round's request goes out before anybody is told of this one.
+            self._telling = loop.call_later(early, self._wake) if early > 0 else loop.call_soon(self._wake)
 
     def end(self, ended: TurnEnded) -> None:
         """Nothing follows."""
@@ -191,6 +202,11 @@ class TurnRecord:
         return record
 
     def _wake(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        if self._readers:
+            self._told = asyncio.get_running_loop().time()
         for event in self._readers:
             event.set()
 

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from orchestrator.rounds.result import Origin
+from orchestrator.sessions import turn_record
 from orchestrator.sessions.session import Commit, FinishReason
 from orchestrator.sessions.statistics import TurnStatistics
 from orchestrator.sessions.turn_record import TurnDelta, TurnEnded, TurnReader, TurnRecord, TurnStarted, read_all
@@ -150,6 +151,40 @@ async def test_reading_ends_when_the_last_of_several_turns_has() -> None:
     assert await asyncio.wait_for(following, 5) == (1, ended(0, "!"))
     with pytest.raises(StopAsyncIteration):
         await asyncio.wait_for(anext(events), 5)
+
+
+async def test_what_comes_soon_after_the_first_tokens_is_told_together_and_the_end_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turn_record, "_TOGETHER_SECONDS", 0.4)
+    record, loop = TurnRecord(1, STARTED), asyncio.get_running_loop()
+    events = read_all([TurnReader(record)])
+    assert await anext(events) == (0, STARTED)
+
+    async def tokens() -> list[int]:
+        _, event = await asyncio.wait_for(anext(events), 5)
+        assert isinstance(event, TurnDelta)
+        return list(event.token_ids)
+
+    began = loop.time()
+    reading = asyncio.ensure_future(tokens())
+    await asyncio.sleep(0.02)  # until it waits
+    record.add(commit(1), [])
+    assert await reading == [1] and loop.time() - began < 0.3, "the first at once"
+    reading = asyncio.ensure_future(tokens())
+    await asyncio.sleep(0.02)  # until it waits
+    record.add(commit(2), [])
+    await asyncio.sleep(0.05)
+    record.add(commit(3, 4), [])
+    assert not reading.done()
+    assert await reading == [2, 3, 4] and loop.time() - began >= 0.4
+    reading = asyncio.ensure_future(tokens())
+    await asyncio.sleep(0.02)  # until it waits
+    record.add(commit(5), [])
+    record.end(ended(5))
+    assert await asyncio.wait_for(reading, 0.3) == [5]
+    assert (await anext(events))[1] == ended(5)
+    assert record._telling is None
 
 
 async def test_readers_at_any_pace_get_every_token_of_every_turn_once() -> None:
