@@ -182,8 +182,14 @@ class Keeper:
 
     async def delete(self, record: SessionRecord, *, expired: bool = False) -> None:
         """A session is gone for good. StoreUnavailableError."""
-        if record.row is not None:
+        if record.row is None:
+            return
+        record.is_deleted = True
+        try:
             await self._store.delete(record.row, expired=expired)
+        except BaseException:
+            record.is_deleted = False
+            raise
 
 
 def _turn_row(session: Session, prompt: Sequence[int], payload: TurnPayload, name: RequestName) -> TurnRow:
@@ -234,7 +240,8 @@ class KeptTurn:
         try:
             await self._keeper.end(self._record, self._turn, ended, forgotten=forgotten)
         except SessionMovedError as error:  # whoever has it by now runs the turn to the same end
-            log.warning("turn %d: %s", self._turn.turn, error)
+            if not self._record.is_deleted:
+                log.warning("turn %d: %s", self._turn.turn, error)
             self._on_moved()
         self._on_ended(ended)
 

@@ -38,6 +38,8 @@ class SessionRecord:
     """What is written of it; None for a generation without a name, which nobody could find again."""
     principal: str = ""
     """Whose it is."""
+    is_deleted: bool = False
+    """Whether what is written of it is gone, or about to be."""
     used: float = 0.0
     """When it was last active, by a clock that nobody sets."""
     running: Turn | None = None

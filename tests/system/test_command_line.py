@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slipstream.cli.local import LocalServices, free_address
+from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, Settings
 from slipstream.version import VERSION
 
@@ -102,11 +102,20 @@ def test_up_serves_on_the_addresses_it_is_told_until_a_signal() -> None:
     wait_until_none_left()
 
 
-def test_services_that_start_and_answer_warn_of_nothing(paper: LocalServices) -> None:
-    with Client(paper.orchestrator_address) as client:
-        assert client.generate([5, 6, 7], Settings(max_token_count=5)).wait().token_ids
-    for service in paper.services.values():
-        assert not re.findall(r"WARNING|ERROR", service.log.read_text()), service.log.read_text()
+def test_services_that_start_answer_and_are_left_warn_of_nothing() -> None:
+    pair = PairSettings(target="arithmetic:ends=0&forward_ms=5", draft="arithmetic:ends=0")
+    with LocalServices(pair) as local:
+        with Client(local.orchestrator_address) as client:
+            assert client.generate([5, 6, 7], Settings(max_token_count=5)).wait().token_ids
+            chat = client.chat()
+            next(iter(chat.send("hello", Settings(max_token_count=500, draft_length=0))))
+            client.delete_session(chat.session_id)  # while its turn runs
+        give_up = time.monotonic() + 30
+        while " cancelled, " not in local.services["orchestrator"].log.read_text():
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+        for service in local.services.values():
+            assert not re.findall(r"WARNING|ERROR", service.log.read_text()), service.log.read_text()
 
 
 def test_up_on_a_busy_port_says_which(paper: LocalServices) -> None:
