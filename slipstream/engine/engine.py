@@ -313,9 +313,8 @@ class Engine:
             at = end
         if not rows:
             return
-        from slipstream.sampling.logprobs import (
-            logprobs_of,  # torch: a model of paper serves without, if nobody asks for this
-        )
+        # Torch: a model of paper serves without, if nobody asks for this.
+        from slipstream.sampling.logprobs import logprobs_of
 
         scores = iter(logprobs_of(logits.tensor if len(rows) == at else logits.tensor[rows], tokens, counts))
         for append, answer in zip(appends, answers, strict=True):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class BlockedLogits:
     """``logits`` ``[rows, vocabulary]``, read by compiled code on the CPU: a tensor of any float dtype on any device, or an
-    array of float32 or of bfloat16's bits (int16).
+    array in one piece, of float32 or of bfloat16's bits (int16).
 
     ``stored`` and ``maxima`` are theirs, the latter ``[*, blocks]`` of blocks of 64 tokens, NaN where one of them is. Of these
     ``indices`` say which rows are meant.

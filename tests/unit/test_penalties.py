@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from slipstream.sampling import penalties
+from slipstream.sampling.choose import warm
+from slipstream.sampling.kernel import penalise_rows
 from slipstream.sampling.penalties import penalise
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
@@ -61,3 +63,14 @@ def test_a_turn_that_begins_before_the_text_begins_with_it() -> None:
     rule = SamplingRule(frequency_penalty=1.0, first_generated_position=-3)
     penalise(logits, [0], [Row(rule, 4, [0, 1, 1, 3])])
     assert logits.tolist() == [[0, -1, 1, 0]]
+
+
+def test_nothing_is_compiled_for_a_penalty_once_choosing_is_warm() -> None:
+    warm()
+    known = list(penalise_rows.signatures)  # type: ignore[attr-defined]
+    rule, context = SamplingRule(repetition_penalty=1.2, presence_penalty=0.5), [5, 6, 7, 8]
+    for row_count in (1, 3):  # rows of one context are one call
+        penalise(
+            torch.zeros(row_count, 100), range(row_count), [Row(rule, 2 + row, context) for row in range(row_count)]
+        )
+    assert list(penalise_rows.signatures) == known  # type: ignore[attr-defined]
