@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 class _Owner:
     connection_count: int = 0
     gone_since: float | None = None
-    """When its last connection ended; None while it has one, and if it never had any."""
+    """When its last connection ended, or without one its first handle was opened; None while it has one."""
     held_count: int = 0
     idle: OrderedDict[str, None] = field(default_factory=OrderedDict)
     """Its handles of which no round runs, least recently used first."""
 
 
 class Owners:
-    """Handles by the owner that opened them. An owner without connections keeps its handles for a time of grace."""
+    """Handles by the owner that opened them. An owner without connections keeps its handles for a time of grace; one without
+    a name is nobody, who cannot go."""
 
     def __init__(self, grace_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace_seconds = grace_seconds
@@ -49,8 +50,8 @@ class Owners:
         self._forget_if_empty(name)
 
     def opened(self, handle: str, name: str) -> None:
-        """An owner has opened a handle."""
-        owner = self._owners.setdefault(name, _Owner())
+        """An owner has opened a handle, perhaps by what was still being read when its last connection ended."""
+        owner = self._owners.setdefault(name, _Owner(gone_since=self._clock() if name else None))
         owner.held_count += 1
         owner.idle[handle] = self._unused[handle] = None
         self._names[handle] = name

@@ -147,7 +147,21 @@ def test_what_is_at_work_for_an_owner_that_has_gone_ends_once_it_rests() -> None
     assert owners.orphans() == {"gone": ["a"]}
 
 
-def test_an_owner_that_never_had_a_connection_is_not_one_that_has_gone() -> None:
+def test_what_is_opened_for_an_owner_that_has_just_gone_ends_after_the_grace_unless_it_comes_back() -> None:
+    clock = Clock()
+    owners = Owners(GRACE, clock)
+    for name in ("gone", "back"):
+        owners.came(name)
+        owners.went(name)
+        used(owners, f"late of {name}", name)
+    clock.now += GRACE - 0.1
+    assert owners.orphans() == {}
+    owners.came("back")
+    clock.now += 0.1
+    assert owners.orphans() == {"gone": ["late of gone"]}
+
+
+def test_nobody_has_not_gone() -> None:
     clock = Clock()
     owners = Owners(GRACE, clock)
     used(owners, "a", "")
