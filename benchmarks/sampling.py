@@ -1,8 +1,8 @@
 """Choosing tokens: rows x vocabulary x rule, beside torch's own multinomial and transformers' processors on the same logits.
 
 Logits are bfloat16 on the CPU unless ``--device`` says otherwise, normal with a spread as real models have it. The systems take
-turns, each with one call that is not counted and one that is: what another left in the caches is nobody's fault. Every cell is
-a median.
+turns, each with one call that is not counted and one that is: what another left in the caches is nobody's fault. As in a
+service, threads share rows, and OpenMP's give their cores back soon. Every cell is a median.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+import slipstream.engine  # noqa: F401 # before torch: OpenMP's threads then spin as briefly as in a service, and leave the cores
+
+# isort: split
 import torch
 from rich.progress import track
 from rich.table import Table
@@ -26,6 +29,7 @@ from benchmarks.report import Picture, Report, add_output
 from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.sharing import choose_with
 
 CONTEXT_LENGTH = 1000
 RULES = {
@@ -99,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_output(parser)
     options = parser.parse_args(arguments)
     report = Report("sampling", __doc__ or "", options.output)
-    report.console.print(f"{torch.get_num_threads()} torch threads, torch {torch.__version__}, {options.device}")
+    choose_with(torch.get_num_threads())
+    report.console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {options.device}")
     table = Table(title="ms to choose, median")
     for column in ("vocabulary", "rule", "rows", "Slipstream", "x greedy", "transformers", "multinomial alone"):
         table.add_column(column, justify="left" if column == "rule" else "right")

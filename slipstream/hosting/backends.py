@@ -11,6 +11,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import is_gguf
+from slipstream.sampling.sharing import choose_with
 
 if TYPE_CHECKING:
     from slipstream.engine.llamacpp.backend import LlamaCppBackend
@@ -97,11 +98,12 @@ def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
 
 
 def _threads(settings: ModelServiceSettings) -> int:
-    """That compute: torch's own choice unless somebody has chosen, and torch's from now on."""
+    """That compute, and choose: torch's own choice unless somebody has chosen, and torch's from now on."""
     import torch
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    choose_with(torch.get_num_threads())
     return torch.get_num_threads()
 
 

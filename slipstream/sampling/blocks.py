@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipstream.sampling.kernel import BLOCK, Floats32, Ints, Stored, find_maxima
+from slipstream.sampling.sharing import share_rows
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +31,12 @@ class BlockedLogits:
         row_count, size = self.stored.shape
         self.maxima: Floats32 = np.empty((row_count, -(-size // BLOCK)), dtype=np.float32)
         self._largest: Floats32 = np.empty(row_count, dtype=np.float32)
-        find_maxima(self.stored, self.maxima, self._largest)
+        share_rows(self._find_maxima, row_count, size)
         self.indices: Ints = _first(row_count)
         self._is_whole = True
+
+    def _find_maxima(self, start: int, end: int) -> None:
+        find_maxima(self.stored[start:end], self.maxima[start:end], self._largest[start:end])
 
     @property
     def tensor(self) -> torch.Tensor:

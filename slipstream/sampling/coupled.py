@@ -14,6 +14,7 @@ import numpy as np
 from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.kernel import Floats, Ints, draw, find_likeliest
 from slipstream.sampling.row import Choice
+from slipstream.sampling.sharing import share_rows
 
 SLACK = 0.1
 """In scores: blocks that may come so near to the best are opened too, so that a near tie is seen to be one."""
@@ -43,21 +44,33 @@ def choose_coupled(
     log-probabilities, and that many candidates by their perturbed logits.
     """
     found = Found(len(cuts), candidate_count)
-    draw(
-        logits.stored,
-        logits.maxima,
-        logits.indices,
-        np.array(seeds, dtype=np.uint64),
-        np.array(positions, dtype=np.uint64),
+    own_seeds, own_positions = np.array(seeds, dtype=np.uint64), np.array(positions, dtype=np.uint64)
+    temperatures, top_ks = (
         np.array([cut.temperature for cut in cuts]),
         np.array([cut.top_k for cut in cuts], dtype=np.int64),
-        np.array([cut.top_p for cut in cuts]),
-        np.array([cut.min_p for cut in cuts]),
-        _CANDIDATE_SLACK if candidate_count else SLACK,
-        found.tokens,
-        found.scores,
-        found.logprobs,
     )
+    top_ps, min_ps = np.array([cut.top_p for cut in cuts]), np.array([cut.min_p for cut in cuts])
+    slack = _CANDIDATE_SLACK if candidate_count else SLACK
+
+    def draw_some(start: int, end: int) -> None:
+        some = slice(start, end)
+        draw(
+            logits.stored,
+            logits.maxima,
+            logits.indices[some],
+            own_seeds[some],
+            own_positions[some],
+            temperatures[some],
+            top_ks[some],
+            top_ps[some],
+            min_ps[some],
+            slack,
+            found.tokens[some],
+            found.scores[some],
+            found.logprobs[some],
+        )
+
+    share_rows(draw_some, len(cuts), logits.stored.shape[1])
     choices = found.choices()
     if candidate_count is None:
         for choice in choices:  # what is further off may have been looked at or not
