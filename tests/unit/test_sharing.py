@@ -59,20 +59,20 @@ def test_every_row_is_worked_at_once_by_several_threads(threads: int) -> None:
 
 
 def test_nobody_waits_for_a_helper_that_has_other_work(threads: int) -> None:
-    stuck = threading.Event()
+    free, freed = threading.Event(), []
 
     def work(start: int, end: int) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            stuck.wait(30)
+        freed.append(free.wait(30))
 
-    for _ in range(threads - 1):  # each helper is kept by a call of somebody else's
-        threading.Thread(target=share_rows, args=(work, 2, 2**17)).start()
-    try:
-        worked: list[int] = []
-        share_rows(lambda start, end: worked.extend(range(start, end)), ROWS, 2**17)
-        assert sorted(worked) == list(range(ROWS))
-    finally:
-        stuck.set()
+    others = [threading.Thread(target=share_rows, args=(work, 2, 2**17)) for _ in range(threads - 1)]
+    for other in others:  # each keeps a helper
+        other.start()
+    worked: list[int] = []
+    share_rows(lambda start, end: worked.extend(range(start, end)), ROWS, 2**17)
+    free.set()
+    for other in others:
+        other.join()
+    assert sorted(worked) == list(range(ROWS)) and all(freed) and len(freed) == 2 * len(others)
 
 
 def test_few_logits_are_one_threads(threads: int) -> None:
