@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 
 import grpc
 
-from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.cli.local import Service, free_address
 from slipstream.rpc.wire import seconds
 from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
 from tests.system.conftest import first_verify, new_handle
@@ -19,10 +20,23 @@ def item(handle: str, number: int, base_length: int, tail: list[int]) -> verifie
     return first_verify(handle=handle, round=number, base_length=base_length, tail=tail)
 
 
+@contextmanager
+def lone_verifier(model: str) -> Iterator[str]:
+    """The address of one whom nobody else asks: an orchestrator's warm-up may still be computed when it is healthy."""
+    service = Service("verifier", "verifier_service", free_address(), ["--model", model], {})
+    try:
+        service.wait_until_healthy(60)
+        yield service.address
+    finally:
+        service.stop()
+
+
 def test_a_round_beside_a_prompt_says_what_the_prompt_took() -> None:
-    settings = PairSettings(target="arithmetic:ends=0&forward_ms=5&row_us=1000", draft="")
     requests: SimpleQueue[verifier_pb2.VerifyRequest | None] = SimpleQueue()
-    with LocalServices(settings) as local, grpc.insecure_channel(local.verifier_address) as channel:
+    with (
+        lone_verifier("arithmetic:ends=0&forward_ms=5&row_us=1000") as address,
+        grpc.insecure_channel(address) as channel,
+    ):
         answers: Iterator[verifier_pb2.VerifyResponse] = verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
             iter(requests.get, None)
         )
