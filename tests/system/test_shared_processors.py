@@ -43,7 +43,9 @@ def test_a_pair_with_processors_for_both_is_not_short_of_them() -> None:
     processors = len(os.sched_getaffinity(0))
     if processors > 1:
         with LocalServices(embedded_pair(processors // 2)) as local, Client(local.orchestrator_address) as client:
-            answer = client.generate("What does str.join do?", Settings(draft_length=4, temperature=0, max_token_count=8))
+            answer = client.generate(
+                "What does str.join do?", Settings(draft_length=4, temperature=0, max_token_count=8)
+            )
             assert sum(answer.wait().drafted_per_position)  # by now both are known
             assert not is_said_to_be_short(local)
 
