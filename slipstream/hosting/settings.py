@@ -62,7 +62,7 @@ class ModelServiceSettings(ListenSettings):
         ".gguf file where its matrices are F32, BF16 or Q8_0; torch serves every checkpoint, llamacpp every .gguf file; auto "
         "takes compiled where it can",
     )
-    threads: int = Field(0, ge=0, description="threads that compute; 0 takes torch's own choice")
+    threads: int = Field(0, ge=0, description="threads that compute and choose; 0 takes torch's own choice")
     kv_memory_mib: float = Field(512, gt=0, description="memory for KV pages in MiB, reserved at start")
     page_size: int = Field(
         16, ge=1, le=128, description="tokens a KV page holds; a divisor of 128. A .gguf file's holds a whole context"

@@ -44,12 +44,12 @@ def choose_coupled(
     log-probabilities, and that many candidates by their perturbed logits.
     """
     found = Found(len(cuts), candidate_count)
-    own_seeds, own_positions = np.array(seeds, dtype=np.uint64), np.array(positions, dtype=np.uint64)
-    temperatures, top_ks = (
-        np.array([cut.temperature for cut in cuts]),
-        np.array([cut.top_k for cut in cuts], dtype=np.int64),
-    )
-    top_ps, min_ps = np.array([cut.top_p for cut in cuts]), np.array([cut.min_p for cut in cuts])
+    own_seeds = np.array(seeds, dtype=np.uint64)
+    own_positions = np.array(positions, dtype=np.uint64)
+    temperatures = np.array([cut.temperature for cut in cuts])
+    top_ks = np.array([cut.top_k for cut in cuts], dtype=np.int64)
+    top_ps = np.array([cut.top_p for cut in cuts])
+    min_ps = np.array([cut.min_p for cut in cuts])
     slack = _CANDIDATE_SLACK if candidate_count else SLACK
 
     def draw_some(start: int, end: int) -> None:

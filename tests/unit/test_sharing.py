@@ -82,8 +82,14 @@ def test_few_logits_are_one_threads(threads: int) -> None:
 
 
 def test_what_a_helper_raises_is_raised(threads: int) -> None:
+    raised = threading.Event()
+
     def work(start: int, end: int) -> None:
-        raise ValueError(f"row {start}")
+        if threading.current_thread() is threading.main_thread():
+            assert raised.wait(30)  # until a helper has taken a piece
+        else:
+            raised.set()
+            raise ValueError(f"row {start}")
 
     with pytest.raises(ValueError, match="row"):
         share_rows(work, ROWS, 2**17)
