@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from threading import Lock
 
 from slipstream.engine.job import Job
 
@@ -17,7 +17,10 @@ class Inbox:
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        # Held until it rings. No `queue.SimpleQueue`: its `get` waits for ever where its seconds are over before it has begun
+        # (CPython 3.11, queues implemented in C).
+        self._silence = Lock()
+        self._silence.acquire()
 
     @property
     def is_empty(self) -> bool:
@@ -37,12 +40,10 @@ class Inbox:
 
     def ring(self) -> None:
         """Wake who waits, or who will."""
-        if (
-            self._bell.empty()
-        ):  # what rings already is heard before anything is taken; who never rests hears nothing for days
-            self._bell.put(None)
+        if self._silence.locked():
+            with suppress(RuntimeError):  # it rings already: another has come between
+                self._silence.release()
 
     def wait(self, seconds: float | None) -> None:
         """Until it rings, or for so long."""
-        with suppress(Empty):
-            self._bell.get(timeout=seconds)
+        self._silence.acquire(timeout=-1 if seconds is None else seconds)

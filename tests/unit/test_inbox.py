@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import threading
+import time
+
+import pytest
 
 from slipstream.engine.inbox import Inbox
 
 
-def test_who_never_waits_leaves_no_rings_behind() -> None:
+def test_who_never_waits_hears_one_ring() -> None:
     inbox = Inbox()
     for _ in range(10_000):
         inbox.ring()
-    assert inbox._bell.qsize() == 1
     inbox.wait(10)
-    assert inbox._bell.empty()
+    began = time.monotonic()
+    inbox.wait(0.05)
+    assert time.monotonic() - began >= 0.05, "it rang twice"
+
+
+@pytest.mark.timeout(60)
+def test_the_shortest_wait_ends() -> None:
+    """Its seconds may be over before it has begun. A queue's `get` then waited for ever, and an item in work with it."""
+    inbox = Inbox()
+    for seconds in (1e-9, 1e-7, 1e-6, 3e-6, 1e-5):
+        for _ in range(5_000):
+            inbox.ring()
+            inbox.wait(10)
+            inbox.wait(seconds)
 
 
 def test_what_is_put_in_and_rung_for_is_never_missed() -> None:
