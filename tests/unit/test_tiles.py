@@ -10,11 +10,12 @@ import pytest
 
 from slipstream.engine.compiled import tiles
 from slipstream.engine.compiled.lanes import LANES
-from slipstream.engine.compiled.products import TILE_ROWS
+from slipstream.engine.compiled.products import TILE_ROWS, WIDENED
 from slipstream.engine.compiled.quantised import BLOCK_BYTES, INPUT_BYTES
 from slipstream.engine.compiled.tiles import SIGNATURE, parts_of, tile_of
 
 STEPS, BLOCKS = 20, 3
+TABLE = [2, 0, 1]
 
 
 @pytest.fixture(scope="module", params=["paired_products", "float_products", "quantised_products", "float_scores"])
@@ -35,30 +36,77 @@ def test_few_registers_change_no_bit(made: tuple[str, list[numba.core.ccallback.
     rng = np.random.default_rng(rows)
     is_quantised = kind == "quantised_products"
     step_bytes, input_bytes = (BLOCK_BYTES, INPUT_BYTES) if is_quantised else (4 * LANES, 4)
-    blocks = 1 if is_quantised else BLOCKS
+    table = np.array([0] if is_quantised else TABLE)
     weights = _numbers(rng, (2, BLOCKS, STEPS * step_bytes), kind)
-    inputs = _numbers(rng, (rows, blocks * STEPS * input_bytes), kind)
-    table = np.array([2, 0, 1][:blocks], dtype=np.int64)
+    inputs = _numbers(rng, (rows, len(table) * STEPS * input_bytes), kind)
+    if kind == "paired_products" and WIDENED:
+        inputs = _widened(inputs)
     columns = 1 if kind.endswith("scores") else 2
-    told = []
-    for tile in compiled:
-        outputs = np.full((rows, columns * LANES), 7, dtype=np.float32)
-        tile.ctypes(
-            rows,
-            inputs.ctypes.data,
-            inputs.strides[0],
-            weights.ctypes.data,
-            weights.strides[0],
-            STEPS,
-            table.ctypes.data,
-            blocks,
-            weights.strides[1],
-            outputs.ctypes.data,
-            outputs.strides[0],
-        )
-        told.append(outputs.view(np.uint32))
+    told = [_sums(tile, inputs, weights, table, columns).view(np.uint32) for tile in compiled]
     assert len(np.unique(told[0])) > rows * columns * LANES // 2
     assert all(np.array_equal(each, told[0]) for each in told)
+
+
+def _sums(
+    tile: numba.core.ccallback.CFunc, inputs: np.ndarray, weights: np.ndarray, table: np.ndarray, columns: int
+) -> np.ndarray:
+    """What a tile makes of ``inputs [rows, bytes]`` and ``weights [2, blocks, bytes]``: float32 ``[rows, columns * 16]``."""
+    outputs = np.full((len(inputs), columns * LANES), 7, dtype=np.float32)
+    tile.ctypes(
+        len(inputs),
+        inputs.ctypes.data,
+        inputs.strides[0],
+        weights.ctypes.data,
+        weights.strides[0],
+        STEPS,
+        table.ctypes.data,
+        len(table),
+        weights.strides[1],
+        outputs.ctypes.data,
+        outputs.strides[0],
+    )
+    return outputs
+
+
+def _widened(halves: np.ndarray) -> np.ndarray:
+    """Bytes of bfloat16 as bytes of float32."""
+    wide: np.ndarray = halves.view(np.uint16).astype(np.uint32) << 16
+    return wide.view(np.uint8)
+
+
+@pytest.mark.parametrize("kind", ["paired_products", "float_products"])
+def test_a_sum_is_one_chain_of_fused_multiply_adds(kind: str) -> None:
+    """In the order of the inputs, from 0 on. The processor's own bfloat16 instruction rounds otherwise."""
+    if kind == "paired_products" and not WIDENED:
+        pytest.skip("bfloat16 has an instruction of its own here")
+    rng = np.random.default_rng(0)
+    weights = _numbers(rng, (2, BLOCKS, STEPS * 4 * LANES), kind)
+    inputs = _numbers(rng, (5, BLOCKS * STEPS * 4), kind)
+    each = inputs if kind == "float_products" else _widened(inputs)
+    tile = numba.cfunc(SIGNATURE, nopython=True)(tile_of(kind, "chains"))
+    told = _sums(tile, each, weights, np.array(TABLE), 2)
+
+    numbers = each.view(np.float32).astype(np.float64)  # [rows, inputs]
+    factors = (weights if kind == "float_products" else _widened(weights)).view(np.float32)
+    at_once = numbers.shape[1] // (BLOCKS * STEPS)
+    factors = factors.reshape(2, BLOCKS, STEPS, LANES, at_once)[:, TABLE].transpose(1, 2, 4, 0, 3)
+    expected = np.zeros((5, 2 * LANES), dtype=np.float32)
+    for place, row in enumerate(factors.reshape(-1, 2 * LANES)):
+        expected = _rounded_once(np.multiply.outer(numbers[:, place], row.astype(np.float64)), expected)
+    assert np.array_equal(told.view(np.uint32), expected.view(np.uint32))
+
+
+def _rounded_once(products: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Exact products and float32 totals, their sum as float32. In float64 what is lost is added as a last bit, so that to round
+    again makes no difference (Boldo and Melquiond 2008)."""
+    terms = totals.astype(np.float64)
+    sums = products + terms
+    back = sums - products
+    lost = (products - (sums - back)) + (terms - back)
+    is_even = sums.view(np.uint64) % 2 == 0
+    nudged = np.nextafter(sums, np.where(lost > 0, np.inf, -np.inf))
+    rounded: np.ndarray = np.where((lost != 0) & is_even, nudged, sums).astype(np.float32)
+    return rounded
 
 
 def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.ndarray:

@@ -20,10 +20,10 @@ from slipstream.engine.compiled.phases import (
     STORED,
     attend,
     embed,
+    input_width_of,
     multiply_rows,
     normalize,
     place_row,
-    width_of,
 )
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.records import LAYER, STEP
@@ -109,7 +109,7 @@ def _feed_forward(step: Any, layer: Any, share: Share, phase: int) -> None:
         step.feed_forward // LANES,
         GATED,
         step.gated,
-        step.feed_forward * width_of(step),
+        step.feed_forward * input_width_of(step),
     )
     multiply_rows(
         step,

@@ -120,6 +120,11 @@ def _store_halves(builder: Any, address: Any, value: Any) -> None:
     builder.store(builder.trunc(halves, _SHORTS), at(builder, address, _SHORTS), align=2)
 
 
+def _rounded_to_half(builder: Any, value: Any) -> Any:
+    upper = _rounded(builder, builder.bitcast(value, INTS), value)
+    return builder.bitcast(builder.shl(upper, integers(16)), FLOATS)
+
+
 def _write_half(builder: Any, address: Any, value: Any) -> None:
     half = _rounded(builder, builder.bitcast(value, INT32), value)
     builder.store(builder.trunc(half, _INT16), at(builder, address, _INT16), align=2)
@@ -190,6 +195,9 @@ load_halves = operation(_vector, (_address,), _load_halves)
 store = operation(types.void, (_address, _vector), lambda b, address, v: b.store(v, at(b, address, FLOATS), align=4))
 store_halves = operation(types.void, (_address, _vector), _store_halves)
 """As bfloat16, rounded to the nearest."""
+
+rounded_to_half = operation(_vector, (_vector,), _rounded_to_half)
+"""What `store_halves` and `load_halves` after it would make of them."""
 
 splat = operation(_vector, (_number,), spread)
 add = operation(_vector, (_vector, _vector), _sum)

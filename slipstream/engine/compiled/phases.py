@@ -35,6 +35,7 @@ from slipstream.engine.compiled.lanes import (
     read_half,
     read_integer,
     read_number,
+    rounded_to_half,
     splat,
     store,
     store_halves,
@@ -48,6 +49,7 @@ from slipstream.engine.compiled.products import (
     STEP_BYTES,
     TILE_COLUMNS,
     TILE_ROWS,
+    WIDENED,
 )
 from slipstream.engine.compiled.quantised import BLOCK, BLOCK_BYTES, INPUT_BYTES, quantise
 from slipstream.engine.compiled.team import Share, complete, take
@@ -61,15 +63,23 @@ _ZERO, _LEAST = np.float32(0.0), np.float32(-np.inf)
 
 
 @compiled
-def width_of(step: Any) -> int:
-    """Bytes of a number that goes into products."""
+def _width_of(step: Any) -> int:
+    """Bytes of a weight, or of a number of a key or value."""
     return 2 if step.paired else 4
 
 
 @compiled
+def input_width_of(step: Any) -> int:
+    """Bytes of a number that weights, keys or values are multiplied by."""
+    return 2 if step.paired and not WIDENED else 4
+
+
+@compiled
 def _put(step: Any, to: int, place: int, value: Any) -> None:
-    """Sixteen numbers from a ``place`` on, as what goes into products."""
-    if step.paired:
+    """Sixteen numbers from a ``place`` on, as inputs of products."""
+    if step.paired and WIDENED:
+        store(to + 4 * place, rounded_to_half(value))
+    elif step.paired:
         store_halves(to + 2 * place, value)
     else:
         store(to + 4 * place, value)
@@ -93,7 +103,7 @@ def embed(step: Any, row: int) -> None:
     if step.quantised:
         _embed_quantised(step, token, to)
     else:
-        size, width = step.hidden_size, width_of(step)
+        size, width = step.hidden_size, _width_of(step)
         source = step.embedding + token * size * width
         for place in range(0, size, LANES):
             store(to + 4 * place, load_halves(source + 2 * place) if step.paired else load(source + 4 * place))
@@ -122,7 +132,7 @@ def _norm_factor(step: Any, source: int, size: int) -> np.float32:
 def normalize(step: Any, row: int, weight: int, to_row: int) -> None:
     """A row's residual, normalised, as inputs of row ``to_row``."""
     size = step.hidden_size
-    source, to = step.residual + row * size * 4, step.inputs + to_row * size * width_of(step)
+    source, to = step.residual + row * size * 4, step.inputs + to_row * size * input_width_of(step)
     factor = splat(_norm_factor(step, source, size))
     for place in range(0, size, LANES):
         value = multiply(multiply(load(source + 4 * place), factor), load(weight + 4 * place))
@@ -159,8 +169,8 @@ def multiply_rows(
             step, share, phase, inputs, input_size, rows, weights, bias, tiles, kind, outputs, output_bytes
         )
         return
-    scratch, steps = share[2], input_size * width_of(step) // 4
-    row_bytes, column_bytes = 4 * steps, STEP_BYTES * steps
+    scratch, steps = share[2], input_size * _width_of(step) // 4
+    row_bytes, column_bytes = input_size * input_width_of(step), STEP_BYTES * steps
     at_once = _rows_at_once(step, rows)
     done = 0
     first, end = take(share, phase, tiles)
@@ -285,7 +295,7 @@ def _keep(step: Any, layer: Any, row: int, head: int, key: int, value: int) -> N
         bfloat16   keys   [block][head][size / 2][16 tokens][2]      values [block][head][size / 16][16 tokens / 2][16][2]
         float32    keys   [block][head][size][16 tokens]             values [block][head][size / 16][16 tokens][16]
     """
-    size, width = step.head_size, width_of(step)
+    size, width = step.head_size, _width_of(step)
     slot = read_integer(step.slots + 8 * row)
     block, lane = slot // LANES, slot % LANES
     offset = (block * step.kv_head_count + head) * size * LANES * width
@@ -313,7 +323,7 @@ def place_row(step: Any, layer: Any, row: int, scratch: int) -> None:
     for head in range(step.head_count):
         _turn(step, row, source + head * head_bytes, layer.query_norm, scratch)
         index = (head // shared * step.row_count + row) * shared + head % shared
-        to = step.queries + index * size * width_of(step)
+        to = step.queries + index * size * input_width_of(step)
         for place in range(0, size, LANES):
             _put(step, to, place, load(scratch + 4 * place))
     for head in range(step.kv_head_count):
@@ -356,7 +366,7 @@ def _attend(
     step: Any, layer: Any, table: int, first_row: int, head: int, first_query: int, queries: int, scratch: int
 ) -> None:
     """What up to ``most_queries`` queries of a key head see; ``first_query`` is counted from those of ``first_row``."""
-    size, width, shared = step.head_size, width_of(step), step.head_count // step.kv_head_count
+    size, width, shared = step.head_size, input_width_of(step), step.head_count // step.kv_head_count
     scores = scratch
     weights = scores + step.most_queries * step.longest * 4
     seen = weights + step.most_queries * step.longest * 4
@@ -364,7 +374,7 @@ def _attend(
     first = read_integer(step.positions + 8 * (first_row + first_query // shared))
     last = read_integer(step.positions + 8 * (first_row + (first_query + queries - 1) // shared))
     blocks = _first_key(layer, first) // LANES, last // LANES + 1
-    head_bytes = size * LANES * width
+    head_bytes = size * LANES * _width_of(step)
     block_bytes = step.kv_head_count * head_bytes
     asked = step.queries + ((head * step.row_count + first_row) * shared + first_query) * size * width
     _score(step, layer.keys + head * head_bytes, block_bytes, table, blocks, asked, queries, scores)
@@ -387,7 +397,7 @@ def _score(
     step: Any, keys: int, block_bytes: int, table: int, blocks: tuple[int, int], asked: int, queries: int, scores: int
 ) -> None:
     """What queries say of the keys of ``blocks``, the first and the one after the last."""
-    row_bytes, steps = step.head_size * width_of(step), step.head_size * width_of(step) // 4
+    row_bytes, steps = step.head_size * input_width_of(step), step.head_size * _width_of(step) // 4
     for block in range(blocks[0], blocks[1]):
         place, to = table + 8 * block, scores + 4 * block * LANES
         call_tile(step.scores, queries, asked, row_bytes, keys, 0, steps, place, 1, block_bytes, to, step.longest * 4)
@@ -418,10 +428,10 @@ def _gather(
     step: Any, values: int, block_bytes: int, table: int, blocks: tuple[int, int], weights: int, queries: int, seen: int
 ) -> None:
     """The sums of the values of ``blocks`` by their weights."""
-    width, head_bytes = width_of(step), 4 * step.head_size
+    width, head_bytes = _width_of(step), 4 * step.head_size
     column_bytes = LANES * LANES * width
-    steps, row_bytes, count = LANES * width // 4, step.longest * width, blocks[1] - blocks[0]
-    source, places = weights + blocks[0] * LANES * width, table + 8 * blocks[0]
+    steps, row_bytes, count = LANES * width // 4, step.longest * input_width_of(step), blocks[1] - blocks[0]
+    source, places = weights + blocks[0] * LANES * input_width_of(step), table + 8 * blocks[0]
     for column in range(0, step.head_size // LANES, 2):
         matrix, to = values + column * column_bytes, seen + column * 4 * LANES
         call_tile(

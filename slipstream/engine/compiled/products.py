@@ -5,7 +5,8 @@ vector of 64 bytes. In float32 a step takes one input; in bfloat16 two, which li
 row of inputs and 64 of weights in either, and addresses are the same.
 
 bfloat16 steps are one instruction where the processor has it (AVX-512 BF16), and two fused multiply-adds elsewhere; the two
-differ in their last bits, and `PAIRED_BY` says which it is.
+differ in their last bits, and `PAIRED_BY` says which it is. For two multiply-adds a row's inputs lie there as float32
+(`WIDENED`): to take them apart would be done anew for each sixteen outputs, and is a fifth of all instructions.
 """
 
 from __future__ import annotations
@@ -40,10 +41,13 @@ STEP_BYTES = 64
 """Of weights, for sixteen outputs."""
 
 INPUT_BYTES = 4
-"""Of a row of inputs, in a step."""
+"""Of a row of inputs, in a step, unless they are widened."""
 
 PAIRED_BY = "tdpbf16ps" if HAS_MATRICES else "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
 """How bfloat16 products join a sum: by the matrix unit (`matrices`), or as here."""
+
+WIDENED = PAIRED_BY == "fma"
+"""Whether inputs that are rounded to bfloat16 lie as float32."""
 
 PAIRED_BESIDE, FLOAT_BESIDE = 4, 2
 """Registers that a step has full beside its sums: of weights and inputs, taken apart in bfloat16."""
@@ -70,21 +74,18 @@ class _Brain(ir.Type):  # type: ignore[misc] # llvmlite is untyped, and has no s
         return hash(_Brain)
 
 
-def _paired_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
-    """Add the products of a step: of two bfloat16 in each lane's 32 bits."""
+def _paired_step(builder: Any, total: Any, weights: Any, *inputs: Any) -> Any:
+    """Add the products of a step: of two bfloat16 in each lane's 32 bits, and as many inputs, in one lane or one after the
+    other."""
     if HAS_BFLOAT16_DOTS:
         pairs = ir.VectorType(_Brain(), 2 * LANES)
         products = llvm_function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, pairs, pairs])
-        return builder.call(products, [total, builder.bitcast(weights, pairs), builder.bitcast(inputs, pairs)])
+        return builder.call(products, [total, builder.bitcast(weights, pairs), builder.bitcast(inputs[0], pairs)])
 
-    def first(both: Any) -> Any:
-        return builder.bitcast(builder.shl(both, integers(16)), FLOATS)
-
-    def second(both: Any) -> Any:
-        return builder.bitcast(builder.and_(both, integers(0xFFFF0000)), FLOATS)
-
-    total = fuse(builder, first(weights), first(inputs), total)
-    return fuse(builder, second(weights), second(inputs), total)
+    first = builder.bitcast(builder.shl(weights, integers(16)), FLOATS)
+    second = builder.bitcast(builder.and_(weights, integers(0xFFFF0000)), FLOATS)
+    total = fuse(builder, first, builder.bitcast(inputs[0], FLOATS), total)
+    return fuse(builder, second, builder.bitcast(inputs[1], FLOATS), total)
 
 
 def _float_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
@@ -93,22 +94,24 @@ def _float_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
 
 def write_paired(builder: Any, part: Part, *values: Any) -> None:
     """A part of a tile in bfloat16."""
-    _Tile(builder, part, _paired_step).write(*values)
+    _Tile(builder, part, _paired_step, 2 if WIDENED else 1).write(*values)
 
 
 def write_float(builder: Any, part: Part, *values: Any) -> None:
     """The same in float32."""
-    _Tile(builder, part, _float_step).write(*values)
+    _Tile(builder, part, _float_step, 1).write(*values)
 
 
 class _Tile:
     """The instructions of a part of a tile."""
 
-    def __init__(self, builder: Any, part: Part, step: Code) -> None:
+    def __init__(self, builder: Any, part: Part, step: Code, input_count: int) -> None:
+        """``step`` adds what a step of a chain adds, of so many times four bytes of inputs."""
         self._builder = builder
         self._rows, self._columns, self._ahead = part
         self._places = [(row, column) for row in self._rows for column in self._columns]
         self._step = step
+        self._input_count = input_count
 
     def write(
         self,
@@ -144,7 +147,7 @@ class _Tile:
         repeat(builder, inner, place_in_block, steps, running, totals, after)
 
         builder.position_at_end(after)
-        read.add_incoming(self._offset(read, steps, constant(INPUT_BYTES)), after)
+        read.add_incoming(self._offset(read, steps, constant(self._input_count * INPUT_BYTES)), after)
         repeat(builder, outer, block, blocks, sums, totals, done)
 
         builder.position_at_end(done)
@@ -158,7 +161,7 @@ class _Tile:
     ) -> dict[Any, Any]:
         builder = self._builder
         weights = builder.add(weights, builder.mul(place, constant(STEP_BYTES)))
-        inputs = builder.add(inputs, builder.mul(place, constant(INPUT_BYTES)))
+        inputs = builder.add(inputs, builder.mul(place, constant(self._input_count * INPUT_BYTES)))
         lanes = {
             column: builder.load(at(builder, self._offset(weights, constant(column), column_bytes), INTS), align=64)
             for column in self._columns
@@ -166,15 +169,16 @@ class _Tile:
         if self._ahead:
             for column in self._columns:
                 ask(builder, self._offset(weights, constant(column + len(self._columns)), column_bytes))
-        given = {
-            row: builder.load(at(builder, self._offset(inputs, constant(row), input_bytes), INT32), align=4)
-            for row in self._rows
-        }
-        spreads = {row: spread(builder, each) for row, each in given.items()}
+        given = {row: self._given(self._offset(inputs, constant(row), input_bytes)) for row in self._rows}
         return {
-            (row, column): self._step(builder, sums[row, column], lanes[column], spreads[row])
+            (row, column): self._step(builder, sums[row, column], lanes[column], *given[row])
             for row, column in self._places
         }
+
+    def _given(self, address: Any) -> list[Any]:
+        """A row's inputs in a step, each four bytes in every lane."""
+        places = [self._offset(address, constant(number), constant(INPUT_BYTES)) for number in range(self._input_count)]
+        return [spread(self._builder, self._builder.load(at(self._builder, place, INT32), align=4)) for place in places]
 
     def _carried(self, start: Any, block: Any) -> Any:
         return carried(self._builder, start, block)
