@@ -136,17 +136,17 @@ def test_parts_are_the_whole_tile_once_and_fit(columns: int) -> None:
             assert max(sizes) - min(sizes) <= 1, "a row alone would wait for its own sums"
 
 
-def test_the_last_part_of_some_columns_asks_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_of_some_columns_ask_for_the_next_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "ASKS_AHEAD", True)
     parts = parts_of(8, 2, 4)
-    assert [(part.rows.stop, part.columns.start, part.ahead) for part in parts] == [
-        (4, 0, False),
-        (8, 0, True),
-        (4, 1, False),
-        (8, 1, True),
+    assert [(part.rows.stop, part.columns.start, part.asking) for part in parts] == [
+        (4, 0, (0, 2)),
+        (8, 0, (1, 2)),
+        (4, 1, (0, 2)),
+        (8, 1, (1, 2)),
     ]
-    assert not any(part.ahead for part in parts_of(8, 1, 4)), "keys' columns are no neighbours"
-    assert parts_of(1, 2, 4)[0].ahead
-    assert not parts_of(1, 2, 4, asks_from=2)[0].ahead
+    assert not any(part.asking for part in parts_of(8, 1, 4)), "keys' columns are no neighbours"
+    assert parts_of(1, 2, 4)[0].asking == (0, 1)
+    assert not parts_of(1, 2, 4, asks_from=2)[0].asking
     monkeypatch.setattr(tiles, "ASKS_AHEAD", False)
-    assert not any(part.ahead for part in parts_of(8, 2, 4))
+    assert not any(part.asking for part in parts_of(8, 2, 4))

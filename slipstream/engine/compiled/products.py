@@ -54,11 +54,12 @@ PAIRED_BESIDE, FLOAT_BESIDE = 4, 2
 
 
 class Part(NamedTuple):
-    """Of a tile: rows, and columns of sixteen outputs; ``ahead`` if it is to ask memory for as many columns after these."""
+    """Of a tile: rows, and columns of sixteen outputs. Memory is asked for as many columns after these, by all parts of the
+    same columns: if ``asking`` by this one for its share, its number and how many there are."""
 
     rows: range
     columns: range
-    ahead: bool
+    asking: tuple[int, int] | None
 
 
 class _Brain(ir.Type):  # type: ignore[misc] # llvmlite is untyped, and has no such type
@@ -108,7 +109,7 @@ class _Tile:
     def __init__(self, builder: Any, part: Part, step: Code, input_count: int) -> None:
         """``step`` adds what a step of a chain adds, of so many times four bytes of inputs."""
         self._builder = builder
-        self._rows, self._columns, self._ahead = part
+        self._part, self._rows, self._columns = part, part.rows, part.columns
         self._places = [(row, column) for row in self._rows for column in self._columns]
         self._step = step
         self._input_count = input_count
@@ -160,15 +161,14 @@ class _Tile:
         self, sums: dict[Any, Any], inputs: Any, input_bytes: Any, weights: Any, column_bytes: Any, place: Any
     ) -> dict[Any, Any]:
         builder = self._builder
-        weights = builder.add(weights, builder.mul(place, constant(STEP_BYTES)))
+        read = builder.mul(place, constant(STEP_BYTES))
+        ask_for_next(builder, self._part, weights, column_bytes, read)
+        weights = builder.add(weights, read)
         inputs = builder.add(inputs, builder.mul(place, constant(self._input_count * INPUT_BYTES)))
         lanes = {
             column: builder.load(at(builder, self._offset(weights, constant(column), column_bytes), INTS), align=64)
             for column in self._columns
         }
-        if self._ahead:
-            for column in self._columns:
-                ask(builder, self._offset(weights, constant(column + len(self._columns)), column_bytes))
         given = {row: self._given(self._offset(inputs, constant(row), input_bytes)) for row in self._rows}
         return {
             (row, column): self._step(builder, sums[row, column], lanes[column], *given[row])
@@ -205,7 +205,18 @@ def repeat(
     builder.cbranch(builder.icmp_signed("<", following, end), loop, then)
 
 
-def ask(builder: Any, address: Any) -> None:
+def ask_for_next(builder: Any, part: Part, weights: Any, column_bytes: Any, read: Any) -> None:
+    """What a step of a part asks for, so many bytes of each column having been ``read`` before it."""
+    if part.asking is None:
+        return
+    number, count = part.asking
+    place = builder.add(builder.mul(column_bytes, constant(number)), read)
+    for column in part.columns:
+        following = offset(builder, weights, constant(column + len(part.columns)), column_bytes)
+        _ask(builder, builder.add(following, builder.udiv(place, constant(count))))
+
+
+def _ask(builder: Any, address: Any) -> None:
     """Have what is there brought to the second cache. There need not be any memory."""
     byte, to_read, locality, data = ir.IntType(8).as_pointer(), 0, 2, 1
     function = llvm_function(builder, "llvm.prefetch.p0i8", ir.VoidType(), [byte, *[INT32] * 3])

@@ -45,7 +45,7 @@ from slipstream.engine.compiled.lanes import (
     write_number,
 )
 from slipstream.engine.compiled.processor import HAS_BYTE_DOTS, HAS_WORD_DOTS
-from slipstream.engine.compiled.products import Part, ask, carried, constant, offset, repeat
+from slipstream.engine.compiled.products import Part, ask_for_next, carried, constant, offset, repeat
 
 BLOCK = 32
 """Inputs that share a scale."""
@@ -130,7 +130,7 @@ def write_quantised(
 ) -> None:
     """A part of a tile: a loop over blocks around one over a block's steps, and then the sums. A tile's step is a block, and
     there is no table."""
-    rows, columns, ahead = part
+    rows, columns = part.rows, part.columns
     entry, places = builder.block, [(row, column) for row in rows for column in columns]
     outer, inner, after, done = map(builder.function.append_basic_block, ("block", "step", "next", "sums"))
     builder.branch(outer)
@@ -154,10 +154,7 @@ def write_quantised(
     dots = {(row, column): carried(builder, starts[row], outer) for row, column in places}
     read = builder.mul(step, constant(_STEP_BYTES)), builder.mul(step, constant(_STEP_INPUTS))
     lanes = {column: _read(builder, builder.add(of_columns[column], read[0]), 0, INTS, 32) for column in columns}
-    if ahead:
-        for column in columns:
-            place = offset(builder, of_columns[column], constant(len(columns)), column_bytes)
-            ask(builder, builder.add(place, read[0]))
+    ask_for_next(builder, part, weights, column_bytes, offset(builder, read[0], block, constant(BLOCK_BYTES)))
     given = {row: spread(builder, _read(builder, builder.add(of_rows[row], read[1]), 0, INT32, 4)) for row in rows}
     dotted = {(row, column): _dot(builder, dots[row, column], lanes[column], given[row]) for row, column in places}
     repeat(builder, inner, step, constant(_STEPS), dots, dotted, after)

@@ -65,15 +65,16 @@ SIGNATURE = types.void(*[types.int64] * 11)
 
 def parts_of(rows: int, columns: int, most: int, asks_from: int = 1) -> list[Part]:
     """The parts of a tile, one after the other: as much each as there is room for sums, ``most``. Those of the same columns
-    follow one another, since what they read is in the nearest cache then; the last of these asks for the next columns."""
+    follow one another, since what they read is in the nearest cache then; all of these ask for the next columns, so that memory
+    has something to do as long as they compute."""
     at_once = columns if rows * columns <= most else 1
     passes = -(-rows * at_once // most)
     asks = ASKS_AHEAD and columns > 1 and rows >= asks_from
     edges = [rows * number // passes for number in range(passes + 1)]
     return [
-        Part(range(first, end), range(column, column + at_once), asks and end == rows)
+        Part(range(first, end), range(column, column + at_once), (number, passes) if asks else None)
         for column in range(0, columns, at_once)
-        for first, end in pairwise(edges)
+        for number, (first, end) in enumerate(pairwise(edges))
     ]
 
 
