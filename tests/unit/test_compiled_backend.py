@@ -172,11 +172,19 @@ def test_long_and_many_sequences_grow_the_memory_that_is_computed_in() -> None:
     assert torch.equal(backend.forward([Segment(short, 0, OTHER_PAGES, 5)]), before)
 
 
-def test_only_wanted_rows_are_answered_in_their_order() -> None:
-    backend, text, other = backend_of(built("queries share keys")), some_tokens(40), some_tokens(30, 1)
-    reference, beside = whole(backend, text), backend.forward([Segment(other, 0, OTHER_PAGES, 30)])
-    logits = backend.forward([Segment(other, 0, OTHER_PAGES, 2), Segment(text, 0, PAGES, 3)])
-    assert torch.equal(logits, torch.cat([beside[-2:], reference[-3:]]))
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_wanted_rows_are_answered_in_their_order(shape: str, dtype: torch.dtype) -> None:
+    """The last layer computes them alone; what it leaves out changes no bit, and keys and values are all there."""
+    backend, text, other = backend_of(built(shape, dtype), threads=2), some_tokens(40), some_tokens(30, 1)
+    reference = backend.forward([Segment(text, 0, PAGES, 40)])
+    beside = backend.forward([Segment(other, 0, OTHER_PAGES, 30)])
+    follows = backend.forward([Segment([5], 40, PAGES, 1)])
+    for first, second in ((2, 3), (0, 3), (11, 1), (13, 0), (0, 0), (30, 21), (29, 40), (30, 40)):
+        backend.erase_pages([*PAGES, *OTHER_PAGES])
+        logits = backend.forward([Segment(other, 0, OTHER_PAGES, first), Segment(text, 0, PAGES, second)])
+        assert torch.equal(logits, torch.cat([beside[30 - first :], reference[40 - second :]]))
+        assert torch.equal(backend.forward([Segment([5], 40, PAGES, 1)]), follows)
 
 
 def test_copied_pages_hold_the_same_and_erased_ones_nothing() -> None:

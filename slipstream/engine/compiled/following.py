@@ -112,18 +112,19 @@ def _take_over(step: Any, run: Any) -> None:
     """From the second step on there is one row of each sequence."""
     following = carray(pointer(run.following), (1,), STEP)[0]
     step.origin, step.row_count, step.wanted_count = following.origin, following.row_count, following.wanted_count
-    step.ids, step.positions, step.slots, step.wanted = (
-        following.ids,
-        following.positions,
-        following.slots,
-        following.wanted,
-    )
+    step.ids, step.positions, step.slots = following.ids, following.positions, following.slots
     step.part_count, step.part_rows, step.part_counts, step.part_tables = (
         following.part_count,
         following.part_rows,
         following.part_counts,
         following.part_tables,
     )
+    step.wanted_part_count, step.wanted_part_rows, step.wanted_part_counts = (
+        following.wanted_part_count,
+        following.wanted_part_rows,
+        following.wanted_part_counts,
+    )
+    step.wanted_part_tables, step.wanted_part_places = following.wanted_part_tables, following.wanted_part_places
 
 
 @compiled

@@ -12,14 +12,16 @@ from llvmlite import ir
 from numba import carray, types
 
 from slipstream.engine.compiled.keeping import keep, made_of
-from slipstream.engine.compiled.lanes import INT64, LANES, compiled, operation, pointer, read_integer
+from slipstream.engine.compiled.lanes import INT64, LANES, compiled, operation, pointer
 from slipstream.engine.compiled.matrices import close_matrices, open_for_products
 from slipstream.engine.compiled.phases import (
     ADDED,
     GATED,
     STORED,
+    Going,
     attend,
     embed,
+    going_on,
     input_width_of,
     multiply_rows,
     normalize,
@@ -35,15 +37,15 @@ _PHASES_OF_A_LAYER = 8
 
 
 @compiled
-def _attention(step: Any, layer: Any, share: Share, phase: int) -> None:
-    """A layer's first half: five phases."""
+def _attention(step: Any, layer: Any, share: Share, phase: int, going: Going) -> None:
+    """A layer's first half: five phases, of which the last two are of the rows that go on."""
     attended = step.head_count * step.head_size
     projected = attended + 2 * step.kv_head_count * step.head_size
     done = 0
     first, end = take(share, phase, step.row_count)
     while first < end:
         for row in range(first, end):
-            normalize(step, row, layer.attention_norm, row)
+            normalize(step, step.residual, row, layer.attention_norm)
         done += end - first
         first, end = take(share, phase, step.row_count)
     complete(share, phase, step.row_count, done)
@@ -69,41 +71,42 @@ def _attention(step: Any, layer: Any, share: Share, phase: int) -> None:
         done += end - first
         first, end = take(share, phase + 2, step.row_count)
     complete(share, phase + 2, step.row_count, done)
-    attend(step, layer, share, phase + 3)
+    attend(step, layer, share, phase + 3, going)
     multiply_rows(
         step,
         share,
         phase + 4,
         step.inputs,
         attended,
-        step.row_count,
+        going[1],
         layer.output,
         layer.output_bias,
         step.hidden_size // TILE_COLUMNS,
         ADDED,
-        step.residual,
+        going[0],
         step.hidden_size * 4,
     )
 
 
 @compiled
-def _feed_forward(step: Any, layer: Any, share: Share, phase: int) -> None:
+def _feed_forward(step: Any, layer: Any, share: Share, phase: int, going: Going) -> None:
     """A layer's second half: three phases."""
+    residual, row_count = going[0], going[1]
     done = 0
-    first, end = take(share, phase, step.row_count)
+    first, end = take(share, phase, row_count)
     while first < end:
         for row in range(first, end):
-            normalize(step, row, layer.feed_norm, row)
+            normalize(step, residual, row, layer.feed_norm)
         done += end - first
-        first, end = take(share, phase, step.row_count)
-    complete(share, phase, step.row_count, done)
+        first, end = take(share, phase, row_count)
+    complete(share, phase, row_count, done)
     multiply_rows(
         step,
         share,
         phase + 1,
         step.inputs,
         step.hidden_size,
-        step.row_count,
+        row_count,
         layer.gate_up,
         layer.gate_up_bias,
         step.feed_forward // LANES,
@@ -117,12 +120,12 @@ def _feed_forward(step: Any, layer: Any, share: Share, phase: int) -> None:
         phase + 2,
         step.gated,
         step.feed_forward,
-        step.row_count,
+        row_count,
         layer.down,
         layer.down_bias,
         step.hidden_size // TILE_COLUMNS,
         ADDED,
-        step.residual,
+        residual,
         step.hidden_size * 4,
     )
 
@@ -143,14 +146,16 @@ def _walk(step: Any, layers: Any, thread: int, number: int) -> None:
     complete(share, 0, step.row_count, done)
     for index in range(step.layer_count):
         first = 1 + index * _PHASES_OF_A_LAYER
-        _attention(step, layers[index], share, first)
-        _feed_forward(step, layers[index], share, first + 5)
+        going = going_on(step, index == step.layer_count - 1)
+        _attention(step, layers[index], share, first, going)
+        _feed_forward(step, layers[index], share, first + 5, going)
+    residual = going_on(step, True)[0]
     last = 1 + step.layer_count * _PHASES_OF_A_LAYER
     done = 0
     first, end = take(share, last, step.wanted_count)
     while first < end:
         for index in range(first, end):
-            normalize(step, read_integer(step.wanted + 8 * index), step.final_norm, index)
+            normalize(step, residual, index, step.final_norm)
         done += end - first
         first, end = take(share, last, step.wanted_count)
     complete(share, last, step.wanted_count, done)

@@ -10,6 +10,29 @@ from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.model import Segment
 
 
+class _Parts:
+    """Of attention: rows of one sequence, as many as see their keys together."""
+
+    def __init__(self, most_rows: int) -> None:
+        self._most_rows = most_rows
+        self.first_rows: list[int] = []
+        self.row_counts: list[int] = []
+        self.table_starts: list[int] = []
+        self.places: list[int] = []
+        """Of a part's first row among those of all parts."""
+        self.row_count = 0
+
+    def add(self, rows: range, table_start: int) -> None:
+        """A sequence's rows."""
+        for first in range(rows.start, rows.stop, self._most_rows):
+            count = min(self._most_rows, rows.stop - first)
+            self.first_rows.append(first)
+            self.row_counts.append(count)
+            self.table_starts.append(table_start)
+            self.places.append(self.row_count)
+            self.row_count += count
+
+
 class Layout:
     """Segments laid out for compiled code; whoever has it keeps what `tell` has given places of."""
 
@@ -18,21 +41,18 @@ class Layout:
         self._ids: list[int] = []
         self._positions: list[int] = []
         self._slots: list[int] = []
-        self._wanted: list[int] = []
-        self._first_rows: list[int] = []
-        self._row_counts: list[int] = []
-        self._table_starts: list[int] = []
+        self._parts, self._wanted_parts = _Parts(most_rows), _Parts(most_rows)
         self._tables: list[int] = []
         self._page_size = page_size
         self._longest = 0
         for segment in segments:
-            self._add(segment, most_rows)
+            self._add(segment)
         self._integers = np.empty(0, dtype=np.int64)
 
     @property
     def wanted_count(self) -> int:
         """Rows whose logits are wanted."""
-        return len(self._wanted)
+        return self._wanted_parts.row_count
 
     def tell(self, step: np.ndarray) -> None:
         """Write into a `records.STEP` how much there is, and where."""
@@ -40,10 +60,13 @@ class Layout:
             "ids": self._ids,
             "positions": self._positions,
             "slots": self._slots,
-            "wanted": self._wanted,
-            "part_rows": self._first_rows,
-            "part_counts": self._row_counts,
-            "part_tables": self._table_starts,
+            "part_rows": self._parts.first_rows,
+            "part_counts": self._parts.row_counts,
+            "wanted_part_rows": self._wanted_parts.first_rows,
+            "wanted_part_counts": self._wanted_parts.row_counts,
+            "wanted_part_places": self._wanted_parts.places,
+            "part_tables": self._parts.table_starts,
+            "wanted_part_tables": self._wanted_parts.table_starts,
         }
         integers = [0]
         starts = {}
@@ -60,23 +83,22 @@ class Layout:
         places += tables
         places *= 8
         places += origin
-        step["row_count"], step["wanted_count"] = len(self._ids), len(self._wanted)
-        step["part_count"] = len(self._first_rows)
+        step["row_count"], step["wanted_count"] = len(self._ids), self.wanted_count
+        step["part_count"], step["wanted_part_count"] = (
+            len(each.first_rows) for each in (self._parts, self._wanted_parts)
+        )
         step["longest"] = -(-self._longest // LANES) * LANES
 
-    def _add(self, segment: Segment, most_rows: int) -> None:
+    def _add(self, segment: Segment) -> None:
         count, start, pages, size = len(segment.tokens), segment.start, segment.pages, self._page_size
-        end, first_row = start + count, len(self._ids)
+        end, first_row, table_start = start + count, len(self._ids), len(self._tables)
         self._longest = max(self._longest, end)
-        for row in range(0, count, most_rows):
-            self._first_rows.append(first_row + row)
-            self._row_counts.append(min(most_rows, count - row))
-            self._table_starts.append(len(self._tables))
+        self._parts.add(range(first_row, first_row + count), table_start)
+        self._wanted_parts.add(range(first_row + count - segment.wanted, first_row + count), table_start)
         self._tables += _blocks(pages, size // LANES, -(-end // LANES))
         self._ids += segment.tokens
         self._positions += range(start, end)
         self._slots += [pages[place // size] * size + place % size for place in range(start, end)]
-        self._wanted += range(first_row + count - segment.wanted, first_row + count)
 
 
 def _blocks(pages: TokenSequence[int], blocks_of_page: int, count: int) -> TokenSequence[int]:

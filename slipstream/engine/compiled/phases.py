@@ -129,10 +129,10 @@ def _norm_factor(step: Any, source: int, size: int) -> np.float32:
 
 
 @compiled
-def normalize(step: Any, row: int, weight: int, to_row: int) -> None:
-    """A row's residual, normalised, as inputs of row ``to_row``."""
+def normalize(step: Any, residual: int, row: int, weight: int) -> None:
+    """A row's residual, normalised, as its inputs."""
     size = step.hidden_size
-    source, to = step.residual + row * size * 4, step.inputs + to_row * size * input_width_of(step)
+    source, to = residual + row * size * 4, step.inputs + row * size * input_width_of(step)
     factor = splat(_norm_factor(step, source, size))
     for place in range(0, size, LANES):
         value = multiply(multiply(load(source + 4 * place), factor), load(weight + 4 * place))
@@ -332,27 +332,60 @@ def place_row(step: Any, layer: Any, row: int, scratch: int) -> None:
         _keep(step, layer, row, head, scratch, key + step.kv_head_count * head_bytes)
 
 
+Going = tuple[int, int, int, int, int, int, int]
+"""The rows that go on once keys and values are there: their residual's place, how many they are, their parts of attention's
+number, and the places of the parts' first rows, row counts, block tables and places among the rows that go on."""
+
+
 @compiled
-def attend(step: Any, layer: Any, share: Share, phase: int) -> None:
-    """What rows see, a phase, whose units are parts and heads."""
+def going_on(step: Any, is_last: bool) -> Going:
+    """All rows; behind the last layer's keys and values those whose logits are wanted."""
+    if not is_last:
+        parts = step.part_count, step.part_rows, step.part_counts, step.part_tables, step.part_rows
+        return step.residual, step.row_count, *parts
+    residual = step.residual if step.wanted_count == step.row_count else step.wanted_residual
+    return (
+        residual,
+        step.wanted_count,
+        step.wanted_part_count,
+        step.wanted_part_rows,
+        step.wanted_part_counts,
+        step.wanted_part_tables,
+        step.wanted_part_places,
+    )
+
+
+@compiled
+def _copy_residuals(step: Any, first_row: int, count: int, to: int) -> None:
+    source = step.residual + first_row * step.hidden_size * 4
+    for place in range(0, count * step.hidden_size, LANES):
+        store(to + 4 * place, load(source + 4 * place))
+
+
+@compiled
+def attend(step: Any, layer: Any, share: Share, phase: int, going: Going) -> None:
+    """What rows that go on see, a phase, whose units are parts and heads. Their residuals are brought together."""
     shared, scratch = step.head_count // step.kv_head_count, share[2]
+    residual, _, part_count, part_rows, part_counts, part_tables, part_places = going
     if step.in_matrices:
         open_for_attention()
     done = 0
-    first, end = take(share, phase, step.part_count * step.kv_head_count)
+    first, end = take(share, phase, part_count * step.kv_head_count)
     while first < end:
         for index in range(first, end):
-            part, head = index % step.part_count, index // step.part_count  # later parts see more keys
-            first_row, rows = read_integer(step.part_rows + 8 * part), read_integer(step.part_counts + 8 * part)
-            table = read_integer(step.part_tables + 8 * part)
+            part, head = index % part_count, index // part_count  # later parts see more keys
+            first_row, rows = read_integer(part_rows + 8 * part), read_integer(part_counts + 8 * part)
+            table, place = read_integer(part_tables + 8 * part), read_integer(part_places + 8 * part)
+            if head == 0 and residual != step.residual:
+                _copy_residuals(step, first_row, rows, residual + place * step.hidden_size * 4)
             for query in range(0, rows * shared, step.most_queries):
                 queries = min(step.most_queries, rows * shared - query)
-                _attend(step, layer, table, first_row, head, query, queries, scratch)
+                _attend(step, layer, table, (first_row, place), head, query, queries, scratch)
         done += end - first
-        first, end = take(share, phase, step.part_count * step.kv_head_count)
+        first, end = take(share, phase, part_count * step.kv_head_count)
     if step.in_matrices:
         open_for_products()
-    complete(share, phase, step.part_count * step.kv_head_count, done)
+    complete(share, phase, part_count * step.kv_head_count, done)
 
 
 @compiled
@@ -363,9 +396,18 @@ def _first_key(layer: Any, position: int) -> int:
 
 @compiled
 def _attend(
-    step: Any, layer: Any, table: int, first_row: int, head: int, first_query: int, queries: int, scratch: int
+    step: Any,
+    layer: Any,
+    table: int,
+    part: tuple[int, int],
+    head: int,
+    first_query: int,
+    queries: int,
+    scratch: int,
 ) -> None:
-    """What up to ``most_queries`` queries of a key head see; ``first_query`` is counted from those of ``first_row``."""
+    """What up to ``most_queries`` queries of a key head see; ``first_query`` is counted from those of a part's first row, which
+    comes as a row and as a place among those that go on."""
+    first_row, first_place = part
     size, width, shared = step.head_size, input_width_of(step), step.head_count // step.kv_head_count
     scores = scratch
     weights = scores + step.most_queries * step.longest * 4
@@ -385,11 +427,11 @@ def _attend(
         write_number(shares + 4 * query, np.float32(1.0) / _weigh(step, row_scores, row_weights, keys, blocks))
     _gather(step, layer.values + head * head_bytes, block_bytes, table, blocks, weights, queries, seen)
     for query in range(queries):
-        row, query_head = first_row + (first_query + query) // shared, head * shared + (first_query + query) % shared
-        part = splat(read_number(shares + 4 * query))
+        row, query_head = first_place + (first_query + query) // shared, head * shared + (first_query + query) % shared
+        its_share = splat(read_number(shares + 4 * query))
         to = step.inputs + (row * step.head_count + query_head) * size * width
         for place in range(0, size, LANES):
-            _put(step, to, place, multiply(load(seen + (query * size + place) * 4), part))
+            _put(step, to, place, multiply(load(seen + (query * size + place) * 4), its_share))
 
 
 @compiled

@@ -11,16 +11,22 @@ _SHAPE = """
 
 _WEIGHTS = """embedding final_norm head layers frequencies""".split()
 
-_ROWS = """origin row_count wanted_count ids positions slots wanted""".split()
-"""Of the step: each row's token, its position and the slot of its key; and the rows whose logits are wanted. All int64.
+_ROWS = """origin row_count wanted_count ids positions slots""".split()
+"""Of the step: each row's token, its position and the slot of its key, all int64; and how many rows' logits are wanted.
 ``origin`` is the place of a 0."""
 
-_PARTS = """part_count part_rows part_counts part_tables longest""".split()
+_PARTS = """
+    part_count part_rows part_counts part_tables
+    wanted_part_count wanted_part_rows wanted_part_counts wanted_part_tables wanted_part_places
+    longest
+""".split()
 """Of attention: a few rows of one sequence, that see their keys together: the first row, how many, and their block table's
-place. ``longest`` is the keys of the longest sequence, rounded up to whole blocks."""
+place. The same of the rows whose logits are wanted, and which of these the first one is. ``longest`` is the keys of the longest
+sequence, rounded up to whole blocks."""
 
-_MEMORY = """residual inputs projected queries gated rotations logits scratch scratch_bytes""".split()
-"""Where is computed; each thread has ``scratch_bytes`` of its own."""
+_MEMORY = """residual wanted_residual inputs projected queries gated rotations logits scratch scratch_bytes""".split()
+"""Where is computed; each thread has ``scratch_bytes`` of its own. ``wanted_residual`` is of the rows whose logits are wanted,
+where not all are."""
 
 _THREADS = """team thread_count""".split()
 """Who computes."""

@@ -43,6 +43,7 @@ class Workspace:
         scratch = -(-max(scores, products, model.head_size) // _ROUNDED) * _ROUNDED
         sizes = {
             "residual": rows * model.hidden_size,
+            "wanted_residual": rows * model.hidden_size,
             "inputs": rows * max(model.hidden_size, attended),
             "projected": rows * (attended + 2 * model.kv_head_count * model.head_size),
             "queries": rows * attended,
