@@ -78,12 +78,12 @@ def _attention(step: Any, layer: Any, share: Share, phase: int, going: Going) ->
         phase + 4,
         step.inputs,
         attended,
-        going[1],
+        going.row_count,
         layer.output,
         layer.output_bias,
         step.hidden_size // TILE_COLUMNS,
         ADDED,
-        going[0],
+        going.residual,
         step.hidden_size * 4,
     )
 
@@ -91,7 +91,7 @@ def _attention(step: Any, layer: Any, share: Share, phase: int, going: Going) ->
 @compiled
 def _feed_forward(step: Any, layer: Any, share: Share, phase: int, going: Going) -> None:
     """A layer's second half: three phases."""
-    residual, row_count = going[0], going[1]
+    residual, row_count = going.residual, going.row_count
     done = 0
     first, end = take(share, phase, row_count)
     while first < end:
@@ -149,7 +149,7 @@ def _walk(step: Any, layers: Any, thread: int, number: int) -> None:
         going = going_on(step, index == step.layer_count - 1)
         _attention(step, layers[index], share, first, going)
         _feed_forward(step, layers[index], share, first + 5, going)
-    residual = going_on(step, True)[0]
+    residual = going_on(step, True).residual
     last = 1 + step.layer_count * _PHASES_OF_A_LAYER
     done = 0
     first, end = take(share, last, step.wanted_count)

@@ -14,7 +14,7 @@ products too (`slipstream.engine.compiled.products`). A key that a query does no
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -332,19 +332,34 @@ def place_row(step: Any, layer: Any, row: int, scratch: int) -> None:
         _keep(step, layer, row, head, scratch, key + step.kv_head_count * head_bytes)
 
 
-Going = tuple[int, int, int, int, int, int, int]
-"""The rows that go on once keys and values are there: their residual's place, how many they are, their parts of attention's
-number, and the places of the parts' first rows, row counts, block tables and places among the rows that go on."""
+class Going(NamedTuple):
+    """The rows that go on once keys and values are there. All but the two counts are addresses."""
+
+    residual: int
+    row_count: int
+    part_count: int
+    part_rows: int
+    part_counts: int
+    part_tables: int
+    part_places: int
+    """Of the parts' first rows among those that go on."""
 
 
 @compiled
 def going_on(step: Any, is_last: bool) -> Going:
     """All rows; behind the last layer's keys and values those whose logits are wanted."""
     if not is_last:
-        parts = step.part_count, step.part_rows, step.part_counts, step.part_tables, step.part_rows
-        return step.residual, step.row_count, *parts
+        return Going(
+            step.residual,
+            step.row_count,
+            step.part_count,
+            step.part_rows,
+            step.part_counts,
+            step.part_tables,
+            step.part_rows,
+        )
     residual = step.residual if step.wanted_count == step.row_count else step.wanted_residual
-    return (
+    return Going(
         residual,
         step.wanted_count,
         step.wanted_part_count,
@@ -366,7 +381,7 @@ def _copy_residuals(step: Any, first_row: int, count: int, to: int) -> None:
 def attend(step: Any, layer: Any, share: Share, phase: int, going: Going) -> None:
     """What rows that go on see, a phase, whose units are parts and heads. Their residuals are brought together."""
     shared, scratch = step.head_count // step.kv_head_count, share[2]
-    residual, _, part_count, part_rows, part_counts, part_tables, part_places = going
+    part_count = going.part_count
     if step.in_matrices:
         open_for_attention()
     done = 0
@@ -374,10 +389,10 @@ def attend(step: Any, layer: Any, share: Share, phase: int, going: Going) -> Non
     while first < end:
         for index in range(first, end):
             part, head = index % part_count, index // part_count  # later parts see more keys
-            first_row, rows = read_integer(part_rows + 8 * part), read_integer(part_counts + 8 * part)
-            table, place = read_integer(part_tables + 8 * part), read_integer(part_places + 8 * part)
-            if head == 0 and residual != step.residual:
-                _copy_residuals(step, first_row, rows, residual + place * step.hidden_size * 4)
+            first_row, rows = read_integer(going.part_rows + 8 * part), read_integer(going.part_counts + 8 * part)
+            table, place = read_integer(going.part_tables + 8 * part), read_integer(going.part_places + 8 * part)
+            if head == 0 and going.residual != step.residual:
+                _copy_residuals(step, first_row, rows, going.residual + place * step.hidden_size * 4)
             for query in range(0, rows * shared, step.most_queries):
                 queries = min(step.most_queries, rows * shared - query)
                 _attend(step, layer, table, (first_row, place), head, query, queries, scratch)
