@@ -41,6 +41,8 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
     ) -> None:
         """``deadline_seconds`` of silence and, as `Progress` says, the ``work`` of what it owes: then it has stalled."""
         super().__init__("verifier", address, reaching)
+        self._probed = PeerSequence()
+        """Of all probes while it has stalled: of one that has come and whose answer is lost the handle is open too."""
         self._look_seconds = min(_LOOK_SECONDS, deadline_seconds * LOOK_SHARE)
         self._stalls = StallWatch(
             Progress(deadline_seconds, work),
@@ -145,9 +147,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
 
     async def _probe(self) -> None:
         """One token, all the way through the model: a service whose model's thread hangs still says that it serves."""
-        sequence = PeerSequence()
-        await self._ask(sequence, _PROBE_TERMS, Position(0, (0,)), NOTHING_PROPOSED, SamplingRule(), None, "")
-        self.close_sequence(sequence)
+        await self._ask(self._probed, _PROBE_TERMS, Position(0, (0,)), NOTHING_PROPOSED, SamplingRule(), None, "")
 
     def _renew(self) -> None:
         self._stream.abandon(VerifierStalledError(self.address))
@@ -159,4 +159,6 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             self._health.doubt()
         else:
             log.info("the verifier at %s answers again", self.address)
+            self.close_sequence(self._probed)
+            self._probed = PeerSequence()
         self._health.on_changed()

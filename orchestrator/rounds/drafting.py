@@ -59,7 +59,7 @@ class DraftSide:
         self._probes: deque[DraftRequest] = deque()
         """Those that are not answered: a draft that is wedged answers none."""
         self._visitors: set[SessionDrafting] = set()
-        """Of probes that are no session's."""
+        """Of probes that are no session's: what they open, only we can close."""
         self.fallbacks: Counter[str] = Counter()
         """Requests that the draft failed, by the reason."""
         self.recoveries = 0
@@ -149,10 +149,17 @@ class DraftSide:
             oldest.withdraw()
             self._see_off(oldest)
 
+    def _forget_probes(self) -> None:
+        """The draft is back, and of earlier probes' answers some may be lost: the items have come, and nobody else would close
+        what they opened."""
+        while self._probes:
+            self._see_off(self._probes.popleft())
+
     def _see_off(self, request: DraftRequest) -> None:
         """If it was a visitor's, its handle is nobody's any more."""
         if request.drafting in self._visitors:
             self._visitors.discard(request.drafting)
+            request.withdraw()
             self.release(request.drafting)
 
     def _request(
@@ -222,7 +229,7 @@ class DraftSide:
     def answered(self, request: DraftRequest, timing: PeerTiming | None) -> None:
         """The draft is there. If it answered in time, and no probe, it is well: learn what it takes."""
         self._answered_at = time.monotonic()
-        self._probes.clear()
+        self._forget_probes()
         in_time = timing is not None and not request.is_probe and timing.round_trip <= self._deadline
         for breaker in (self._breaker, request.drafting.breaker):
             if in_time:

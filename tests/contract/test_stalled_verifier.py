@@ -315,6 +315,23 @@ async def test_a_refused_probe_shows_that_it_is_back_unless_the_refusal_is_its_a
     await asyncio.gather(verifying, return_exceptions=True)
 
 
+async def test_probes_whose_answers_were_lost_leave_no_handle_open(rig: Rig) -> None:
+    (service,) = rig.services
+    service.hangs = True
+    verifying = asyncio.create_task(rig.verify(PeerSequence()))
+
+    def probes() -> list[verifier_pb2.VerifyItem]:
+        return [item for item, _ in service.unanswered if list(item.tail) == [0]]
+
+    await until(lambda: len(probes()) >= 2)
+    opened = {item.handle for item in probes()}
+    service.unanswered.clear()
+    service.go_on()
+    await until(lambda: not rig.peer.is_stalled)
+    await asyncio.gather(verifying, return_exceptions=True)
+    await until(lambda: {item.handle for item in service.items if item.HasField("close")} >= opened)
+
+
 async def test_refusals_do_not_hide_that_its_thread_hangs(rig: Rig) -> None:
     """As where so many items wait for it that those to come are refused."""
     (service,) = rig.services

@@ -30,16 +30,20 @@ AWAY = PeerError(Code.UNAVAILABLE, "STREAM_LOST", "")
 
 
 class Named(Draft):
-    """A draft at an address, that answers at once unless it is away."""
+    """A draft at an address, that answers at once unless it is away, or its answers are lost on their way."""
 
     def __init__(self, address: str, info: ModelInfo = MODEL) -> None:
         super().__init__()
         self.address, self.info = address, info
-        self.is_away = False
+        self.is_away = self.is_unheard = False
+        self.asked_for: list[str] = []
         self.closed: list[str] = []
 
     def propose(self, sequence: PeerSequence, *rest: object):  # type: ignore[no-untyped-def]
+        self.asked_for.append(sequence.handle)
         withdraw = super().propose(sequence, *rest)
+        if self.is_unheard:
+            return withdraw
         asyncio.get_running_loop().call_soon(self._answer, self.sinks[-1])
         return withdraw
 
@@ -165,6 +169,29 @@ async def test_one_that_everybody_has_left_is_probed_and_sessions_spread_again()
     new = scene.begun("new")
     await scene.run(new)
     assert scene.home(new) == "a"
+
+
+async def test_no_probe_whose_answer_was_lost_leaves_a_handle_open() -> None:
+    a, b = Named("a"), Named("b")
+    scene = Scene(a, b)
+    session = scene.begun("s")
+    await scene.run(session)
+    a.is_away = True
+    for _ in range(2):
+        await scene.run(session)
+    assert scene.home(session) == "b"
+    a.is_away, a.is_unheard = False, True
+    before = len(a.sinks)
+    for _ in range(3):
+        scene.clock.now += 10
+        await scene.run(session)
+    assert len(a.sinks) == before + 3 and not a.closed[1:]
+    a.is_unheard = False
+    scene.clock.now += 10
+    await scene.run(session)
+    assert scene.drafts.sides[0].is_well and sorted(a.closed) == sorted(set(a.asked_for))
+    assert set(a.sinks[before:-1]) <= set(a.withdrawn), "nothing is waited for of those that are closed"
+    assert not scene.drafts.sides[0]._visitors
 
 
 async def test_under_the_ratio_test_a_session_stays_with_its_draft() -> None:
