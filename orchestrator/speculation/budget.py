@@ -17,8 +17,8 @@ import numpy as np
 from orchestrator.speculation.costs import Average, VerifyCosts
 from orchestrator.speculation.plan import Regime
 
-_FRESH_SECONDS = 0.01
-"""How long a threshold holds: about a step."""
+_FRESH_SECONDS, _FRESH_SECONDS_AN_ODD = 0.01, 5e-6
+"""How long a threshold holds: about a step, and longer over so many odds that to find it took a tenth of that."""
 
 _PLAIN = Regime(None)
 
@@ -32,7 +32,7 @@ class VerifyBudget:
         self._survivals: dict[object, Sequence[float]] = {}
         self._waited = Average()
         self._threshold = 0.0
-        self._computed = float("-inf")
+        self._fresh_until = float("-inf")
         self._most_rows, self._spares_until = 0, float("-inf")
 
     @property
@@ -57,11 +57,12 @@ class VerifyBudget:
         ``waited`` for them and is run in a ``regime``."""
         self._survivals[session] = survivals
         self._waited.observe(waited)
-        if len(self._survivals) == 1:  # alone, a session's own plan has weighed it all
+        if len(self._survivals) == 1 or not survivals:  # alone, a session's own plan has weighed it all
             return len(survivals)
         now = self._clock()
-        if now - self._computed > _FRESH_SECONDS:
-            self._computed = now
+        if now > self._fresh_until:
+            odd_count = sum(map(len, self._survivals.values()))
+            self._fresh_until = now + max(_FRESH_SECONDS, _FRESH_SECONDS_AN_ODD * odd_count)
             self._threshold = self._compute(regime)
             if now < self._spares_until:
                 self._threshold = max(self._threshold, self._spared())

@@ -26,6 +26,7 @@ from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Sour
 from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.speculation.sharpening import FACTORS, Sharpening
 from slipstream.processors import Processors
+from tests.unit.clock import Clock
 
 VERIFY, STEP = 0.025, 0.003
 HERE = "here"
@@ -596,7 +597,7 @@ def test_the_budget_keeps_what_brute_force_keeps(odds: list[list[float]], slope:
     budget = VerifyBudget(costs, clock=lambda: 0.0)
     for index, row in enumerate(survivals):
         budget.allowed(index, row)
-    budget._computed = -math.inf
+    budget._fresh_until = -math.inf
     kept = [budget.allowed(index, row) for index, row in enumerate(survivals)]
     assert rate(kept) == pytest.approx(best, rel=1e-6)
 
@@ -610,6 +611,25 @@ def test_a_session_alone_is_not_rationed_and_one_that_left_does_not_count() -> N
     assert budget.allowed("b", [0.3, 0.1]) == 0
     budget.leave("a")
     assert budget.allowed("b", [0.3, 0.1]) == 2
+
+
+def test_who_proposes_nothing_has_nothing_weighed_and_many_odds_are_weighed_seldomer() -> None:
+    costs, clock = VerifyCosts(), Clock()
+    costs.alone.profile([(1, 0.02), (100, 0.02)])
+    weighed: list[float] = []
+    curve = costs.curve
+    costs.curve = lambda regime: weighed.append(clock.now) or curve(regime)  # type: ignore[method-assign,func-returns-value]
+    budget = VerifyBudget(costs, clock)
+    for name in "abc":
+        assert budget.allowed(name, ()) == 0
+    assert not weighed
+    assert budget.allowed("a", [0.9]) == budget.allowed("b", [0.9]) == 1 and len(weighed) == 1
+    clock.now += 0.011
+    assert budget.allowed("c", [0.9] * 20_000) == 20_000 and len(weighed) == 2
+    clock.now += 0.09
+    assert budget.allowed("a", [0.9]) == 1 and len(weighed) == 2
+    clock.now += 0.02
+    assert budget.allowed("a", [0.9]) == 1 and len(weighed) == 3
 
 
 def test_a_token_that_has_been_waited_for_is_dearer_to_leave_out() -> None:
