@@ -22,6 +22,9 @@ _FIRST_RETRY, _FARTHER, _LAST_RETRY = 24.0, 4.0, 4096.0
 """Rounds of every session from one try of another way to draft to the next: soon, for a way that was never taken is known by
 what others have shown, and then ever more seldom. A try costs four rounds where draft and verifier share processors."""
 
+_FIRST_PLAIN, _PLAIN_FARTHER, _LAST_PLAIN = 96.0, 4.0, 4096.0
+"""Rounds of every session from one try of plain decoding to the next, where drafting pays."""
+
 _SEEN_ENOUGH = 2.0
 """Rounds of another way between two tries, of sessions that were asked to run them, that stand for a try."""
 
@@ -71,12 +74,36 @@ class _Retry:
         return other if self.trying else best
 
 
+class _PlainRetry:
+    """When to decode plainly for once, where drafting pays. What is known of that is from when all did last, or from rounds
+    beside others that drafted: it may make drafting seem worth while for ever."""
+
+    def __init__(self) -> None:
+        self.trying = False
+        """Whether the last answer was to, for `TRY_ROUNDS`."""
+        self._rounds = 0.0
+        self._distance = _FIRST_PLAIN
+
+    def is_due(self, rounds: float) -> bool:
+        """Whether it is time to, so many rounds after the last call of `takes`."""
+        return self._rounds + rounds >= self._distance
+
+    def takes(self, rounds: float) -> bool:
+        """Whether to, ``rounds`` after the last call."""
+        self.trying = self.is_due(rounds)
+        self._rounds += rounds
+        if self.trying:
+            self._rounds, self._distance = 0.0, min(_PLAIN_FARTHER * self._distance, _LAST_PLAIN)
+        return self.trying
+
+
 class _Load:
     """What is known of each way with about as many sessions."""
 
     def __init__(self) -> None:
         self.switch = Switch()
         self.retry = _Retry()
+        self.plain_retry = _PlainRetry()
         self.rates: dict[Overlap | None, float] = {}
         """The sessions' mean forecasts, in tokens a second."""
         self.rounds = 0.0
@@ -85,7 +112,7 @@ class _Load:
         """One session's forecasts."""
         self.rounds += rounds / session_count
         worth = {way: max(rate, rates.get(None, 0.0)) for way, rate in rates.items()}  # some are better off without
-        if worth.keys() != self.rates.keys():  # what is compared is of one time
+        if worth.keys() != self.rates.keys() or self.plain_retry.trying:  # what is compared is of one time
             self.rates = worth
         for way, rate in worth.items():
             self.rates[way] += (rate - self.rates[way]) / session_count
@@ -104,13 +131,20 @@ class _Load:
         rounds, self.rounds = self.rounds, 0.0
         self.retry.end(seen)
         if not self.switch.drafts(self.rates[best] / plain, rounds):
+            self.plain_retry = _PlainRetry()
             return None
-        return best if self.switch.trying else self.retry.way(best, self.rates, rounds, seen)
+        if self.switch.trying:
+            return best
+        return None if self.plain_retry.takes(rounds) else self.retry.way(best, self.rates, rounds, seen)
 
     @property
     def trying(self) -> bool:
         """Whether the last answer was only to see what a way brings by now."""
-        return self.switch.trying or self.retry.trying
+        return self.switch.trying or self.retry.trying or self.plain_retry.trying
+
+    def is_due(self, rounds: float) -> bool:
+        """Whether another way is to be tried, so many rounds after the last answer."""
+        return self.retry.is_due(self.rounds + rounds) or self.plain_retry.is_due(self.rounds + rounds)
 
 
 class CommonWay:
@@ -126,12 +160,12 @@ class CommonWay:
 
     @property
     def trying(self) -> bool:
-        """Whether all draft, or draft in another way, only to see whether it has become worth while."""
+        """Whether all draft, draft in another way or decode plainly, only to see whether it has become worth while."""
         return self._load.trying
 
     def is_due(self, session_count: int) -> bool:
         """Whether the next one to weigh may try another way."""
-        return self._load.retry.is_due(self._load.rounds + self._begun / session_count)
+        return self._load.is_due(self._begun / session_count)
 
     def begin_round(self) -> None:
         """A session that has a choice begins a round, asking or not: one of short turns hardly asks twice."""

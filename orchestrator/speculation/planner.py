@@ -170,9 +170,12 @@ class Planner:
         way, trying = self._way(rates, overlap)
         plan = plans[way]
         if trying and self._together.trying:
-            pair.drafting.doubt(pair.regime(way))
+            if way is not None:
+                pair.drafting.doubt(pair.regime(way))
             home.costs.doubt(home.regime(way))
-        if way is None:
+        if way is None and trying:
+            plan = replace(plan, why=Why.TRY)
+        elif way is None:
             plan, self._rests = replace(plan, switches_off=not self._rests, why=Why.NOT_WORTH_IT), True
         else:
             why = Why.TRY if trying else Why.FORECAST
@@ -182,7 +185,7 @@ class Planner:
         return plan
 
     def _way(self, rates: dict[Overlap | None, float], overlap: Overlap | None) -> tuple[Overlap | None, bool]:
-        """The way to take, and whether only to see if drafting has become worth while."""
+        """The way to take, and whether only to see what it brings by now."""
         pair, together, rounds, self._rounds = self._pair, self._together, self._rounds, 1
         way = overlap
         if way is None:
@@ -198,7 +201,7 @@ class Planner:
     def _keep(self, plan: RoundPlan, trying: bool) -> None:
         self._kept = replace(plan, switches_off=False, switches_on=False)
         self._common, self._lessons = self._together.way, self.acceptance.count
-        if trying and plan.way is not None:
+        if trying:
             self._kept_for = TRY_ROUNDS
         elif plan.way is None:
             self._kept_for = max(_KEPT_ROUNDS, self._worth_a_weighing(plan))

@@ -93,16 +93,47 @@ def test_another_way_to_draft_is_tried_soon_and_then_ever_more_seldom(
     for _ in range(600 * session_count):
         counts = {way: [each for each, _ in seen].count(way) / session_count for way in (NONE, ENUMERATE, AHEAD)}
         seen.append((chosen(common, rates, session_count, load, seen=counts), common.trying))
-    runs = [(run, len(list(each))) for run, each in itertools.groupby(seen)]
-    assert [run for run, _ in runs] == [(best, False), (other, True)] * (len(runs) // 2) + [(best, False)]
-    assert {count for (_, trying), count in runs if trying} == {2 * session_count}, "two rounds of each"
-    waits = [count for (_, trying), count in runs[:-1] if not trying]
+    assert {*seen} == {(best, False), (other, True), (None, True)}
+    waits = waits_between(seen, other, session_count)
     assert len(waits) == 3 and waits[0] <= 24 * session_count and all(b > 3 * a for a, b in itertools.pairwise(waits))
 
 
-def test_where_there_is_no_other_way_none_is_tried() -> None:
+def waits_between(seen: list[tuple[Overlap | None, bool]], way: Overlap | None, session_count: int) -> list[int]:
+    """Rounds before each try of a way, all of which take two rounds of each session."""
+    runs = [
+        (is_try, [*indices])
+        for is_try, indices in itertools.groupby(range(len(seen)), lambda i: seen[i] == (way, True))
+    ]
+    tries = [indices for is_try, indices in runs if is_try]
+    assert {len(indices) for indices in tries} == {2 * session_count}
+    ends = [0, *(indices[-1] for indices in tries)]
+    return [indices[0] - end for indices, end in zip(tries, ends, strict=False)]
+
+
+@pytest.mark.parametrize("session_count", [1, 4])
+def test_plain_decoding_is_tried_where_drafting_pays_and_then_ever_more_seldom(session_count: int) -> None:
+    """It may have been slow for a minute, or beside others that drafted."""
+    common, load = CommonWay(), load_of(session_count)
+    seen = [
+        (chosen(common, {NONE: 80, None: 30}, session_count, load), common.trying) for _ in range(2100 * session_count)
+    ]
+    assert {*seen} == {(NONE, False), (None, True)}
+    waits = waits_between(seen, None, session_count)
+    assert len(waits) == 3 and 80 * session_count < waits[0] <= 100 * session_count
+    assert all(b > 3 * a for a, b in itertools.pairwise(waits))
+
+
+def test_where_a_try_shows_that_plain_decoding_is_as_fast_all_stay_with_it() -> None:
     common = CommonWay()
-    assert {chosen(common, {NONE: 50, None: 30}, 1, 0) for _ in range(200)} == {NONE}
+    tried = any(chosen(common, {NONE: 80, None: 30}, 4, load_of(4)) is None for _ in range(1000))
+    assert tried and common.trying
+    ways = [chosen(common, {NONE: 80, None: 100}, 4, load_of(4)) for _ in range(60)]
+    assert {*ways} == {None} and not common.trying
+
+
+def test_where_there_is_no_other_way_to_draft_none_is_tried() -> None:
+    common = CommonWay()
+    assert {chosen(common, {NONE: 50, None: 30}, 1, 0) for _ in range(200)} == {NONE, None}
 
 
 def test_one_whose_draft_is_right_keeps_it_for_all_where_the_others_may_do_without() -> None:

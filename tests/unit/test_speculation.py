@@ -372,6 +372,29 @@ def test_that_a_draft_pays_again_is_said_once_and_a_try_is_not_that() -> None:
     assert again[-1].why is Why.FORECAST
 
 
+@pytest.mark.parametrize("session_count", [1, 8])
+def test_a_slow_minute_of_plain_decoding_does_not_make_drafting_pay_for_ever(session_count: int) -> None:
+    """That it is over only plain rounds can show, and there are none where all draft."""
+    pair = knowledge(acceptance=0.2, step=0.02)
+    home, planners = pair.verifiers[HERE], [planner_of(pair) for _ in range(session_count)]
+    pair.begin_round(session_count)
+    home.begin_round(session_count)
+    took = {way: VERIFY if way is None else 1.3 * VERIFY for way in (None, *Overlap)}
+    for _ in range(200):
+        for way in Overlap:
+            home.costs.observe(8, 8, VERIFY, took[way], home.regime(way))
+        home.costs.observe(8, 8, VERIFY, 3 * VERIFY, home.regime(None))
+    plans: list[RoundPlan] = []
+    for _ in range(700):
+        for planner in planners:
+            plans.append(planner.plan(32))
+            home.costs.observe(8, 8, VERIFY, took[plans[-1].way], home.regime(plans[-1].way), share=1 / session_count)
+    assert plans[0].way is not None
+    assert any(plan.way is None and plan.why is Why.TRY for plan in plans)
+    assert all(plan.way is None for plan in plans[-20 * session_count :])
+    assert sum(plan.switches_off for plan in plans) == session_count, "said once, and not of the try"
+
+
 def test_a_draft_that_fails_again_is_probed_as_early_as_the_first_time() -> None:
     pair = knowledge(acceptance=0.0)
     planner = planner_of(pair)
