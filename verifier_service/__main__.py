@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from slipstream.extras import require
+from slipstream.garbage import leave_imports_alone
 
 require("verifier", "models")  # before anything imports what it brings
+leave_imports_alone()
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict

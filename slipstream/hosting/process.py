@@ -14,7 +14,7 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
-from slipstream.garbage import spare_what_is_there
+from slipstream.garbage import collect_from_now_on, spare_what_is_there
 from slipstream.hosting.backends import backend_of
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
@@ -117,6 +117,7 @@ async def _host(
     def load() -> Engine:  # on the model thread, as everything that computes
         log.info("getting ready to choose tokens: the first start on a machine compiles that, in ten seconds or so")
         warm_choosing()
+        collect_from_now_on()  # a model may have circles as large as itself
         engine = _load(settings, name, exact)
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
         step_times.extend(engine.profile(profile_seconds))
