@@ -22,8 +22,8 @@ _FIRST_RETRY, _FARTHER, _LAST_RETRY = 24.0, 4.0, 4096.0
 """Rounds of every session from one try of another way to draft to the next: soon, for a way that was never taken is known by
 what others have shown, and then ever more seldom. A try costs four rounds where draft and verifier share processors."""
 
-_FIRST_PLAIN, _PLAIN_FARTHER, _LAST_PLAIN = 96.0, 4.0, 4096.0
-"""Rounds of every session from one try of plain decoding to the next, where drafting pays."""
+_FIRST_PLAIN = 96.0
+"""Rounds of every session to the first try of plain decoding, where drafting pays; then as for another way to draft."""
 
 _SEEN_ENOUGH = 2.0
 """Rounds of another way between two tries, of sessions that were asked to run them, that stand for a try."""
@@ -93,7 +93,7 @@ class _PlainRetry:
         self.trying = self.is_due(rounds)
         self._rounds += rounds
         if self.trying:
-            self._rounds, self._distance = 0.0, min(_PLAIN_FARTHER * self._distance, _LAST_PLAIN)
+            self._rounds, self._distance = 0.0, min(_FARTHER * self._distance, _LAST_RETRY)
         return self.trying
 
 
