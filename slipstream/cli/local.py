@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -41,7 +42,7 @@ class ServiceFailedError(SlipstreamError):
     reason = "SERVICE_FAILED"
 
 
-_ENVIRONMENT = {"GOMP_SPINCOUNT": "10000"}
+ENVIRONMENT = {"GOMP_SPINCOUNT": "10000"}
 """libgomp's threads spin for milliseconds after a forward, on cores that the other services need by then. So they bridge the
 gaps between a forward's operations and little more: 5 % more tokens on two cores."""
 
@@ -77,9 +78,41 @@ def free_address() -> str:
             return f"127.0.0.1:{address[1]}"
 
 
+class ServiceProcess(Protocol):
+    """What is asked of a service's process, as `subprocess.Popen` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def execute(module: str, flags: Sequence[str], log: Path, environment: Mapping[str, str]) -> ServiceProcess:
+    """Run a module in a process of its own. ``environment``: all of it. The process gets SIGTERM if we die without stopping it,
+    and, in Linux's view of a parent, already when the thread that started it ends."""
+    with log.open("w") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "slipstream.cli.child", str(os.getpid()), module, *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us: we drain, then stop them
+            env=dict(environment),
+        )
+
+
 class Service:
-    """One child process. It gets SIGTERM if we die without stopping it, and, in Linux's view of a parent, already when the
-    thread that started it ends."""
+    """One service in a process of its own."""
+
+    start_process = staticmethod(execute)
+    """Starts it."""
 
     def __init__(
         self,
@@ -97,15 +130,9 @@ class Service:
         self.address = address
         self.connect = connect
         self.log = Path(tempfile.mkstemp(prefix=f"slipstream-{name}-", suffix=".log")[1])
-        with self.log.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "slipstream.cli.child", str(os.getpid()), module, "--address", address, *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us: we drain, then stop them
-                env={**_ENVIRONMENT, **os.environ, **environment},
-            )
+        self.process = self.start_process(
+            module, ["--address", address, *flags], self.log, {**ENVIRONMENT, **os.environ, **environment}
+        )
 
     def wait_until_healthy(self, timeout: float = _START_SECONDS) -> None:
         """Poll the health service. ServiceFailedError with the service's last words if it ends or time runs out."""

@@ -219,7 +219,7 @@ def test_timings_add_up(client: Client) -> None:
 def test_pages_of_single_answers_come_back(client: Client, paper: LocalServices) -> None:
     addresses = (paper.verifier_address, paper.draft_address)
     before = [settled_load_of(address) for address in addresses]
-    client.generate([99] * 200, Settings(max_token_count=50)).wait()
+    client.generate([99] * 200, Settings(max_token_count=50, draft_length=4)).wait()
     after = [settled_load_of(address) for address in addresses]
     assert [load.held_page_count for load in after] == [load.held_page_count for load in before]
     assert [load.sequence_count for load in after] == [load.sequence_count for load in before]

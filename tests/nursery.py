@@ -1,0 +1,103 @@
+"""Where tests' services come from: forked from a process that has imported what they need, in place of seconds each.
+
+They are processes like any other, with a session, a log and an environment of their own. What commands start is executed, as
+everywhere else, and so is a service whose environment says what only an import would read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing import connection
+from pathlib import Path
+
+from slipstream.cli.local import ServiceProcess, execute
+
+_READ_IN_TIME = ("SLIPSTREAM_", "OTEL_", "PYTEST_")
+"""How names of variables begin that are read when a service starts, not by an import."""
+
+
+class Nursery:
+    """Starts services, in place of `slipstream.cli.local.execute`. Its process starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.nursery_imports"])
+        self._environment: Mapping[str, str] = {}
+        """What its process has read, once it has started."""
+        self._lock = threading.Lock()
+
+    def start(self, module: str, flags: Sequence[str], log: Path, environment: Mapping[str, str]) -> ServiceProcess:
+        """Run a module. ``environment``: all of it."""
+        with self._lock:
+            self._environment = self._environment or _read_by_imports(os.environ)
+        if _read_by_imports(environment) != self._environment:
+            return execute(module, flags, log, environment)
+        process = self._context.Process(target=_become, args=(module, [*flags], log, dict(environment)))
+        process.start()
+        atexit.register(process.terminate)  # nobody waits for what a test has left
+        return _Forked(process)
+
+
+class _Forked:
+    """A process as `subprocess.Popen` shows one."""
+
+    def __init__(self, process: multiprocessing.context.ForkServerProcess) -> None:
+        assert process.pid is not None
+        self._process, self.pid = process, process.pid
+
+    def poll(self) -> int | None:
+        """Its exit status, negative if a signal ended it; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status once it has ended. subprocess.TimeoutExpired."""
+        self._process.join(timeout)
+        status = self.poll()
+        if status is None:
+            raise subprocess.TimeoutExpired(str(self._process), timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Nothing, once it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(_READ_IN_TIME)}
+
+
+def _become(module: str, flags: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    os.setsid()
+    with log.open("a") as output:
+        os.dup2(output.fileno(), sys.stdout.fileno())
+        os.dup2(output.fileno(), sys.stderr.fileno())
+    os.environ.clear()
+    os.environ.update(environment)
+    threading.Thread(target=_end_with_tests, daemon=True).start()
+    sys.argv = [module, *flags]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _end_with_tests() -> None:
+    """Its parent is the nursery's process, which lives as long as any of its own: end with the tests that asked for it."""
+    tests = multiprocessing.parent_process()
+    assert tests is not None
+    connection.wait([tests.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,23 @@
+"""What the nursery's process has ready: whatever is large in a service, and what it chooses tokens with."""
+
+# ruff: noqa: E402, F401 - imported to be there, with the collector at rest
+from __future__ import annotations
+
+from slipstream.garbage import leave_imports_alone
+
+leave_imports_alone()
+
+import transformers.models.auto.tokenization_auto
+import transformers.models.llama.modeling_llama
+
+import draft_service.__main__
+import orchestrator.__main__
+import slipstream.engine.compiled.loading
+import slipstream.engine.torch.planned
+import slipstream.engine.torch.transformers_model
+import slipstream.sampling.filters
+import slipstream.sampling.ratio
+import verifier_service.__main__
+from slipstream.sampling.choose import warm
+
+warm()
