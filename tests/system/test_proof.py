@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import shutil
 import subprocess
 import sys
@@ -40,16 +42,21 @@ def planned() -> list[Cell]:
     return plan([len(prompt) for prompt in PROMPTS], SEED, ALL)
 
 
+def flags(directory: Path) -> list[str]:
+    said = ["--prompts", str(PROMPT_COUNT), "--tokens", str(TOKEN_COUNT), "--seed", str(SEED), "--commit", "test"]
+    return [*said, "--directory", str(directory), "--report", str(directory / "report.md")]
+
+
 def start(directory: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "proving", "--prompts", str(PROMPT_COUNT), "--tokens", str(TOKEN_COUNT)]
-    command += ["--seed", str(SEED), "--commit", "test", "--directory", str(directory)]
-    command += ["--report", str(directory / "report.md")]
+    command = [sys.executable, "-m", "proving", *flags(directory)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate()
-    return process.returncode, output
+def finish(directory: Path) -> tuple[int, str]:
+    """A whole run in this process: its status, and what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        status = main(flags(directory))
+    return status, printed.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +66,15 @@ def proven(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     first_cell = directory / RUN / "served-0000.npz"
     process = start(directory)
     while not first_cell.exists():
-        assert process.poll() is None, finish(process)[1]
+        assert process.poll() is None, process.communicate()[0]
         time.sleep(0.1)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    finish(process)
+    process.communicate()
     written = first_cell.stat().st_mtime_ns
     _, alive = psutil.wait_procs(children, timeout=20)
     assert not alive, f"left behind by a killed proof: {alive}"
-    code, output = finish(start(directory))
+    code, output = finish(directory)
     assert code == 0, output
     assert first_cell.stat().st_mtime_ns == written, "the finished cell was run again"
     return directory, output
@@ -92,7 +99,7 @@ def compare_changed(proven: Path, copy: Path, change: Any) -> tuple[int, str]:
     """The verdict on a copy of a finished run that ``change`` had its hands on: nothing is run again."""
     shutil.copytree(proven, copy)
     change(ResultStore(copy / RUN))
-    code, _ = finish(start(copy))
+    code, _ = finish(copy)
     return code, (copy / "report.md").read_text()
 
 
