@@ -47,35 +47,32 @@ class Nursery:
 
 
 class _Forked:
-    """A process as `subprocess.Popen` shows one."""
+    """A `ServiceProcess`."""
 
     def __init__(self, process: multiprocessing.context.ForkServerProcess) -> None:
         assert process.pid is not None
         self._process, self.pid = process, process.pid
+        self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """Its exit status, negative if a signal ended it; None while it runs."""
-        return self._process.exitcode
+        with self._lock:  # the status is read from a pipe, once
+            return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status once it has ended. subprocess.TimeoutExpired."""
-        self._process.join(timeout)
+        connection.wait([self._process.sentinel], timeout)
         status = self.poll()
         if status is None:
             raise subprocess.TimeoutExpired(str(self._process), timeout or 0.0)
         return status
 
     def send_signal(self, number: int) -> None:
-        """Nothing, once it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
