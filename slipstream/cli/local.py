@@ -42,11 +42,6 @@ class ServiceFailedError(SlipstreamError):
     reason = "SERVICE_FAILED"
 
 
-ENVIRONMENT = {"GOMP_SPINCOUNT": "10000"}
-"""libgomp's threads spin for milliseconds after a forward, on cores that the other services need by then. So they bridge the
-gaps between a forward's operations and little more: 5 % more tokens on two cores."""
-
-
 @dataclass(frozen=True, slots=True)
 class PairSettings:
     """What to serve. ``target_flags`` and ``draft_flags`` go to the services as they are; an empty draft means none."""
@@ -141,7 +136,7 @@ class Service:
         self.connect = connect
         self.log = Path(tempfile.mkstemp(prefix=f"slipstream-{name}-", suffix=".log")[1])
         self.process = self.start_process(
-            module, ["--address", address, *flags], self.log, {**ENVIRONMENT, **os.environ, **environment}
+            module, ["--address", address, *flags], self.log, {**os.environ, **environment}
         )
 
     def wait_until_healthy(self, timeout: float = _START_SECONDS) -> None:
