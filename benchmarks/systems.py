@@ -46,11 +46,13 @@ class System:
         return sum(result.accepted_token_count for result in self.results) / drafted if drafted else None
 
 
-def transformers_systems(limits: Limits, target_directory: Path, draft_directory: Path, dtype: str) -> list[System]:
+def transformers_systems(
+    limits: Limits, target_directory: Path, draft_directory: Path, dtype: str, device: str = "cpu"
+) -> list[System]:
     """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt lookup; the last two know only
     one question at a time."""
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).eval()
+        AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).to(device).eval()
         for directory in (target_directory, draft_directory)
     )
     temperature = limits.temperature
@@ -61,8 +63,8 @@ def transformers_systems(limits: Limits, target_directory: Path, draft_directory
     def generate(prompts: Prompts, **options: object) -> int:
         longest = max(map(len, prompts))
         padding = [longest - len(prompt) for prompt in prompts]
-        ids = torch.tensor([[0] * count + prompt for count, prompt in zip(padding, prompts, strict=True)])
-        mask = torch.tensor([[0] * count + [1] * (longest - count) for count in padding])
+        ids = torch.tensor([[0] * count + prompt for count, prompt in zip(padding, prompts, strict=True)]).to(device)
+        mask = torch.tensor([[0] * count + [1] * (longest - count) for count in padding]).to(device)
         output = target.generate(ids, attention_mask=mask, max_new_tokens=limits.max_tokens, **sampling, **options)
         return sum(_length(row, ends) for row in output[:, longest:].tolist())
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from google.rpc import error_details_pb2
 
-from proving.pairs import COMPILED, GGUF, TORCH
+from proving.pairs import COMPILED, CUDA, GGUF, TORCH
 from proving.proxy import Fault
 from proving.system import Setup, System
 from slipstream.client import Client, PeerError, Result, Settings
@@ -769,7 +769,7 @@ ALL: tuple[Disturbance, ...] = (
 def disturbances_on(backend: str) -> Sequence[Disturbance]:
     """All that there can be: compiled code has pages of whole blocks of sixteen tokens; llama.cpp's have one size, and no two
     sequences share one."""
-    if backend == TORCH:
+    if backend in (TORCH, CUDA):
         return ALL
     if backend in (COMPILED, GGUF):
         return [each for each in ALL if not (isinstance(each, PageSize) and each.page_size % 16)]

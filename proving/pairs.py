@@ -17,9 +17,9 @@ from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedMo
 from benchmarks.llamacpp_models import convert
 from slipstream.hosting.tokenizer_files import embedded_directory
 
-COMPILED, TORCH, LLAMACPP, GGUF = "compiled", "torch", "llamacpp", "gguf"
-BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF)
-"""What computes the target and the draft; ``gguf`` is compiled code too, of GGUF files."""
+COMPILED, TORCH, LLAMACPP, GGUF, CUDA = "compiled", "torch", "llamacpp", "gguf", "cuda"
+BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF, CUDA)
+"""What computes the target and the draft; ``gguf`` is compiled code too, of GGUF files, and ``cuda`` torch on a GPU."""
 
 EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
 PAIRS = (EMBEDDED, RANDOM_WEIGHTS)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from proving.disturbances import disturbances_on
-from proving.pairs import BACKENDS, COMPILED, GGUF, LLAMACPP, Pair, pair_named
+from proving.pairs import BACKENDS, COMPILED, CUDA, GGUF, LLAMACPP, Pair, pair_named
 from proving.prompts import PromptSource
 from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
@@ -55,6 +55,10 @@ class PlainDecoder:
         elif pair.backend == LLAMACPP:
             self._backend = LlamaCppBackend(pair.target, threads=1, most_tokens=longest, exact=True)
             token_count = BATCH_SIZE * (self._backend.model.context_length + _STREAM_ROOM)
+        elif pair.backend == CUDA:
+            from slipstream.engine.torch.cuda.backend import load_cuda  # and with it Triton, which only CUDA has
+
+            self._backend = load_cuda(name, device="cuda", dtype=pair.dtype, page_size=_PAGE_SIZE, exact=True)
         else:
             model = TransformersModel.load(name, device="cpu", dtype=pair.dtype)
             self._backend = Planned(model, page_size=_PAGE_SIZE)
@@ -88,7 +92,8 @@ class PlainDecoder:
             start = len(sequence)
             self._cache.extend(sequence, added)
             segments.append(Segment(added, start, sequence.pages, wanted=1))
-        return tensor_of(self._backend.forward(segments))
+        # A copy, for the backend's own may be overwritten by the next forward.
+        return tensor_of(self._backend.forward(segments)).clone()
 
 
 def _rule(turn: Turn) -> SamplingRule:

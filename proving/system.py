@@ -15,7 +15,7 @@ import grpc
 
 from proving.certificates import Certified
 from proving.chaos.clock import ClockOfDay
-from proving.pairs import COMPILED, GGUF, LLAMACPP, Pair
+from proving.pairs import COMPILED, CUDA, GGUF, LLAMACPP, TORCH, Pair
 from proving.proxy import Proxy, ProxyThread
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Client
@@ -137,6 +137,8 @@ class System:
         backend = self.setup.pair.backend
         if backend == LLAMACPP and model.is_dir():  # another draft
             return []
+        if backend == CUDA:
+            return ["--engine", TORCH, "--device", CUDA]
         return ["--engine", COMPILED if backend == GGUF else backend]
 
     def pid(self, name: str) -> int:

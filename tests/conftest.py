@@ -2,6 +2,10 @@
 
 import os
 
+# Kernels for CUDA devices are interpreted, unless there is one (`make gpu`): Triton looks at this as soon as it is imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# isort: split
 from hypothesis import HealthCheck, settings
 
 import slipstream.engine  # noqa: F401 - it changes the environment, as in any service: before the nursery reads that

@@ -114,4 +114,5 @@ class Backend(Protocol):
         raises, at once, if it cannot compute any more."""
 
     def forward(self, segments: list[Segment]) -> Logits:
-        """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another."""
+        """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another. The next forward may overwrite
+        them."""

@@ -113,7 +113,28 @@ def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
     from slipstream.engine.torch.transformers_model import TransformersModel
 
     _threads(settings)
+    if settings.device.startswith("cuda"):
+        return _by_cuda(settings, name, exact)
     model = TransformersModel.load(
         name, device=settings.device, dtype=settings.dtype, single_rows=not exact, trust=settings.trust()
     )
     return Planned(model, page_size=settings.page_size, padding=BATCH_INVARIANT if exact else TIGHT)
+
+
+def _by_cuda(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UnsupportedModelError(
+            f"--device is {settings.device!r}, but torch {torch.__version__} finds no CUDA device here"
+        )
+    from slipstream.engine.torch.cuda.backend import load_cuda
+
+    return load_cuda(
+        name,
+        device=settings.device,
+        dtype=settings.dtype,
+        page_size=settings.page_size,
+        exact=exact,
+        trust=settings.trust(),
+    )

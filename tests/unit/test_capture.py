@@ -95,7 +95,7 @@ def test_a_models_captured_logits_have_its_own_bits(family: str, padding: Paddin
         step = build_plan([segment], engine.page_size, model.device, padding)
         logits = model.forward(step).clone()
         with torch.inference_mode():
-            assert torch.equal(logits, model._run_modules(step)[:1])
+            assert torch.equal(logits, model.compute(step)[:1])
     assert isinstance(model._run, CapturedForward)
     assert model._run._captures
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +18,29 @@ _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 """What `F.scaled_dot_product_attention` runs on a CPU; called by its name, it also tells the logarithm of its weights' sum."""
 
 
+class LaidOut(Protocol):
+    """A step as far as every attention needs it."""
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """Int64 ``[rows]``: where each row's keys and values go."""
+
+
+Attend = Callable[[Any, KvMemory, int, torch.Tensor, float, int | None, float | None], torch.Tensor]
+"""Of a step, the memory, a layer, its rows' queries ``[rows, heads, size]``, scaling, window and softcap, if any: what each row
+attends to, ``[rows, heads, value_size]``."""
+
+
+class Attending(NamedTuple):
+    """What a forward's attention is told."""
+
+    step: LaidOut
+    memory: KvMemory
+    attend: Attend
+
+
 class ShapeProbe:
-    """Stands in for a StepPlan in one dense forward that learns the shape of every attention layer."""
+    """Stands in for `Attending` in one dense forward that learns the shape of every attention layer."""
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerShape] = {}
@@ -49,7 +71,7 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    plan: tuple[StepPlan, KvMemory] | ShapeProbe | None = None,
+    plan: Attending | ShapeProbe | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -68,24 +90,36 @@ def paged_attention(
     if isinstance(plan, ShapeProbe):
         plan.learn(module, query, key, value, attention_mask)
         return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2), None
-    step, memory = plan
+    step, memory, attend = plan
     layer: int = module.layer_idx  # type: ignore[assignment]
     keys, values = memory.keys[layer], memory.values[layer]
     keys.flatten(1, 2).index_copy_(1, step.slots, key[0])
     values.flatten(1, 2).index_copy_(1, step.slots, value[0])
-    rows = query[0].transpose(0, 1)
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
+    return attend(step, memory, layer, query[0].transpose(0, 1), scaling, sliding_window, softcap).unsqueeze(0), None
+
+
+def attend_groups(
+    step: StepPlan,
+    memory: KvMemory,
+    layer: int,
+    rows: torch.Tensor,
+    scaling: float,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """`Attend`, by a plan's groups."""
     output: torch.Tensor | None = None
     for group in step.groups:
-        attended = _attend(group, memory, layer, rows, scaling, sliding_window, softcap)
+        attended = _attend(group, memory, layer, rows, scaling, window, softcap)
         if group.contiguous:
-            return attended.unsqueeze(0), None
+            return attended
         if output is None:
-            output = rows.new_zeros(rows.shape[0], rows.shape[1], values.shape[-1])
+            output = rows.new_zeros(rows.shape[0], rows.shape[1], memory.layers[layer].value_size)
         output.index_copy_(0, group.rows[group.real], attended[group.real])
     assert output is not None
-    return output.unsqueeze(0), None
+    return output
 
 
 def _attend(

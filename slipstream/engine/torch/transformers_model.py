@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import GenerationConfig
@@ -23,13 +23,37 @@ from slipstream.engine.torch.plan import StepPlan
 _PROBE_ROWS = 8
 
 
+class Step(attention.LaidOut, Protocol):
+    """What a model's modules are told of a step."""
+
+    @property
+    def input_ids(self) -> torch.Tensor:
+        """Int64 ``[1, rows]``."""
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Int64 ``[1, rows]``."""
+
+    @property
+    def logit_rows(self) -> torch.Tensor:
+        """Int64 ``[logits]``: the rows whose logits are wanted."""
+
+
 class TransformersModel:
     """A decoder-only transformers model over paged KV."""
 
-    def __init__(self, model: Any, generation: GenerationConfig, *, single_rows: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        generation: GenerationConfig,
+        *,
+        single_rows: bool = False,
+        attend: attention.Attend = attention.attend_groups,
+    ) -> None:
         """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be served.
 
-        ``single_rows`` says that most forwards will have one row, so that its layers are laid out for that.
+        ``single_rows`` says that most forwards will have one row, so that its layers are laid out for that; ``attend`` is the
+        attention of its steps.
         """
         self._model = model
         config = model.config.get_text_config()
@@ -48,10 +72,11 @@ class TransformersModel:
         self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None
-        self._run: Callable[[StepPlan], torch.Tensor] = self._run_modules
+        self._attend = attend
+        self._run: Callable[[StepPlan], torch.Tensor] = self.compute
         self.settled_after = 1
         if is_captured:
-            self._run = capture.CapturedForward(self._run_modules, packing.packed_weights(model))
+            self._run = capture.CapturedForward(self.compute, packing.packed_weights(model))
             self.settled_after = capture.SETTLED_AFTER
         # Our attention has its own mask; a mask of four dimensions keeps transformers from computing one.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
@@ -80,14 +105,16 @@ class TransformersModel:
     def forward(self, plan: StepPlan) -> torch.Tensor:
         return self._run(plan)[: plan.logit_count]
 
-    def _run_modules(self, plan: StepPlan) -> torch.Tensor:
+    def compute(self, step: Step) -> torch.Tensor:
+        """Logits at all of a step's logit rows, padding included."""
+        assert self._memory is not None, "reserve() comes first"
         output = self._model(
-            input_ids=plan.input_ids,
-            position_ids=plan.positions,
+            input_ids=step.input_ids,
+            position_ids=step.positions,
             attention_mask=self._no_mask,
             use_cache=False,
-            logits_to_keep=plan.logit_rows,
-            plan=(plan, self._memory),
+            logits_to_keep=step.logit_rows,
+            plan=attention.Attending(step, self._memory, self._attend),
         )
         logits: torch.Tensor = output.logits[0]
         return logits

@@ -1,0 +1,121 @@
+"""A transformers model on CUDA, as the engine drives it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import torch
+from transformers import GenerationConfig
+
+from slipstream.engine.checkpoint import NO_TRUST, Trust
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.model import Reserved, Runner, Segment
+from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
+from slipstream.engine.sequence import PageCopy
+from slipstream.engine.torch.attention import NAME
+from slipstream.engine.torch.cuda.attention import KEYS, attend
+from slipstream.engine.torch.cuda.norms import fuse
+from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward
+from slipstream.engine.torch.cuda.step import QUERIES, Step, split
+from slipstream.engine.torch.planned import MIB
+from slipstream.engine.torch.transformers_model import TransformersModel
+
+EXACT_ROWS = (128,)
+"""Every forward of a target has so many rows, padding included. cuBLAS and torch's reductions choose how to sum by the row
+count; with one count there is one choice, and a row's sums do not depend on the rows beside it. Reading the weights takes about
+as long as multiplying them with so many rows (docs/gpu.md)."""
+
+DRAFT_ROWS = (1, 8, 16, 32, 64, 128)
+"""A draft only guesses: the fewest that hold its rows."""
+
+
+def load_cuda(
+    name: str, *, device: str, dtype: str, page_size: int, exact: bool, trust: Trust = NO_TRUST
+) -> CudaBackend:
+    """Load a model directory or hub id; ``exact``: a row's bits depend on its sequence alone. UnsupportedModelError."""
+    loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
+    fused = fuse(loaded)
+    model = TransformersModel(loaded, loaded.generation_config or GenerationConfig(), attend=attend)
+    return CudaBackend(model, page_size=page_size, row_counts=EXACT_ROWS if exact else DRAFT_ROWS, fused_count=fused)
+
+
+class CudaBackend:
+    """`Backend` of a transformers model on a CUDA device."""
+
+    runner: Runner | None = None
+    any_thread = False
+    warmed_lengths: tuple[int, ...] = ()
+    settled_after = SETTLED_AFTER
+    thread_count = 0
+
+    def __init__(
+        self, model: TransformersModel, *, page_size: int, row_counts: Sequence[int], fused_count: int = 0
+    ) -> None:
+        """``row_counts`` that forwards may have, rising; one, where a row's bits must depend on its sequence alone.
+        ``fused_count``: norms that `fuse` has replaced."""
+        self.model = model
+        sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], fused_count)
+        self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
+        self.row_multiple = row_counts[0] if len(row_counts) == 1 else row_counts[1]
+        self.runs_on = len(row_counts) > 1
+        self._row_counts = row_counts
+        self._page_size = page_size
+        self._forwards: dict[int, RecordedForward] = {}
+        self._most_pages = 0
+        self._logits = torch.empty(0)
+
+    def reserve(self, memory_mib: float) -> Reserved:
+        page_bytes = self.model.bytes_per_token * self._page_size
+        page_count = math.floor(memory_mib * MIB / page_bytes)
+        if page_count < 1:
+            raise UnsupportedModelError(
+                f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes / MIB:.2g} MiB"
+            )
+        try:
+            byte_count = self.model.reserve(page_count, self._page_size)
+        except torch.OutOfMemoryError as error:
+            raise UnsupportedModelError(
+                f"kv_memory_mib of {memory_mib:g} is more than {self.model.device} has left: {str(error).splitlines()[0]}"
+            ) from error
+        self._most_pages = min(page_count, -(-self.model.context_length // self._page_size))
+        return Reserved(page_count, self._page_size, byte_count)
+
+    def copy_pages(self, copies: list[PageCopy]) -> None:
+        self.model.copy_pages(copies)
+
+    def erase_pages(self, pages: list[int]) -> None:
+        self.model.erase_pages(pages)
+
+    @torch.inference_mode()
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        """In memory of the host, which the next forward overwrites."""
+        wanted = sum(segment.wanted for segment in segments)
+        if len(self._logits) < wanted:
+            self._logits = self._room(wanted)
+        done = 0
+        for part in split(segments, self._row_counts[-1]):
+            forward = self._forward_of(sum(len(segment.tokens) for segment in part))
+            count = forward.step.take(part)
+            self._logits[done : done + count].copy_(forward()[:count], non_blocking=True)
+            done += count
+            self._wait()  # the step's integers are read until then, and so are its logits
+        return self._logits[:wanted]
+
+    def _forward_of(self, row_count: int) -> RecordedForward:
+        """The smallest that has room, made when it is first needed."""
+        size = next(count for count in self._row_counts if count >= row_count)
+        if size not in self._forwards:
+            step = Step(size, self._page_size, self._most_pages, self.model.device)
+            self._forwards[size] = RecordedForward(self.model.compute, step)
+        return self._forwards[size]
+
+    def _room(self, wanted: int) -> torch.Tensor:
+        size = -(-wanted // self._row_counts[-1]) * self._row_counts[-1]
+        is_pinned = self.model.device.type == "cuda"
+        return torch.empty(size, self.model.vocabulary_size, dtype=DTYPES[self.model.dtype], pin_memory=is_pinned)
+
+    def _wait(self) -> None:
+        if self.model.device.type == "cuda":
+            torch.cuda.current_stream(self.model.device).synchronize()

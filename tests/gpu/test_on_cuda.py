@@ -1,0 +1,90 @@
+"""What only a CUDA device can show: bits, graphs, bfloat16. ``make gpu`` runs these where there is one."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+from slipstream.engine.engine import Engine
+from slipstream.engine.model import Segment
+from slipstream.engine.sequence import Sequence
+from slipstream.engine.torch.cuda.backend import CudaBackend, load_cuda
+from tests import tiny_models
+
+LENGTHS = (3, 40, 200, 1, 90, 300, 17)
+ROUND = 9
+
+
+class Computed:
+    """A tiny model on the device."""
+
+    def __init__(self, directory: Path, dtype: str, *, exact: bool = True, page_size: int = 16) -> None:
+        self.backend: CudaBackend = load_cuda(
+            str(directory), device="cuda", dtype=dtype, page_size=page_size, exact=exact
+        )
+        self.engine = Engine(self.backend, kv_memory_mib=16)
+
+    def forward(self, sequences: list[Sequence], tokens: list[list[int]]) -> list[torch.Tensor]:
+        """Append; the logits after each token, sequence by sequence."""
+        segments = []
+        for sequence, added in zip(sequences, tokens, strict=True):
+            start = len(sequence)
+            self.engine.cache.extend(sequence, added)
+            segments.append(Segment(added, start, sequence.pages, len(added)))
+        self.backend.copy_pages(self.engine.cache.take_copies())
+        return list(self.backend.forward(segments).clone().split([len(added) for added in tokens]))
+
+
+def drawn(counts: tuple[int, ...], seed: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(tiny_models.VOCABULARY_SIZE) for _ in range(count)] for count in counts]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", list(tiny_models.FAMILIES))
+def test_a_row_has_the_same_bits_in_every_batch(family: str, dtype: str, tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build(family), tmp_path)
+    computed = Computed(directory, dtype)
+    prompts, rounds = drawn(LENGTHS, 0), drawn((ROUND,) * len(LENGTHS), 1)
+    together = [Sequence(f"together {index}") for index in range(len(LENGTHS))]
+    after_prompts = computed.forward(together, prompts)
+    after_rounds = computed.forward(together, rounds)
+    for other in (computed, Computed(directory, dtype, page_size=8)):
+        for index, (prompt, tokens) in enumerate(zip(prompts, rounds, strict=True)):
+            alone = Sequence(f"alone {index}")
+            assert torch.equal(other.forward([alone], [prompt])[0], after_prompts[index])
+            one_by_one = torch.cat([other.forward([alone], [[token]])[0] for token in tokens])
+            assert torch.equal(one_by_one, after_rounds[index])
+            other.engine.cache.release(alone)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_forwards_are_recorded_and_say_what_the_modules_say(dtype: str, tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    computed = Computed(directory, dtype, exact=False)
+    sequences = [Sequence(str(index)) for index in range(3)]
+    computed.forward(sequences, drawn((50, 7, 20), 0))
+    for turn in range(12):
+        computed.forward(sequences, drawn((1, 1, 1), turn))
+        for forward in computed.backend._forwards.values():
+            with torch.inference_mode():
+                logits = forward().clone()
+                torch.cuda.synchronize()
+                assert torch.equal(logits, forward._compute(forward.step))
+    assert computed.backend._forwards[8]._graph is not None
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "mistral"])
+def test_logits_are_about_a_cpus(family: str, tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build(family), tmp_path)
+    text = drawn((70,), 3)[0]
+    found = Computed(directory, "float32").forward([Sequence("a")], [text])[0]
+    with torch.inference_mode():
+        plain = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        expected = plain(torch.tensor([text])).logits[0]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)

@@ -1,0 +1,170 @@
+"""The CUDA backend's parts without such a device: its kernel by Triton's interpreter, in float32; what it lays out and splits.
+
+Bits, graphs and bfloat16 are seen on a device (tests/gpu).
+"""
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from slipstream.engine.engine import Engine
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.model import Segment
+from slipstream.engine.pretrained.loading import load_pretrained
+from slipstream.engine.sequence import Sequence
+from slipstream.engine.torch.attention import NAME
+from slipstream.engine.torch.cuda import attention
+from slipstream.engine.torch.cuda.backend import CudaBackend
+from slipstream.engine.torch.cuda.norms import FusedRmsNorm, fuse
+from slipstream.engine.torch.cuda.step import QUERIES, Step, split
+from slipstream.engine.torch.kv import KvMemory, LayerShape
+from slipstream.engine.torch.transformers_model import TransformersModel
+from tests import tiny_models
+
+CPU = torch.device("cpu")
+ROWS = 24
+
+
+def test_a_step_has_its_rows_queries_and_pages_where_it_says() -> None:
+    step = Step(32, 4, 8, CPU)
+    step.take([Segment([7] * 32, 0, [9, 8, 7, 6, 5, 4, 3, 2], 32)])  # of which nothing may be left
+    first = Segment([11, 12, 13], 6, [5, 3, 2], 2)
+    second = Segment(list(range(20, 38)), 0, [1, 4, 6, 7, 8, 9], 1)
+    assert step.take([first, second]) == 3
+    assert step.input_ids[0, :21].tolist() == [11, 12, 13, *range(20, 38)]
+    assert step.positions[0, :21].tolist() == [6, 7, 8, *range(18)]
+    assert step.slots[:5].tolist() == [3 * 4 + 2, 3 * 4 + 3, 2 * 4, 1 * 4, 1 * 4 + 1]
+    assert step.slots[21:].tolist() == [0] * 11  # padding goes where nothing is read
+    assert step.logit_rows[:3].tolist() == [1, 2, 20]
+    blocks = step.blocks.view(-1, 4).tolist()
+    assert blocks[:3] == [[0, 3, 6, 0], [3, QUERIES, 0, 3], [3 + QUERIES, 18 - QUERIES, QUERIES, 3]]
+    assert {count for _, count, _, _ in blocks[3:]} == {0}
+    assert step.tables[:8].tolist() == [5, 3, 2, 1, 4, 6, 7, 8]
+
+
+counts = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=6)
+
+
+@given(counts)
+def test_forwards_take_turns_at_all_rows(counted: list[tuple[int, int]]) -> None:
+    segments = [
+        Segment([(index, place) for place in range(count)], 3, [index], min(count, wanted))  # type: ignore[arg-type]
+        for index, (count, wanted) in enumerate(counted)
+    ]
+    parts = split(segments, 16)
+    assert all(sum(len(segment.tokens) for segment in part) == 16 for part in parts[:-1])
+    assert 0 < sum(len(segment.tokens) for segment in parts[-1]) <= 16
+    for index, whole in enumerate(segments):
+        own = [segment for part in parts for segment in part if segment.pages == [index]]
+        assert [token for segment in own for token in segment.tokens] == whole.tokens
+        assert own[0].start == 3 and all(one.end == other.start for one, other in pairwise(own))
+        wanted = [token for segment in own if segment.wanted for token in segment.tokens[-segment.wanted :]]
+        assert wanted == whole.tokens[len(whole.tokens) - whole.wanted :]
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "softcap"),
+    [
+        (LayerShape(2, 16, 16, 1), None, None),
+        (LayerShape(1, 24, 24, 4), 9, None),  # a size that is no power of two
+        (LayerShape(2, 16, 8, 3), None, 2.0),  # as many queries to a key head
+        (LayerShape(1, 16, 16, 71), None, None),  # more than a tile's rows
+    ],
+)
+def test_the_kernel_attends_to_what_it_may(shape: LayerShape, window: int | None, softcap: float | None) -> None:
+    torch.manual_seed(0)
+    size = 4
+    memory = KvMemory([shape], 40, size, torch.float32, CPU)
+    memory.keys[0].normal_()
+    memory.values[0].normal_()
+    pages = random.Random(0).sample(range(1, 41), 40)
+    segments = [
+        Segment([0] * 3, 68, pages[:18], 0),
+        Segment([0], 0, pages[18:19], 0),
+        Segment([0] * 20, 5, pages[19:26], 0),
+    ]
+    step = Step(32, size, 40, CPU)
+    step.take(segments)
+    heads = shape.head_count * shape.queries_per_key
+    rows = torch.randn(heads, 32, shape.key_size).transpose(0, 1)
+    attended = attention.attend(step, memory, 0, rows, 0.3, window, softcap)
+    assert attended.shape == (32, heads, shape.value_size)
+    row = 0
+    for segment in segments:
+        at = torch.tensor([segment.pages[place // size] * size + place % size for place in range(segment.end)])
+        keys, values = (memory_of[0].flatten(1, 2)[:, at] for memory_of in (memory.keys, memory.values))
+        for position in range(segment.start, segment.end):
+            first = 0 if window is None else max(0, position - window + 1)
+            seen = slice(first, position + 1)
+            query = rows[row].view(shape.head_count, shape.queries_per_key, -1)
+            scores = torch.einsum("hrd,hkd->hrk", query, keys[:, seen]) * 0.3
+            if softcap is not None:
+                scores = torch.tanh(scores / softcap) * softcap
+            expected = torch.einsum("hrk,hkd->hrd", scores.softmax(-1), values[:, seen]).reshape(heads, -1)
+            torch.testing.assert_close(attended[row], expected, rtol=1e-5, atol=1e-5)
+            row += 1
+    assert not attended[row:].any()
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_logits_are_the_models_own(family: str, tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build(family), tmp_path)
+    own = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
+    fuse(loaded)
+    model = TransformersModel(loaded, GenerationConfig(), attend=attention.attend)
+    engine = Engine(CudaBackend(model, page_size=16, row_counts=(ROWS,)), kv_memory_mib=4)
+    texts = [[random.Random(index).randrange(4096) for _ in range(count)] for index, count in enumerate((40, 9))]
+    sequences = [Sequence(str(index)) for index in range(len(texts))]
+    found: list[list[torch.Tensor]] = [[], []]
+    for begin, end in ((0, 30), (30, 31), (31, 40)):  # 30 rows and more, of 24 that a forward has
+        segments = []
+        for sequence, text in zip(sequences, texts, strict=True):
+            tokens = text[begin:end]
+            if tokens:
+                start = len(sequence)
+                engine.cache.extend(sequence, tokens)
+                segments.append(Segment(tokens, start, sequence.pages, len(tokens)))
+        logits = engine.backend.forward(segments)
+        parts = torch.as_tensor(logits).clone().split([len(segment.tokens) for segment in segments])
+        for kept, part in zip(found, parts, strict=False):
+            kept.append(part)
+    for kept, text in zip(found, texts, strict=True):
+        with torch.inference_mode():
+            expected = own(torch.tensor([text])).logits[0]
+        torch.testing.assert_close(torch.cat(kept), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_norms_are_fused_where_that_is_what_they_do(tmp_path: Path) -> None:
+    llama, gemma = tiny_models.build("llama"), tiny_models.build("gemma2")
+    for model in (llama, gemma):
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                nn.init.normal_(weight)
+    assert fuse(llama) == 5
+    assert sum(isinstance(module, FusedRmsNorm) for module in llama.modules()) == 5
+    assert fuse(gemma) == 0  # one is added to its weights
+
+
+def test_a_kernel_that_does_not_fit_a_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TooLarge:
+        def __getitem__(self, grid: object) -> object:
+            def launch(*_: object, **__: object) -> None:
+                raise attention.OutOfResources(300_000, 101_376, "shared memory")
+
+            return launch
+
+    monkeypatch.setattr(attention, "_attend", TooLarge())
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a small one")
+    memory = KvMemory([LayerShape(1, 16, 16)], 2, 16, torch.float32, CPU)
+    with pytest.raises(
+        UnsupportedModelError, match=r"heads of 16 in float32 does not fit a small one: .*shared memory"
+    ):
+        attention.attend(Step(8, 16, 2, CPU), memory, 0, torch.zeros(8, 1, 16), 1.0, None, None)
