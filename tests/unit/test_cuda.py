@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig
+from triton.runtime.errors import OutOfResources
 
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
@@ -55,7 +56,7 @@ counts = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1,
 @given(counts)
 def test_forwards_take_turns_at_all_rows(counted: list[tuple[int, int]]) -> None:
     segments = [
-        Segment([(index, place) for place in range(count)], 3, [index], min(count, wanted))  # type: ignore[arg-type]
+        Segment([(index, place) for place in range(count)], 3, [index], min(count, wanted))  # type: ignore[misc]
         for index, (count, wanted) in enumerate(counted)
     ]
     parts = split(segments, 16)
@@ -157,7 +158,7 @@ def test_a_kernel_that_does_not_fit_a_device_says_so(monkeypatch: pytest.MonkeyP
     class TooLarge:
         def __getitem__(self, grid: object) -> object:
             def launch(*_: object, **__: object) -> None:
-                raise attention.OutOfResources(300_000, 101_376, "shared memory")
+                raise OutOfResources(300_000, 101_376, "shared memory")
 
             return launch
 
