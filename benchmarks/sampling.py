@@ -1,8 +1,9 @@
 """Choosing tokens: rows x vocabulary x rule, beside torch's own multinomial and transformers' processors on the same logits.
 
-Logits are bfloat16 on the CPU unless ``--device`` says otherwise, normal with a spread as real models have it. The systems take
-turns, each with one call that is not counted and one that is: what another left in the caches is nobody's fault. As in a
-service, threads share rows, and OpenMP's give their cores back soon. Every cell is a median.
+Logits are bfloat16 on the CPU unless ``--device`` says otherwise, normal with a spread as real models have it; from a device
+they come to the host first, which is counted. The systems take turns, each with one call that is not counted and one that is:
+what another left in the caches is nobody's fault. As in a service, threads share rows, and OpenMP's give their cores back soon.
+Every cell is a median.
 """
 
 from __future__ import annotations
@@ -69,8 +70,16 @@ def systems(rule: SamplingRule, logits: torch.Tensor) -> dict[str, Callable[[], 
             return scores.argmax(dim=-1).tolist()
         return scores.softmax(dim=-1).multinomial(1).tolist()
 
+    host = logits if device.type == "cpu" else torch.empty_like(logits, device="cpu", pin_memory=True)
+
+    def by_slipstream() -> object:
+        if host is not logits:  # as `slipstream.engine.torch.cuda.backend` has them come
+            host.copy_(logits, non_blocking=True)
+            torch.cuda.synchronize(device)
+        return choose(host, rows)
+
     found: dict[str, Callable[[], object]] = {
-        "Slipstream": lambda: choose(logits, rows),
+        "Slipstream": by_slipstream,
         "transformers": by_transformers,
     }
     if rule.temperature:

@@ -83,8 +83,24 @@ def choose_likeliest(logits: BlockedLogits, candidate_count: int | None = None) 
 
     With a ``candidate_count``, 0 included, the choices are a draft's: with log-probabilities, and that many candidates.
     """
-    found = Found(len(logits.indices), candidate_count)
-    find_likeliest(logits.stored, logits.maxima, logits.indices, found.tokens, found.scores, found.logprobs)
+    row_count = len(logits.indices)
+    found = Found(row_count, candidate_count)
+
+    def find_some(start: int, end: int) -> None:
+        some = slice(start, end)
+        find_likeliest(
+            logits.stored,
+            logits.maxima,
+            logits.indices[some],
+            found.tokens[some],
+            found.scores[some],
+            found.logprobs[some],
+        )
+
+    if candidate_count is None:  # a few blocks of each row are looked at
+        find_some(0, row_count)
+    else:  # every token of them, for the sum of their weights
+        share_rows(find_some, row_count, logits.stored.shape[1])
     return found.choices()
 
 

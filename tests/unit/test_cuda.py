@@ -117,7 +117,7 @@ def test_the_kernel_attends_to_what_it_may(shape: LayerShape, window: int | None
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
 def test_logits_are_the_models_own(family: str, tmp_path: Path) -> None:
     directory = tiny_models.save(tiny_models.build(family), tmp_path)
-    own = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    own = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
     fuse(loaded)
     model = TransformersModel(loaded, GenerationConfig(), attend=attention.attend)
@@ -141,6 +141,26 @@ def test_logits_are_the_models_own(family: str, tmp_path: Path) -> None:
         with torch.inference_mode():
             expected = own(torch.tensor([text])).logits[0]
         torch.testing.assert_close(torch.cat(kept), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_target_whose_rows_depend_on_others_is_refused(tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
+    model = TransformersModel(loaded, GenerationConfig(), attend=attention.attend)
+    own = model.compute
+
+    def mixed(step: Step) -> torch.Tensor:
+        logits = own(step)
+        return logits + logits.mean(dim=0) * 1e-6
+
+    model.compute = mixed  # type: ignore[assignment, method-assign]
+    draft = CudaBackend(model, page_size=16, row_counts=(8, 64))
+    assert draft.reserve(4).page_count > 1
+    target = CudaBackend(model, page_size=16, row_counts=(64,))
+    with pytest.raises(
+        UnsupportedModelError, match="LlamaForCausalLM in float32 on cpu: a row's numbers depend on the rows"
+    ):
+        target.reserve(4)
 
 
 def test_norms_are_fused_where_that_is_what_they_do(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from transformers import GenerationConfig
 from slipstream.engine.checkpoint import NO_TRUST, Trust
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Runner, Segment
+from slipstream.engine.pages import PADDING_PAGE
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
@@ -29,6 +30,10 @@ as long as multiplying them with so many rows (docs/gpu.md)."""
 
 DRAFT_ROWS = (1, 8, 16, 32, 64, 128)
 """A draft only guesses: the fewest that hold its rows."""
+
+_TRIAL_TOKENS = 24
+_TRIALS = 3
+"""At load, of a target's rows among others."""
 
 
 def load_cuda(
@@ -80,6 +85,8 @@ class CudaBackend:
                 f"kv_memory_mib of {memory_mib:g} is more than {self.model.device} has left: {str(error).splitlines()[0]}"
             ) from error
         self._most_pages = min(page_count, -(-self.model.context_length // self._page_size))
+        if not self.runs_on:
+            self._see_rows_alone(page_count)
         return Reserved(page_count, self._page_size, byte_count)
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
@@ -102,6 +109,24 @@ class CudaBackend:
             done += count
             self._wait()  # the step's integers are read until then, and so are its logits
         return self._logits[:wanted]
+
+    def _see_rows_alone(self, page_count: int) -> None:
+        """UnsupportedModelError if rows are seen to depend on those beside them, as where each expert of a mixture multiplies
+        as many rows as have chosen it, by what is fastest for so many.
+        """
+        count = min(_TRIAL_TOKENS, page_count * self._page_size, self.model.context_length)
+        page_counts = -(-count // self._page_size)
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randint(self.model.vocabulary_size, (1 + _TRIALS, count), generator=generator).tolist()
+        own = Segment(drawn[0], 0, range(1, 1 + page_counts), count)
+        alone = self.forward([own]).clone()
+        for other in drawn[1:]:
+            others = Segment(other, 0, [PADDING_PAGE] * page_counts, count)
+            if not torch.equal(self.forward([others, own, others])[count : 2 * count], alone):
+                raise UnsupportedModelError(
+                    f"{self.model.architecture} in {self.model.dtype} on {self.model.device}: a row's numbers depend on the "
+                    "rows beside it, so that texts would depend on what else is served; bfloat16 or the cpu may do"
+                )
 
     def _forward_of(self, row_count: int) -> RecordedForward:
         """The smallest that has room, made when it is first needed."""
