@@ -14,7 +14,7 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.torch.cuda.backend import CudaBackend, load_cuda
+from slipstream.engine.torch.cuda.backend import EXACT_ROWS, CudaBackend, load_cuda
 from tests import tiny_models
 
 LENGTHS = (3, 40, 200, 1, 90, 300, 17)
@@ -84,10 +84,11 @@ def test_a_row_has_the_same_bits_in_every_batch(family: str, dtype: str, tmp_pat
             other.engine.cache.release(alone)
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_forwards_are_recorded_and_say_what_the_modules_say(dtype: str, tmp_path: Path) -> None:
+def test_forwards_are_recorded_and_say_what_the_modules_say(dtype: str, exact: bool, tmp_path: Path) -> None:
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
-    computed = Computed(directory, dtype, exact=False)
+    computed = Computed(directory, dtype, exact=exact)
     sequences = [Sequence(str(index)) for index in range(3)]
     computed.forward(sequences, drawn((50, 7, 20), 0))
     for turn in range(12):
@@ -97,7 +98,7 @@ def test_forwards_are_recorded_and_say_what_the_modules_say(dtype: str, tmp_path
                 logits = forward().clone()
                 torch.cuda.synchronize()
                 assert torch.equal(logits, forward._compute(forward.step))
-    assert computed.backend._forwards[8]._graph is not None
+    assert computed.backend._forwards[EXACT_ROWS[0] if exact else 8]._graph is not None
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "mistral"])

@@ -156,11 +156,32 @@ def test_a_target_whose_rows_depend_on_others_is_refused(tmp_path: Path) -> None
     model.compute = mixed  # type: ignore[assignment, method-assign]
     draft = CudaBackend(model, page_size=16, row_counts=(8, 64))
     assert draft.reserve(4).page_count > 1
-    target = CudaBackend(model, page_size=16, row_counts=(64,))
+    target = CudaBackend(model, page_size=16, row_counts=(80,))
     with pytest.raises(
         UnsupportedModelError, match="LlamaForCausalLM in float32 on cpu: a row's numbers depend on the rows"
     ):
         target.reserve(4)
+
+
+@pytest.mark.parametrize(("page_size", "memory_mib"), [(16, 4), (128, 0.4), (128, 0.13)])
+def test_what_is_tried_at_load_writes_to_no_place_twice(page_size: int, memory_mib: float, tmp_path: Path) -> None:
+    """For what is then in it would differ from forward to forward, and so would a recording from what it records."""
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
+    model = TransformersModel(loaded, GenerationConfig(), attend=attention.attend)
+    written: list[list[int]] = []
+    own = model.compute
+
+    def watched(step: Step) -> torch.Tensor:
+        rows = step.blocks.view(-1, 4)[:, 1].sum()
+        written.append(step.slots[:rows].tolist())
+        return own(step)
+
+    model.compute = watched  # type: ignore[assignment, method-assign]
+    reserved = CudaBackend(model, page_size=page_size, row_counts=(80,)).reserve(memory_mib)
+    assert len(written) == (4 if reserved.page_count >= 3 else 0)
+    for slots in written:
+        assert len(set(slots)) == len(slots) and min(slots) >= page_size
 
 
 def test_norms_are_fused_where_that_is_what_they_do(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from transformers import GenerationConfig
 from slipstream.engine.checkpoint import NO_TRUST, Trust
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Runner, Segment
-from slipstream.engine.pages import PADDING_PAGE
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
@@ -32,6 +31,7 @@ DRAFT_ROWS = (1, 8, 16, 32, 64, 128)
 """A draft only guesses: the fewest that hold its rows."""
 
 _TRIAL_TOKENS = 24
+_TRIAL_SEQUENCES = 3
 _TRIALS = 3
 """At load, of a target's rows among others."""
 
@@ -114,15 +114,25 @@ class CudaBackend:
         """UnsupportedModelError if rows are seen to depend on those beside them, as where each expert of a mixture multiplies
         as many rows as have chosen it, by what is fastest for so many.
         """
-        count = min(_TRIAL_TOKENS, page_count * self._page_size, self.model.context_length)
-        page_counts = -(-count // self._page_size)
+        size = self._page_size
+        pages_each = min(-(-_TRIAL_TOKENS // size), page_count // _TRIAL_SEQUENCES)
+        count = min(_TRIAL_TOKENS, pages_each * size, self.model.context_length)
+        if not count:
+            return  # there is no room for others
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.randint(self.model.vocabulary_size, (1 + _TRIALS, count), generator=generator).tolist()
-        own = Segment(drawn[0], 0, range(1, 1 + page_counts), count)
-        alone = self.forward([own]).clone()
-        for other in drawn[1:]:
-            others = Segment(other, 0, [PADDING_PAGE] * page_counts, count)
-            if not torch.equal(self.forward([others, own, others])[count : 2 * count], alone):
+        shape = _TRIALS, _TRIAL_SEQUENCES, count
+        texts = torch.randint(self.model.vocabulary_size, shape, generator=generator).tolist()
+        texts[1:] = [[texts[0][0], *others] for _, *others in texts[1:]]
+        alone = None
+        for trial in texts:
+            # Pages of their own: what two write to the same place is whose is last.
+            own, *others = (
+                Segment(text, 0, range(1 + index * pages_each, 1 + (index + 1) * pages_each), count)
+                for index, text in enumerate(trial)
+            )
+            if alone is None:
+                alone = self.forward([own]).clone()
+            if not torch.equal(self.forward([others[0], own, *others[1:]])[count : 2 * count], alone):
                 raise UnsupportedModelError(
                     f"{self.model.architecture} in {self.model.dtype} on {self.model.device}: a row's numbers depend on the "
                     "rows beside it, so that texts would depend on what else is served; bfloat16 or the cpu may do"
