@@ -11,7 +11,7 @@ PROMPTS ?= 40
 FAULTS ?= 20
 MESSAGES ?= 2000
 CANCELS ?= 1000
-.PHONY: help chat up test check freeze bench prove chaos hostile leaks protos train evaluate clean
+.PHONY: help chat up test gpu check freeze bench prove chaos hostile leaks protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,10 @@ up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier
 # number, xdist's own, the longest file comes last and alone.
 test: $(VENV)/dev ## run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+gpu: $(VENV)/dev ## what only a CUDA device can show: its tests, and the proof by it
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/gpu
+	$(BIN)/python -m proving --backend cuda --prompts $(PROMPTS)
 
 check: $(VENV)/dev $(VENV)/deploy/ready ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/
 	$(BIN)/ruff check .

@@ -51,6 +51,7 @@ class CudaBackend:
 
     runner: Runner | None = None
     any_thread = False
+    row_multiple = 1  # forwards cost by row counts, but choosing costs by the row
     warmed_lengths: tuple[int, ...] = ()
     settled_after = SETTLED_AFTER
     thread_count = 0
@@ -63,7 +64,6 @@ class CudaBackend:
         self.model = model
         sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], fused_count)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
-        self.row_multiple = row_counts[0] if len(row_counts) == 1 else row_counts[1]
         self.runs_on = len(row_counts) > 1
         self._row_counts = row_counts
         self._page_size = page_size
