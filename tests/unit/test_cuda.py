@@ -195,6 +195,12 @@ def test_norms_are_fused_where_that_is_what_they_do(tmp_path: Path) -> None:
     assert fuse(gemma) == 0  # one is added to its weights
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_what_cannot_launch_kernels_says_what_it_wants() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"wants a C compiler .gcc, clang or what CC names. .*: .*driver"):
+        attention.be_ready()
+
+
 def test_a_kernel_that_does_not_fit_a_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     class TooLarge:
         def __getitem__(self, grid: object) -> object:

@@ -7,6 +7,8 @@ on other sequences, or on how much room there is for longer ones. Nothing is spl
 there are.
 """
 
+from subprocess import CalledProcessError
+
 import torch
 import triton
 import triton.language as tl
@@ -28,6 +30,17 @@ times as long."""
 
 _LEAST_TILE = 16
 """Rows, and numbers of a head, that a matrix instruction takes at least."""
+
+
+def be_ready() -> None:
+    """Have what launches kernels compiled, on a machine's first start. UnsupportedModelError if nothing is there to do it."""
+    try:
+        triton.runtime.driver.active.get_current_target()
+    except (RuntimeError, OSError, CalledProcessError) as error:
+        raise UnsupportedModelError(
+            "attention on CUDA wants a C compiler (gcc, clang or what CC names) with the headers of Python, once on each "
+            f"machine: {error}"
+        ) from error
 
 
 def attend(

@@ -15,7 +15,7 @@ from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
-from slipstream.engine.torch.cuda.attention import KEYS, attend
+from slipstream.engine.torch.cuda.attention import KEYS, attend, be_ready
 from slipstream.engine.torch.cuda.norms import fuse
 from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward
 from slipstream.engine.torch.cuda.step import QUERIES, Step, split
@@ -40,6 +40,7 @@ def load_cuda(
     name: str, *, device: str, dtype: str, page_size: int, exact: bool, trust: Trust = NO_TRUST
 ) -> CudaBackend:
     """Load a model directory or hub id; ``exact``: a row's bits depend on its sequence alone. UnsupportedModelError."""
+    be_ready()
     loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
     fused = fuse(loaded)
     model = TransformersModel(loaded, loaded.generation_config or GenerationConfig(), attend=attend)
