@@ -35,6 +35,10 @@ binds only seconds later."""
 next(itertools.islice(_walk, random.randrange(len(_PORTS)), None))
 
 
+_WEIGHTS = (".safetensors", ".bin")
+_SMALL_BYTES = 2**26
+
+
 class ServiceFailedError(SlipstreamError):
     """A service ended or did not become healthy."""
 
@@ -199,6 +203,16 @@ def _is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
     return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
 
+def is_small(model: str) -> bool:
+    """Whether a draft's step reads at most what caches hold: by the bytes of its weights, where they lie on this machine."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.iterdir() if file.suffix in _WEIGHTS) <= _SMALL_BYTES
+    if path.is_file():
+        return path.stat().st_size <= _SMALL_BYTES
+    return model == "embedded" or model.startswith("arithmetic:")  # and else a hub id
+
+
 class LocalServices:
     """Use as a context: inside it the orchestrator is healthy, after it no process is left."""
 
@@ -249,8 +263,8 @@ class LocalServices:
     def start_draft(self) -> Service:
         """Start, or start again, the draft."""
         settings = self.settings
-        # On shared cores the draft's idle threads would spin on the verifier's: one thread is the faster for both.
-        threads = ["--threads", "1"] if settings.device == "cpu" else []
+        # Its target's threads want the cores too: one more pays where a step reads more than a core's caches hold.
+        threads = ["--threads", "1"] if settings.device == "cpu" and is_small(settings.draft) else []
         flags = [*self._model_flags(settings.draft, settings.dtype), *threads, *settings.draft_flags]
         return self._start("draft", "draft_service", self.draft_address, flags)
 
