@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import torch
 from rich.table import Table
 
 from proving.comparison import Row, Verdict
@@ -32,8 +33,9 @@ class Circumstances:
 
     @property
     def machine(self) -> str:
-        """Processor, cores and torch."""
-        return f"{_processor()}, {os.cpu_count()} cores, {platform.system()}, torch {version('torch')}"
+        """Processor, cores, torch, and the GPU if there is one."""
+        device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+        return f"{_processor()}, {os.cpu_count()} cores, {platform.system()}, torch {version('torch')}{device}"
 
 
 def _processor() -> str:

@@ -16,7 +16,7 @@ class Processors:
     """Where a model computes, as far as its service can tell. The default says nothing, and is in nobody's way."""
 
     machine: str = ""
-    """The same for all processes of one running kernel; empty: not known, or no processor of it computes."""
+    """The same for all processes of one running kernel, or on one accelerator; empty: not known, or nothing computes."""
     numbers: frozenset[int] = frozenset()
     """Processors that the threads may run on."""
     thread_count: int = 0
@@ -40,4 +40,13 @@ def own_processors(thread_count: int) -> Processors:
         return Processors()
     if not thread_count:
         return Processors()
-    return Processors(hashlib.sha256(b"slipstream" + boot).hexdigest()[:16], frozenset(numbers), thread_count)
+    return Processors(_name_of(boot), frozenset(numbers), thread_count)
+
+
+def device_processor(identity: str) -> Processors:
+    """An accelerator's, which computes for one process at a time; ``identity``: its own, whoever asks."""
+    return Processors(_name_of(identity.encode()), frozenset({0}), 1)
+
+
+def _name_of(machine: bytes) -> str:
+    return hashlib.sha256(b"slipstream" + machine).hexdigest()[:16]

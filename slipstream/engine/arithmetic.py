@@ -19,6 +19,7 @@ import numpy as np
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.sequence import PageCopy
+from slipstream.processors import Processors
 from slipstream.sampling.kernel import Floats32
 from slipstream.sampling.rule import SamplingDefaults
 
@@ -99,7 +100,7 @@ class ArithmeticBackend:
     row_multiple = 1
     runner: Runner | None = None
     any_thread = True
-    thread_count = 0
+    processors = Processors()
     warmed_lengths: tuple[int, ...] = ()
     settled_after = 0
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slipstream.engine.sequence import PageCopy
+from slipstream.processors import Processors
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 
@@ -94,8 +95,8 @@ class Backend(Protocol):
     any_thread: bool
     """Whether it is all the same by which thread it is asked. OpenMP makes another team for each."""
 
-    thread_count: int
-    """Threads of this machine's processors that compute a forward; 0 where something else does, or nothing."""
+    processors: Processors
+    """That compute a forward, as far as it can tell."""
 
     warmed_lengths: tuple[int, ...]
     """Lengths of sequences, rising, from which on forwards take other shapes than before."""

@@ -13,7 +13,7 @@ from slipstream.engine.job import JobTiming
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.hosting.watching import ServiceWatch
-from slipstream.processors import Processors, own_processors
+from slipstream.processors import Processors
 from slipstream.rpc.sampling_wire import defaults_message
 from slipstream.rpc.wire import duration, set_duration
 from slipstream.sampling.rule import SAMPLING_VERSION
@@ -56,7 +56,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             row_multiple=host.engine.backend.row_multiple,
             kv_token_count=host.engine.pool.page_count * host.engine.page_size,
             kv_page_size=host.engine.page_size,
-            processors=_processors_message(own_processors(host.engine.backend.thread_count)),
+            processors=_processors_message(host.engine.backend.processors),
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
         self.handles = Handles(host, self.info)

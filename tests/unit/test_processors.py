@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipstream import processors
-from slipstream.processors import Processors, own_processors
+from slipstream.processors import Processors, device_processor, own_processors
 
 
 def on(numbers: range, thread_count: int, machine: str = "m") -> Processors:
@@ -37,6 +37,13 @@ def test_threads_are_short_of_processors_where_they_share_some_and_are_more(
 ) -> None:
     assert one.are_short_beside(other) is short
     assert other.are_short_beside(one) is short
+
+
+def test_two_models_on_one_accelerator_are_in_each_others_way() -> None:
+    first, second = device_processor("first"), device_processor("second")
+    assert first.are_short_beside(device_processor("first"))
+    assert not first.are_short_beside(second)
+    assert not first.are_short_beside(own_processors(64))
 
 
 def test_a_process_says_the_processors_that_it_may_use() -> None:

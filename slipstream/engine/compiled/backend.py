@@ -24,6 +24,7 @@ from slipstream.engine.compiled.workspace import Workspace
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.sequence import PageCopy
+from slipstream.processors import own_processors
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class CompiledBackend:
         """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another without being asked for."""
         self.model = model
         self.runs_on = runs_on
-        self.thread_count = threads
+        self.processors = own_processors(threads)
         kind = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
         self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
         self.page_size = page_size

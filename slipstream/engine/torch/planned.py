@@ -12,6 +12,7 @@ from slipstream.engine.model import ModelFacts, Reserved, Runner, Segment
 from slipstream.engine.pages import PADDING_PAGE
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, StepPlan, build_plan
+from slipstream.processors import own_processors
 
 MIB = 2**20
 
@@ -58,7 +59,7 @@ class Planned:
         self.row_multiple = padding.rows(2)
         self.runs_on = padding.single_row  # rows are not padded, which what a target promises needs
         self.settled_after = model.settled_after
-        self.thread_count = torch.get_num_threads() if model.device.type == "cpu" else 0
+        self.processors = own_processors(torch.get_num_threads() if model.device.type == "cpu" else 0)
         self._page_size = page_size
         self._padding = padding
         self._slot_count = 0

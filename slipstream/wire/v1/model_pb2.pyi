@@ -126,7 +126,7 @@ class ModelInfo(_message.Message):
 
     @_builtins.property
     def processors(self) -> Global___Processors:
-        """Where its forwards are computed. Unset: not known, or not by processors of the service's machine."""
+        """Where its forwards are computed. Unset: not known."""
 
     def __init__(
         self,
@@ -169,7 +169,9 @@ class Processors(_message.Message):
     NUMBERS_FIELD_NUMBER: _builtins.int
     THREAD_COUNT_FIELD_NUMBER: _builtins.int
     machine: _builtins.str
-    """The same for all processes of one running kernel, whatever containers they are in; says nothing else."""
+    """The same for all processes of one running kernel, whatever containers they are in, or on one accelerator, which counts as one
+    processor; says nothing else.
+    """
     thread_count: _builtins.int
     """Threads that compute at a time."""
     @_builtins.property

@@ -21,6 +21,7 @@ from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward
 from slipstream.engine.torch.cuda.step import QUERIES, Step, split
 from slipstream.engine.torch.planned import MIB
 from slipstream.engine.torch.transformers_model import TransformersModel
+from slipstream.processors import Processors, device_processor
 
 EXACT_ROWS = (128,)
 """Every forward of a target has so many rows, padding included. cuBLAS and torch's reductions choose how to sum by the row
@@ -55,7 +56,6 @@ class CudaBackend:
     row_multiple = 1  # forwards cost by row counts, but choosing costs by the row
     warmed_lengths: tuple[int, ...] = ()
     settled_after = SETTLED_AFTER
-    thread_count = 0
 
     def __init__(
         self, model: TransformersModel, *, page_size: int, row_counts: Sequence[int], fused_count: int = 0
@@ -66,6 +66,9 @@ class CudaBackend:
         sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], fused_count)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
         self.runs_on = len(row_counts) > 1
+        self.processors = Processors()
+        if model.device.type == "cuda":
+            self.processors = device_processor(str(torch.cuda.get_device_properties(model.device).uuid))
         self._row_counts = row_counts
         self._page_size = page_size
         self._forwards: dict[int, RecordedForward] = {}
