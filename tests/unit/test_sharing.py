@@ -27,6 +27,7 @@ def threads() -> Iterator[int]:
 @pytest.mark.parametrize(
     "rule",
     [
+        SamplingRule(),
         SamplingRule(temperature=1.0, seed=3),
         SamplingRule(temperature=0.8, top_p=0.95, seed=3),
         SamplingRule(temperature=1.0, top_k=50, min_p=0.01, seed=3),
