@@ -25,8 +25,9 @@ from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.engine import Engine
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.model import Backend, Segment
+from slipstream.engine.pages import MIB
 from slipstream.engine.sequence import Sequence as CachedSequence
-from slipstream.engine.torch.planned import MIB, Planned
+from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.blocks import tensor_of
 from slipstream.sampling.choose import choose

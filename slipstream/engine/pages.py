@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from slipstream.engine.errors import OutOfPagesError
+from slipstream.engine.errors import OutOfPagesError, UnsupportedModelError
 
 PADDING_PAGE = 0
 """Page 0 is never handed out: padding rows write there and padded page tables point there."""
@@ -14,6 +15,19 @@ _STRIDE = 32
 """Pages from the start of one new sequence to that of the next."""
 
 _START_TRIALS = 8
+
+
+MIB = 2**20
+
+
+def pages_in(memory_mib: float, page_bytes: int) -> int:
+    """How many pages there is memory for. UnsupportedModelError if for none."""
+    count = math.floor(memory_mib * MIB / page_bytes)
+    if count < 1:
+        raise UnsupportedModelError(
+            f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes / MIB:.2g} MiB"
+        )
+    return count
 
 
 @dataclass(frozen=True, slots=True)

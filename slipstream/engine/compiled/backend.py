@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 from functools import partial
 
 import numpy as np
@@ -21,14 +20,13 @@ from slipstream.engine.compiled.runner import CompiledRunner
 from slipstream.engine.compiled.team import Team
 from slipstream.engine.compiled.tiles import place_of
 from slipstream.engine.compiled.workspace import Workspace
-from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Runner, Segment
+from slipstream.engine.pages import pages_in
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import own_processors
 
 log = logging.getLogger(__name__)
 
-MIB = 2**20
 
 _SHAPE = """
     hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count paired quantised
@@ -81,11 +79,7 @@ class CompiledBackend:
     def reserve(self, memory_mib: float) -> Reserved:
         model = self.model
         page_bytes = model.bytes_per_token * self.page_size
-        page_count = math.floor(memory_mib * MIB / page_bytes)
-        if page_count < 1:
-            raise UnsupportedModelError(
-                f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes / MIB:.2g} MiB"
-            )
+        page_count = pages_in(memory_mib, page_bytes)
         shape = 2 * model.layer_count, page_count + 1, self.page_size * model.kv_head_count * model.head_size
         self._memory = torch.zeros(shape, dtype=torch.bfloat16 if model.paired else torch.float32)
         places = [memory.data_ptr() for memory in self._memory]

@@ -9,10 +9,11 @@ import torch
 from transformers import GenerationConfig
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
-from slipstream.engine.compiled.backend import MIB, CompiledBackend
+from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.decoder import NotCompiledError
 from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder, refuse_foreign
 from slipstream.engine.model import Segment
+from slipstream.engine.pages import MIB
 from slipstream.engine.pretrained.loading import architecture_of, load_pretrained, read_config
 
 _PROBE_LENGTH = 24

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import ModelFacts, Reserved, Runner, Segment
-from slipstream.engine.pages import PADDING_PAGE
+from slipstream.engine.pages import PADDING_PAGE, pages_in
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, StepPlan, build_plan
 from slipstream.processors import own_processors
-
-MIB = 2**20
 
 
 class PlanModel(ModelFacts, Protocol):
@@ -65,12 +62,7 @@ class Planned:
         self._slot_count = 0
 
     def reserve(self, memory_mib: float) -> Reserved:
-        page_bytes = self.model.bytes_per_token * self._page_size
-        page_count = math.floor(memory_mib * MIB / page_bytes)
-        if page_count < 1:
-            raise UnsupportedModelError(
-                f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes / MIB:.2g} MiB"
-            )
+        page_count = pages_in(memory_mib, self.model.bytes_per_token * self._page_size)
         self._slot_count = (page_count + 1) * self._page_size  # with the padding page
         return Reserved(page_count, self._page_size, self.model.reserve(page_count, self._page_size))
 

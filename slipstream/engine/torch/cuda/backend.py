@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 
 import torch
+import triton
 from transformers import GenerationConfig
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Reserved, Runner, Segment
+from slipstream.engine.pages import pages_in
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.attention import KEYS, attend, be_ready
 from slipstream.engine.torch.cuda.norms import fuse
-from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward
+from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward, same_bits
 from slipstream.engine.torch.cuda.step import QUERIES, Step, split
-from slipstream.engine.torch.planned import MIB
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.processors import Processors, device_processor
 
@@ -63,7 +63,9 @@ class CudaBackend:
         """``row_counts`` that forwards may have, rising; one, where a row's bits must depend on its sequence alone.
         ``fused_count``: norms that `fuse` has replaced."""
         self.model = model
-        sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], fused_count)
+        # Which kernels there are, and which is chosen, is said by the libraries' versions.
+        versions = torch.__version__, torch.version.cuda, triton.__version__
+        sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], fused_count, versions)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
         self.runs_on = len(row_counts) > 1
         self.processors = Processors()
@@ -76,12 +78,7 @@ class CudaBackend:
         self._logits = torch.empty(0)
 
     def reserve(self, memory_mib: float) -> Reserved:
-        page_bytes = self.model.bytes_per_token * self._page_size
-        page_count = math.floor(memory_mib * MIB / page_bytes)
-        if page_count < 1:
-            raise UnsupportedModelError(
-                f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes / MIB:.2g} MiB"
-            )
+        page_count = pages_in(memory_mib, self.model.bytes_per_token * self._page_size)
         try:
             byte_count = self.model.reserve(page_count, self._page_size)
         except torch.OutOfMemoryError as error:
@@ -136,7 +133,7 @@ class CudaBackend:
             )
             if alone is None:
                 alone = self.forward([own]).clone()
-            if not torch.equal(self.forward([others[0], own, *others[1:]])[count : 2 * count], alone):
+            if not same_bits(self.forward([others[0], own, *others[1:]])[count : 2 * count], alone):
                 raise UnsupportedModelError(
                     f"{self.model.architecture} in {self.model.dtype} on {self.model.device}: a row's numbers depend on the "
                     "rows beside it, so that texts would depend on what else is served; bfloat16 or the cpu may do"

@@ -26,6 +26,15 @@ SETTLED_AFTER = _EAGER_USES + 1 + _TRIALS
 """Forwards of one row count after which it takes as long as it will."""
 
 
+_INTEGERS = {2: torch.int16, 4: torch.int32}
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one dtype and shape are the same; also what is no number."""
+    integers = _INTEGERS[one.element_size()]
+    return torch.equal(one.view(integers), other.view(integers))
+
+
 class RecordedForward:
     """Computes one step's logits ``[rows, vocabulary]``, by a recording as soon as there is one. Belongs to one thread."""
 
@@ -64,6 +73,6 @@ class RecordedForward:
 
     def _try(self) -> None:
         expected = self._compute(self.step)
-        if not torch.equal(self._logits, expected):
+        if not same_bits(self._logits, expected):
             log.warning("a recorded forward differs from the model's own: it is not used")
             self._graph, self._logits = None, expected
