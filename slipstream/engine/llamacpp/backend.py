@@ -61,6 +61,7 @@ class LlamaCppBackend:
         if exact:
             self.model.refuse_unproven()
         self._library = libllama.load()
+        self._threads = threads
         self.processors = own_processors(threads)
         self._least_rows = _PADDED_ROWS if exact and libllama.has_row_kernels() else 1
         self._most_rows = max(self._least_rows * most_tokens, _PROFILED_ROWS)
@@ -85,7 +86,7 @@ class LlamaCppBackend:
         params = self._library.llama_context_default_params()
         params.n_ctx, params.n_seq_max = cells * streams, streams
         params.n_batch = params.n_ubatch = params.n_outputs_max = params.n_outputs_max_per_seq = self._most_rows
-        params.n_threads = params.n_threads_batch = self.processors.thread_count
+        params.n_threads = params.n_threads_batch = self._threads
         params.flash_attn_type, params.type_k, params.type_v = 0, libllama.F32, libllama.F32
         params.kv_unified, params.swa_full, params.no_perf = False, True, True
         libllama.heard.clear()
