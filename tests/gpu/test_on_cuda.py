@@ -24,9 +24,11 @@ ROUND = 9
 class Computed:
     """A tiny model on the device."""
 
-    def __init__(self, directory: Path, dtype: str, *, exact: bool = True, page_size: int = 16) -> None:
+    def __init__(
+        self, directory: Path, dtype: str, *, exact: bool = True, page_size: int = 16, device: str = "cuda"
+    ) -> None:
         self.backend: CudaBackend = load_cuda(
-            str(directory), device="cuda", dtype=dtype, page_size=page_size, exact=exact
+            str(directory), device=device, dtype=dtype, page_size=page_size, exact=exact
         )
         self.engine = Engine(self.backend, kv_memory_mib=16)
 
@@ -82,6 +84,16 @@ def test_a_row_has_the_same_bits_in_every_batch(family: str, dtype: str, tmp_pat
             one_by_one = torch.cat([other.forward([alone], [[token]])[0] for token in tokens])
             assert torch.equal(one_by_one, after_rounds[index])
             other.engine.cache.release(alone)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+def test_another_than_the_first_device_computes(tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    text = drawn((40,), 0)
+    first = Computed(directory, "bfloat16").forward([Sequence("a")], text)[0]
+    second = Computed(directory, "bfloat16", device="cuda:1")
+    for index in range(8):
+        assert torch.equal(second.forward([Sequence(str(index))], text)[0], first)
 
 
 @pytest.mark.parametrize("exact", [False, True])

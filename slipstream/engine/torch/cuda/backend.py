@@ -43,6 +43,7 @@ def load_cuda(
     """Load a model directory or hub id; ``exact``: a row's bits depend on its sequence alone. UnsupportedModelError."""
     be_ready()
     loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
+    torch.cuda.set_device(loaded.device)  # of this thread, which computes: Triton and graphs take the current one
     fused = fuse(loaded)
     model = TransformersModel(loaded, loaded.generation_config or GenerationConfig(), attend=attend)
     return CudaBackend(model, page_size=page_size, row_counts=EXACT_ROWS if exact else DRAFT_ROWS, fused_count=fused)
@@ -121,19 +122,16 @@ class CudaBackend:
         if not count:
             return  # there is no room for others
         generator = torch.Generator().manual_seed(0)
-        shape = _TRIALS, _TRIAL_SEQUENCES, count
-        texts = torch.randint(self.model.vocabulary_size, shape, generator=generator).tolist()
-        texts[1:] = [[texts[0][0], *others] for _, *others in texts[1:]]
-        alone = None
-        for trial in texts:
-            # Pages of their own: what two write to the same place is whose is last.
-            own, *others = (
-                Segment(text, 0, range(1 + index * pages_each, 1 + (index + 1) * pages_each), count)
-                for index, text in enumerate(trial)
-            )
-            if alone is None:
-                alone = self.forward([own]).clone()
-            if not same_bits(self.forward([others[0], own, *others[1:]])[count : 2 * count], alone):
+
+        def drawn(place: int) -> Segment:
+            """In pages of its own: what two write to the same place is whose is last."""
+            text = torch.randint(self.model.vocabulary_size, (count,), generator=generator).tolist()
+            return Segment(text, 0, range(1 + place * pages_each, 1 + (place + 1) * pages_each), count)
+
+        own = drawn(0)
+        alone = self.forward([own]).clone()
+        for _ in range(_TRIALS):
+            if not same_bits(self.forward([drawn(1), own, drawn(2)])[count : 2 * count], alone):
                 raise UnsupportedModelError(
                     f"{self.model.architecture} in {self.model.dtype} on {self.model.device}: a row's numbers depend on the "
                     "rows beside it, so that texts would depend on what else is served; bfloat16 or the cpu may do"

@@ -41,18 +41,18 @@ class RecordedForward:
     def __init__(self, compute: Callable[[Step], torch.Tensor], step: Step) -> None:
         self.step = step
         self._compute = compute
-        self._eager_uses = _EAGER_USES if step.slots.device.type == "cuda" else -1
+        self._may_record = step.slots.device.type == "cuda"
+        self._eager_uses_left = _EAGER_USES
         self._trials = _TRIALS
         self._graph: torch.cuda.CUDAGraph | None = None
         self._logits: torch.Tensor
 
     def __call__(self) -> torch.Tensor:
         """Of what the step has taken last. The logits are overwritten by the next call."""
-        if self._graph is None:
-            if self._eager_uses:
-                self._eager_uses -= 1
-                return self._compute(self.step)
-            self._record()
+        if self._may_record:
+            if not self._eager_uses_left:
+                self._record()
+            self._eager_uses_left -= 1
         if self._graph is None:
             return self._compute(self.step)
         self._graph.replay()
@@ -62,7 +62,7 @@ class RecordedForward:
         return self._logits
 
     def _record(self) -> None:
-        self._eager_uses = -1
+        self._may_record = False
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
