@@ -24,12 +24,11 @@ from rich.table import Table
 
 from benchmarks.embedded_pair import measure, prompts
 from benchmarks.report import Picture, Report, add_output
-from benchmarks.systems import MODES, Limits, System, slipstream_systems, transformers_systems
+from benchmarks.systems import MODES, ROUND_PARTS, Limits, System, slipstream_systems, transformers_systems
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client
 from training.dialogues import HELD_OUT_PHRASINGS
 
-_PARTS = ("draft", "verify", "queue", "network", "orchestrator")
 _COPIED_BYTES = 2**32
 _COPIES = 20
 
@@ -45,6 +44,8 @@ def bandwidth(device: str) -> float:
         target.copy_(source)
         torch.cuda.synchronize(device)
         rates.append(2 * _COPIED_BYTES / (time.perf_counter() - started))
+    del source, target
+    torch.cuda.empty_cache()  # the services want it
     return statistics.median(rates)
 
 
@@ -59,12 +60,7 @@ def rows(systems: Sequence[System], streams: int, bound: float) -> list[list[str
     found = []
     for system in systems:
         rate = statistics.median(system.rates)
-        round_count = sum(result.round_count for result in system.results)
-        parts = [
-            sum(getattr(result, f"{part}_time") for result in system.results) / round_count * 1e3
-            for part in _PARTS
-            if round_count
-        ]
+        parts = system.round_milliseconds
         found.append(
             [
                 f"{system.temperature:g}",
@@ -75,7 +71,7 @@ def rows(systems: Sequence[System], streams: int, bound: float) -> list[list[str
                 f"{rate / bound:.2f}",
                 "" if system.acceptance is None else f"{system.acceptance:.3f}",
                 *(f"{part:.2f}" for part in parts),
-                *[""] * (len(_PARTS) - len(parts)),
+                *[""] * (len(ROUND_PARTS) - len(parts)),
             ]
         )
     return found
@@ -109,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{size / 1e9:.1f} GB of weights: {rate / size:.0f} tokens/s a stream at most without speculation"
     )
     table = Table(title="tokens/s: medians; x off: medians within a repetition; ms a round: means")
-    columns = ("T", "streams", "system", "tokens/s", "x off", "x bound", "acceptance", *_PARTS)
+    columns = ("T", "streams", "system", "tokens/s", "x off", "x bound", "acceptance", *ROUND_PARTS)
     for column in columns:
         table.add_column(column, justify="left" if column == "system" else "right")
     flags = ["--kv-memory-mib", str(options.kv_memory_mib)]

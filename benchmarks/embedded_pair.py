@@ -23,6 +23,7 @@ from benchmarks import llamacpp_models, onnx_models
 from benchmarks.report import Picture, Report, add_output
 from benchmarks.systems import (
     MODES,
+    ROUND_PARTS,
     Limits,
     System,
     llamacpp_systems,
@@ -121,16 +122,13 @@ def throughput_table(systems: Sequence[System]) -> Table:
 def round_table(systems: Sequence[System]) -> Table:
     """Where a round's milliseconds went."""
     table = Table(title="milliseconds a round (means)")
-    for column in ("T", "system", "draft", "verify", "queue", "network", "orchestrator", "round", "hidden draft"):
+    for column in ("T", "system", *ROUND_PARTS, "round", "hidden draft"):
         table.add_column(column, justify="left" if column == "system" else "right")
     for system in systems:
         rounds = sum(r.round_count for r in system.results)
         if not rounds:
             continue
-        parts = [
-            sum(getattr(r, f"{part}_time") for r in system.results) / rounds * 1e3
-            for part in ("draft", "verify", "queue", "network", "orchestrator")
-        ]
+        parts = system.round_milliseconds
         hidden = sum(r.draft_hidden_time for r in system.results) / rounds * 1e3
         table.add_row(f"{system.temperature:g}", system.name, *(f"{ms:.2f}" for ms in (*parts, sum(parts), hidden)))
     return table

@@ -15,6 +15,9 @@ from slipstream.client import Client, Result, Settings
 
 Prompts = Sequence[list[int]]
 
+ROUND_PARTS = ("draft", "verify", "queue", "network", "orchestrator")
+"""What a round's time is made of, as results have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -44,6 +47,14 @@ class System:
         """Accepted of the drafted tokens, if any were."""
         drafted = sum(result.draft_token_count for result in self.results)
         return sum(result.accepted_token_count for result in self.results) / drafted if drafted else None
+
+    @property
+    def round_milliseconds(self) -> list[float]:
+        """Of each of `ROUND_PARTS`, the mean over rounds; empty if there were none."""
+        rounds = sum(result.round_count for result in self.results)
+        if not rounds:
+            return []
+        return [sum(getattr(result, f"{part}_time") for result in self.results) / rounds * 1e3 for part in ROUND_PARTS]
 
 
 def transformers_systems(
