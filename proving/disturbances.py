@@ -460,6 +460,11 @@ class _Twice(Fault):
                 forward.append(result)
         return forward, again
 
+    def closes(self, handle: str) -> None:
+        """A second copy may come too late: given up in mid-round, as when a turn is cancelled."""
+        for key in [key for key in self._doubled if key[0] == handle]:
+            del self._doubled[key]
+
     def _compare(self, first: Any, second: Any) -> None:
         self._strike(1)
         if not first.HasField("error") and not _alike(first, second):

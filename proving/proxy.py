@@ -55,6 +55,9 @@ class Fault:
         """The results to hand back instead of these, and items to send once more."""
         return results, []
 
+    def closes(self, handle: str) -> None:
+        """A handle is given back: nobody waits any more for what it was asked."""
+
 
 class Proxy(grpc.GenericRpcHandler):
     """One address to listen on, one service behind it. ``faults`` may be replaced at any time from any thread."""
@@ -151,10 +154,12 @@ class Proxy(grpc.GenericRpcHandler):
             if self._cuts():
                 return
             items = list(request_type.FromString(data).items)
-            closing = [item for item in items if item.HasField("close")]  # no round: faults do not see them
+            closing = [item for item in items if item.HasField("close")]  # no round: they go on as they came
             items = [item for item in items if not item.HasField("close")]
             for fault in self.faults:
                 items = fault.items(items)
+                for item in closing:
+                    fault.closes(item.handle)
             await ask([*items, *closing])
 
     async def _carry_results(self, response_type: Any, call: Any, ask: Ask, context: Context) -> None:

@@ -125,3 +125,22 @@ def test_two_answers_to_one_round_must_agree(second_token: int) -> None:
     assert fault.results([second]) == ([second], [])
     assert strikes == [1]
     assert len(complaints) == (second_token != 7)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_copy_that_comes_after_its_handle_was_given_back_says_nothing(is_closed: bool) -> None:
+    complaints: list[str] = []
+    wave = Wave(None, None, random.Random(0), 100, complaints.append)
+    disturbance = RoundsTwice()
+    disturbance.share = 1.0
+    fault = disturbance.verifier_fault(wave, 0, lambda _: None)
+    fault.items([verifier_pb2.VerifyItem(handle="h", round=1), verifier_pb2.VerifyItem(handle="other", round=1)])
+    fault.results([verifier_pb2.VerifyResult(handle=handle, round=1, next_token=7) for handle in ("h", "other")])
+    if is_closed:
+        fault.closes("h")
+    refused = verifier_pb2.VerifyResult(handle="h", round=1)
+    refused.error.message = "handle 'h' is not open"
+    assert fault.results([refused]) == ([refused], [])
+    assert len(complaints) == (not is_closed)
+    agreeing = verifier_pb2.VerifyResult(handle="other", round=1, next_token=7)
+    assert fault.results([agreeing]) == ([agreeing], []), "another handle's copies are compared all the same"
