@@ -32,7 +32,9 @@ gpu: $(VENV)/dev ## what only a CUDA device can show: its tests, and the proof b
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/gpu
 	$(BIN)/python -m proving --backend cuda --prompts $(PROMPTS)
 
-check: $(VENV)/dev $(VENV)/deploy/ready ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/
+# What it needs is installed side by side: most of the time is pip's, which takes one processor.
+check: ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/dev $(VENV)/deploy/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

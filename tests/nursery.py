@@ -1,7 +1,7 @@
 """Where tests' services come from: forked from a process that has imported what they need, in place of seconds each.
 
-They are processes like any other, with a session, a log and an environment of their own. What commands start is executed, as
-everywhere else, and so is a service whose environment says what only an import would read.
+They are processes like any other, with a session, a log and an environment of their own, and a time of day that can be set.
+What commands start is executed, as everywhere else, and so is a service whose environment says what only an import would read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from multiprocessing import connection
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import connection, forkserver
 from pathlib import Path
 
+from proving.chaos import clock
 from slipstream.cli.local import ServiceProcess, execute
 
 _READ_IN_TIME = ("SLIPSTREAM_", "OTEL_", "PYTEST_")
@@ -38,7 +39,10 @@ class Nursery:
     def start(self, module: str, flags: Sequence[str], log: Path, environment: Mapping[str, str]) -> ServiceProcess:
         """Run a module. ``environment``: all of it."""
         with self._lock:
-            self._environment = self._environment or _read_by_imports(os.environ)
+            if not self._environment:
+                self._environment = _read_by_imports(os.environ)
+                with _clock_in_front():
+                    forkserver.ensure_running()
         if _read_by_imports(environment) != self._environment:
             return execute(module, flags, log, environment)
         process = self._context.Process(target=_become, args=(module, [*flags], log, dict(environment)))
@@ -79,7 +83,24 @@ class _Forked:
 
 
 def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith(_READ_IN_TIME)}
+    read = {name: value for name, value in environment.items() if not name.startswith(_READ_IN_TIME)}
+    if "LD_PRELOAD" in read and clock.can_be_set() and read["LD_PRELOAD"] == str(clock.library()):
+        del read["LD_PRELOAD"]
+    return read
+
+
+@contextlib.contextmanager
+def _clock_in_front() -> Iterator[None]:
+    """What starts inside has the library of `proving.chaos.clock` in front of libc, which says the true time until it is told
+    otherwise."""
+    if "LD_PRELOAD" in os.environ or not clock.can_be_set():
+        yield
+        return
+    os.environ["LD_PRELOAD"] = str(clock.library())
+    try:
+        yield
+    finally:
+        del os.environ["LD_PRELOAD"]
 
 
 def _become(module: str, flags: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -89,6 +110,7 @@ def _become(module: str, flags: Sequence[str], log: Path, environment: Mapping[s
         os.dup2(output.fileno(), sys.stderr.fileno())
     os.environ.clear()
     os.environ.update(environment)
+    clock.look_again()
     threading.Thread(target=_end_with_tests, daemon=True).start()
     sys.argv = [module, *flags]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -5,10 +5,16 @@ The monotonic clocks stay as they are, as they do where an administrator or NTP 
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import shutil
 import struct
 import subprocess
+import sysconfig
+import tempfile
 from pathlib import Path
+
+_KEPT = Path(__file__).parents[2] / "build" / "clock"
 
 _SOURCE = """
 #define _GNU_SOURCE
@@ -22,7 +28,7 @@ _SOURCE = """
 static volatile long long *offset;
 static int (*of_libc)(clockid_t, struct timespec *);
 
-__attribute__((constructor)) static void begin(void) {
+__attribute__((constructor)) void slipstream_look_at_offset(void) {
     const char *path = getenv("SLIPSTREAM_CLOCK_OFFSET");
     int file = path ? open(path, O_RDONLY) : -1;
     void *seen = file < 0 ? MAP_FAILED : mmap(0, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
@@ -31,7 +37,7 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 int clock_gettime(clockid_t which, struct timespec *now) {
-    if (!of_libc) begin();
+    if (!of_libc) slipstream_look_at_offset();
     int failed = of_libc(which, now);
     if (!failed && offset && which == CLOCK_REALTIME) now->tv_sec += *offset;
     return failed;
@@ -58,17 +64,35 @@ def can_be_set() -> bool:
     return shutil.which("cc") is not None
 
 
+def library() -> Path:
+    """Compiled when it is first needed, and kept: one file for all clocks."""
+    name = hashlib.sha256(f"{sysconfig.get_platform()} {_SOURCE}".encode()).hexdigest()[:16]
+    compiled = _KEPT / f"{name}.so"
+    if not compiled.exists():
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_KEPT) as directory:
+            source, fresh = Path(directory, "clock.c"), Path(directory, "clock.so")
+            source.write_text(_SOURCE)
+            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", fresh, source, "-ldl"], check=True)
+            fresh.replace(compiled)  # others may compile it too
+    return compiled
+
+
+def look_again() -> None:
+    """In a process with the library in front, forked since: its time of day is what its environment says by now."""
+    look = getattr(ctypes.CDLL(None), "slipstream_look_at_offset", None)
+    if look is not None:
+        look()
+
+
 class ClockOfDay:
     """One for all processes that are started with its `environment`."""
 
     def __init__(self, directory: Path) -> None:
-        """Compiles the library into the directory."""
+        """Keeps in the directory by how much it is off."""
         self._offset = directory / "clock-offset"
-        library, source = directory / "clock.so", directory / "clock.c"
-        source.write_text(_SOURCE)
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
         self.set(0)
-        self.environment = {"LD_PRELOAD": str(library), "SLIPSTREAM_CLOCK_OFFSET": str(self._offset)}
+        self.environment = {"LD_PRELOAD": str(library()), "SLIPSTREAM_CLOCK_OFFSET": str(self._offset)}
 
     def set(self, seconds: int) -> None:
         """From now on the processes' time of day is so far ahead, or behind."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
 
+from proving.chaos.clock import ClockOfDay, can_be_set
 from slipstream.cli.local import Service, free_address
 
 FLAGS = ["--model", "arithmetic:"]
@@ -68,6 +71,27 @@ def test_with_what_an_import_would_read_it_is_executed() -> None:
         assert not is_forked(service)
     finally:
         service.stop()
+
+
+@pytest.mark.skipif(not can_be_set(), reason="there is no C compiler to make a clock with that can be set")
+def test_its_time_of_day_can_be_set_and_is_nobody_elses(tmp_path: Path) -> None:
+    clock = ClockOfDay(tmp_path)
+    clock.set(-400 * 86_400)
+    off, right = (started(SLIPSTREAM_DRAFT_LOG_FORMAT="json", **more) for more in (clock.environment, {}))
+    try:
+        assert is_forked(off) and is_forked(right)
+        years = [datetime.now(UTC).year - year_in_log(service) for service in (off, right)]
+        assert years[0] in (1, 2) and years[1] == 0
+    finally:
+        off.stop()
+        right.stop()
+
+
+def year_in_log(service: Service) -> int:
+    service.wait_until_healthy()
+    year = re.search(r"\b(20\d\d)-\d\d-\d\d", service.log.read_text())
+    assert year, service.log.read_text()
+    return int(year.group(1))
 
 
 def test_it_ends_with_the_tests_that_started_it_however_they_end() -> None:
