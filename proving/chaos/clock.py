@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import shutil
 import struct
 import subprocess
 import sysconfig
 import tempfile
+from functools import cache
 from pathlib import Path
 
 _KEPT = Path(__file__).parents[2] / "build" / "clock"
@@ -59,13 +59,18 @@ time_t time(time_t *into) {
 """
 
 
+@cache
 def can_be_set() -> bool:
-    """Whether there is a C compiler."""
-    return shutil.which("cc") is not None
+    """Whether the library is there or can be compiled."""
+    try:
+        library()
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
 
 
 def library() -> Path:
-    """Compiled when it is first needed, and kept: one file for all clocks."""
+    """Compiled when it is first needed, and kept: one file for all clocks. OSError or CalledProcessError if it cannot be."""
     name = hashlib.sha256(f"{sysconfig.get_platform()} {_SOURCE}".encode()).hexdigest()[:16]
     compiled = _KEPT / f"{name}.so"
     if not compiled.exists():
@@ -73,7 +78,9 @@ def library() -> Path:
         with tempfile.TemporaryDirectory(dir=_KEPT) as directory:
             source, fresh = Path(directory, "clock.c"), Path(directory, "clock.so")
             source.write_text(_SOURCE)
-            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", fresh, source, "-ldl"], check=True)
+            subprocess.run(
+                ["cc", "-shared", "-fPIC", "-O2", "-o", fresh, source, "-ldl"], check=True, capture_output=True
+            )
             fresh.replace(compiled)  # others may compile it too
     return compiled
 
