@@ -84,7 +84,7 @@ class _Forked:
 
 def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
     read = {name: value for name, value in environment.items() if not name.startswith(_READ_IN_TIME)}
-    if "LD_PRELOAD" in read and clock.can_be_set() and read["LD_PRELOAD"] == str(clock.library()):
+    if "LD_PRELOAD" in read and clock.can_be_set() and read["LD_PRELOAD"] == str(clock.shared_object()):
         del read["LD_PRELOAD"]
     return read
 
@@ -96,7 +96,7 @@ def _clock_in_front() -> Iterator[None]:
     if "LD_PRELOAD" in os.environ or not clock.can_be_set():
         yield
         return
-    os.environ["LD_PRELOAD"] = str(clock.library())
+    os.environ["LD_PRELOAD"] = str(clock.shared_object())
     try:
         yield
     finally:

@@ -63,13 +63,13 @@ time_t time(time_t *into) {
 def can_be_set() -> bool:
     """Whether the library is there or can be compiled."""
     try:
-        library()
+        shared_object()
     except (OSError, subprocess.CalledProcessError):
         return False
     return True
 
 
-def library() -> Path:
+def shared_object() -> Path:
     """Compiled when it is first needed, and kept: one file for all clocks. OSError or CalledProcessError if it cannot be."""
     name = hashlib.sha256(f"{sysconfig.get_platform()} {_SOURCE}".encode()).hexdigest()[:16]
     compiled = _KEPT / f"{name}.so"
@@ -99,7 +99,7 @@ class ClockOfDay:
         """Keeps in the directory by how much it is off."""
         self._offset = directory / "clock-offset"
         self.set(0)
-        self.environment = {"LD_PRELOAD": str(library()), "SLIPSTREAM_CLOCK_OFFSET": str(self._offset)}
+        self.environment = {"LD_PRELOAD": str(shared_object()), "SLIPSTREAM_CLOCK_OFFSET": str(self._offset)}
 
     def set(self, seconds: int) -> None:
         """From now on the processes' time of day is so far ahead, or behind."""
