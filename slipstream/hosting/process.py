@@ -115,7 +115,7 @@ async def _host(
     log.info("listening on port %d; loading the model", port)
 
     def load() -> Engine:  # on the model thread, as everything that computes
-        log.info("getting ready to choose tokens: the first start on a machine compiles that, in ten seconds or so")
+        log.info("getting ready to choose tokens: the first start on a machine compiles that, in half a minute or so")
         warm_choosing()
         collect_from_now_on()  # a model may have circles as large as itself
         engine = _load(settings, name, exact)
