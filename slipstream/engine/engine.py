@@ -15,7 +15,7 @@ from slipstream.engine.pages import PagePool
 from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
-from slipstream.sampling.blocks import BlockedLogits
+from slipstream.sampling.blocks import BlockedLogits, in_blocks
 from slipstream.sampling.choose import choose
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.outcome import TokenLogprobs
@@ -184,7 +184,7 @@ class Engine:
         self.backend.copy_pages(self.cache.take_copies())
         logits = self.backend.forward(segments)
         self.step_count += 1
-        answers = self._answer(appends, BlockedLogits(logits))
+        answers = self._answer(appends, in_blocks(logits))
         for append, answer in zip(appends, answers, strict=True):
             if isinstance(answer.error, LogitsNotFiniteError):
                 self.discard(append.sequence)

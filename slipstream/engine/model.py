@@ -18,7 +18,7 @@ from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.sampling.blocks import Logits
+    from slipstream.sampling.blocks import BlockedLogits, Logits
 
 
 class Segment(NamedTuple):
@@ -114,6 +114,6 @@ class Backend(Protocol):
         """What these pages hold cannot be trusted: it must not reach anything computed from now on. Raises what the device
         raises, at once, if it cannot compute any more."""
 
-    def forward(self, segments: list[Segment]) -> Logits:
-        """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another. The next forward may overwrite
-        them."""
+    def forward(self, segments: list[Segment]) -> Logits | BlockedLogits:
+        """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another; in blocks, where it has looked
+        for their maxima itself. The next forward may overwrite them."""

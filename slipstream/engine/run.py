@@ -12,7 +12,7 @@ from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
 
 if TYPE_CHECKING:
-    from slipstream.sampling.blocks import Logits
+    from slipstream.sampling.blocks import BlockedLogits, Logits
 
 
 class Run:
@@ -47,7 +47,7 @@ class Run:
         """Whether a `slipstream.engine.model.Runner` may run it."""
         return needs_logits_only(self._rule, min(self._starts))
 
-    def choose(self, logits: Logits) -> list[Choice]:
+    def choose(self, logits: Logits | BlockedLogits) -> list[Choice]:
         """From the logits ``[sequences, vocabulary]`` of the next step."""
         return choose(logits, self._rows_at(self.step_count))
 

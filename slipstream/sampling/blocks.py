@@ -11,6 +11,9 @@ import numpy as np
 from slipstream.sampling.kernel import BLOCK, Floats32, Ints, Stored, find_maxima
 from slipstream.sampling.sharing import share_rows
 
+_LOOKED_AT = 2
+"""Tokens, and more where they lie in a cache, are looked at in the time that it takes to weigh one."""
+
 if TYPE_CHECKING:
     import torch
 
@@ -25,13 +28,17 @@ class BlockedLogits:
     ``indices`` say which rows are meant.
     """
 
-    def __init__(self, logits: Logits) -> None:
+    def __init__(self, logits: Logits, maxima: Floats32 | None = None) -> None:
+        """``maxima``: where a device has found them."""
         self._logits = logits
         self.stored = _stored(logits)
         row_count, size = self.stored.shape
-        self.maxima: Floats32 = np.empty((row_count, -(-size // BLOCK)), dtype=np.float32)
-        self._largest: Floats32 = np.empty(row_count, dtype=np.float32)
-        share_rows(self._find_maxima, row_count, size)
+        if maxima is None:
+            self.maxima: Floats32 = np.empty((row_count, block_count(size)), dtype=np.float32)
+            self._largest: Floats32 = np.empty(row_count, dtype=np.float32)
+            share_rows(self._find_maxima, row_count, max(1, size // _LOOKED_AT))
+        else:
+            self.maxima, self._largest = maxima, maxima.max(axis=1, initial=-np.inf)
         self.indices: Ints = _first(row_count)
         self._is_whole = True
 
@@ -56,13 +63,25 @@ class BlockedLogits:
         return some
 
 
+def block_count(vocabulary_size: int) -> int:
+    """The last may have fewer tokens than others."""
+    return -(-vocabulary_size // BLOCK)
+
+
+def in_blocks(logits: Logits | BlockedLogits) -> BlockedLogits:
+    """Logits that nobody has looked at yet, or those that somebody has."""
+    return logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
+
+
 @lru_cache(maxsize=64)
 def _first(count: int) -> Ints:
     return np.arange(count)
 
 
-def tensor_of(logits: Logits) -> torch.Tensor:
+def tensor_of(logits: Logits | BlockedLogits) -> torch.Tensor:
     """As torch knows them."""
+    if isinstance(logits, BlockedLogits):
+        return logits.tensor
     if not isinstance(logits, np.ndarray):
         return logits
     import torch  # who has arrays need not have it

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipstream.sampling.blocks import BlockedLogits, tensor_of
+from slipstream.sampling.blocks import BlockedLogits, in_blocks, tensor_of
 from slipstream.sampling.coupled import Cut, choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
 from slipstream.sampling.kernel import BLOCK, Domain, coin
@@ -43,10 +43,9 @@ def choose(logits: Logits | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     if plain is None and any(row.is_processed for row in rows):
         from slipstream.sampling.filters import processed  # torch, as below
 
-        tensor = logits.tensor if isinstance(logits, BlockedLogits) else tensor_of(logits)
-        blocked = BlockedLogits(processed(tensor, rows))
+        blocked = BlockedLogits(processed(tensor_of(logits), rows))
     else:
-        blocked = logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
+        blocked = in_blocks(logits)
     largest = blocked.largest()
     if plain is not None and math.isfinite(sum(largest)):
         return _choose(plain, blocked, rows)

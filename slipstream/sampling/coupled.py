@@ -20,6 +20,8 @@ SLACK = 0.1
 """In scores: blocks that may come so near to the best are opened too, so that a near tie is seen to be one."""
 _CANDIDATE_SLACK = 3.0
 """The same where a draft wants to know what else may be chosen: in one row of twenty it is something further off."""
+_SEARCH_LOGITS = 16 * 1024
+"""That the search for a row's best token takes as long as to weigh, whatever the vocabulary."""
 
 
 class Cut(NamedTuple):
@@ -70,7 +72,7 @@ def choose_coupled(
             found.logprobs[some],
         )
 
-    share_rows(draw_some, len(cuts), logits.stored.shape[1])
+    share_rows(draw_some, len(cuts), logits.stored.shape[1] + _SEARCH_LOGITS)
     choices = found.choices()
     if candidate_count is None:
         for choice in choices:  # what is further off may have been looked at or not
@@ -100,7 +102,7 @@ def choose_likeliest(logits: BlockedLogits, candidate_count: int | None = None) 
     if candidate_count is None:  # a few blocks of each row are looked at
         find_some(0, row_count)
     else:  # every token of them, for the sum of their weights
-        share_rows(find_some, row_count, logits.stored.shape[1])
+        share_rows(find_some, row_count, logits.stored.shape[1] + _SEARCH_LOGITS)
     return found.choices()
 
 

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from slipstream.threads import full_pool
 
 _PIECE_LOGITS = 256 * 1024
-"""About what a piece has: a third of a millisecond, several times what handing it over takes."""
-_ROW_LOGITS = 16 * 1024
-"""That a row takes as long as, besides its own: the search for its best token."""
-_MOST_THREADS = 16
-"""They read memory for the most part."""
+"""At least what a piece has: a third of a millisecond, several times what handing it over takes."""
+_MOST_PIECES = 16
+"""Each is taken under Python's lock, which sixteen threads hand to one another for as long as a few rows take."""
+_MOST_THREADS = 8
+"""Sixteen take longer, for the same reason."""
 
 
 class _Helpers:
@@ -42,10 +42,10 @@ def choose_with(threads: int) -> None:
     _helpers.count, _helpers.pool = count, full_pool(count, "choose") if count > 0 else None
 
 
-def share_rows(work: Callable[[int, int], object], row_count: int, vocabulary_size: int) -> None:
+def share_rows(work: Callable[[int, int], object], row_count: int, row_logits: int) -> None:
     """Call ``work(start, end)`` for rows from ``start`` to before ``end`` until all have been worked at. Returns when all calls
-    have; raises what one of them has raised."""
-    size = max(1, _PIECE_LOGITS // (vocabulary_size + _ROW_LOGITS))
+    have; raises what one of them has raised. A row takes about as long as to sum the weights of ``row_logits`` tokens."""
+    size = max(1, _PIECE_LOGITS // row_logits, -(-row_count // _MOST_PIECES))
     if _helpers.pool is None or row_count <= size:
         work(0, row_count)
         return

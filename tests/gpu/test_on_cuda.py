@@ -40,7 +40,7 @@ class Computed:
             self.engine.cache.extend(sequence, added)
             segments.append(Segment(added, start, sequence.pages, len(added)))
         self.backend.copy_pages(self.engine.cache.take_copies())
-        return list(self.backend.forward(segments).clone().split([len(added) for added in tokens]))
+        return list(self.backend.forward(segments).tensor.clone().split([len(added) for added in tokens]))
 
 
 def drawn(counts: tuple[int, ...], seed: int) -> list[list[int]]:

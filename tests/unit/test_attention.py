@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from slipstream.engine.model import Segment
-from slipstream.engine.torch.attention import Attending, attend_groups, paged_attention
+from slipstream.engine.torch.attention import GATHERED, Attending, paged_attention
 from slipstream.engine.torch.kv import KvMemory, LayerShape
 from slipstream.engine.torch.plan import BATCH_INVARIANT, build_plan
 
@@ -40,7 +40,7 @@ class Sequences:
         rows = torch.cat([self.tokens[index][:, start:end] for index, start, end in parts], dim=1)
         rows = F.pad(rows, (0, 0, 0, 0, 0, plan.slots.shape[0] - rows.shape[1]))
         query, key, value = rows.transpose(1, 2).unsqueeze(1)
-        told = Attending(plan, self.memory, attend_groups)
+        told = Attending(plan, self.memory, GATHERED)
         output, _ = paged_attention(Layer(), query, key, value, None, plan=told, sliding_window=window)
         counts = [end - start for _, start, end in parts]
         return list(output[0, : sum(counts)].split(counts))

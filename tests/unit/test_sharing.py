@@ -55,7 +55,7 @@ def test_every_row_is_worked_at_once_by_several_threads(threads: int) -> None:
         if end <= threads:  # a piece of each thread's waits for the others': it takes several to go on
             met.wait()
 
-    share_rows(work, ROWS, 2**17)
+    share_rows(work, ROWS, 2**18)
     assert sorted(worked) == list(range(ROWS)) and len(names) == threads
 
 
@@ -65,11 +65,11 @@ def test_nobody_waits_for_a_helper_that_has_other_work(threads: int) -> None:
     def work(start: int, end: int) -> None:
         freed.append(free.wait(30))
 
-    others = [threading.Thread(target=share_rows, args=(work, 2, 2**17)) for _ in range(threads - 1)]
+    others = [threading.Thread(target=share_rows, args=(work, 2, 2**18)) for _ in range(threads - 1)]
     for other in others:  # each keeps a helper
         other.start()
     worked: list[int] = []
-    share_rows(lambda start, end: worked.extend(range(start, end)), ROWS, 2**17)
+    share_rows(lambda start, end: worked.extend(range(start, end)), ROWS, 2**18)
     free.set()
     for other in others:
         other.join()
@@ -93,4 +93,4 @@ def test_what_a_helper_raises_is_raised(threads: int) -> None:
             raise ValueError(f"row {start}")
 
     with pytest.raises(ValueError, match="row"):
-        share_rows(work, ROWS, 2**17)
+        share_rows(work, ROWS, 2**18)

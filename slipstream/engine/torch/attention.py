@@ -26,9 +26,14 @@ class LaidOut(Protocol):
         """Int64 ``[rows]``: where each row's keys and values go."""
 
 
-Attend = Callable[[Any, KvMemory, int, torch.Tensor, float, int | None, float | None], torch.Tensor]
-"""Of a step, the memory, a layer, its rows' queries ``[rows, heads, size]``, scaling, window and softcap, if any: what each row
-attends to, ``[rows, heads, value_size]``."""
+class Kernels(NamedTuple):
+    """What computes attention over pages."""
+
+    write: Callable[[Any, KvMemory, int, torch.Tensor, torch.Tensor], None]
+    """Of a step, the memory and a layer: have its rows' keys ``[heads, rows, size]`` and values where the step's slots say."""
+    attend: Callable[[Any, KvMemory, int, torch.Tensor, float, int | None, float | None], torch.Tensor]
+    """Of a step, the memory, a layer, its rows' queries ``[rows, heads, size]``, scaling, window and softcap, if any: what each
+    row attends to, ``[rows, heads, value_size]``."""
 
 
 class Attending(NamedTuple):
@@ -36,7 +41,7 @@ class Attending(NamedTuple):
 
     step: LaidOut
     memory: KvMemory
-    attend: Attend
+    kernels: Kernels
 
 
 class ShapeProbe:
@@ -90,17 +95,21 @@ def paged_attention(
     if isinstance(plan, ShapeProbe):
         plan.learn(module, query, key, value, attention_mask)
         return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2), None
-    step, memory, attend = plan
+    step, memory, kernels = plan
     layer: int = module.layer_idx  # type: ignore[assignment]
-    keys, values = memory.keys[layer], memory.values[layer]
-    keys.flatten(1, 2).index_copy_(1, step.slots, key[0])
-    values.flatten(1, 2).index_copy_(1, step.slots, value[0])
+    kernels.write(step, memory, layer, key[0], value[0])
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    return attend(step, memory, layer, query[0].transpose(0, 1), scaling, sliding_window, softcap).unsqueeze(0), None
+    rows = query[0].transpose(0, 1)
+    return kernels.attend(step, memory, layer, rows, scaling, sliding_window, softcap).unsqueeze(0), None
 
 
-def attend_groups(
+def _write(step: LaidOut, memory: KvMemory, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+    memory.keys[layer].flatten(1, 2).index_copy_(1, step.slots, keys)
+    memory.values[layer].flatten(1, 2).index_copy_(1, step.slots, values)
+
+
+def _attend_groups(
     step: StepPlan,
     memory: KvMemory,
     layer: int,
@@ -109,7 +118,7 @@ def attend_groups(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """`Attend`, by a plan's groups."""
+    """By a plan's groups."""
     output: torch.Tensor | None = None
     for group in step.groups:
         attended = _attend(group, memory, layer, rows, scaling, window, softcap)
@@ -227,6 +236,9 @@ def _walk(
             top = new_top
     return (total / weight_sum).to(query.dtype)
 
+
+GATHERED = Kernels(_write, _attend_groups)
+"""torch's own attention, of keys that are gathered."""
 
 AttentionInterface.register(NAME, paged_attention)
 AttentionMaskInterface.register(NAME, lambda *_, **__: None)

@@ -48,12 +48,12 @@ class TransformersModel:
         generation: GenerationConfig,
         *,
         single_rows: bool = False,
-        attend: attention.Attend = attention.attend_groups,
+        kernels: attention.Kernels = attention.GATHERED,
     ) -> None:
         """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be served.
 
-        ``single_rows`` says that most forwards will have one row, so that its layers are laid out for that; ``attend`` is the
-        attention of its steps.
+        ``single_rows`` says that most forwards will have one row, so that its layers are laid out for that; ``kernels`` compute
+        the attention of its steps.
         """
         self._model = model
         config = model.config.get_text_config()
@@ -72,7 +72,7 @@ class TransformersModel:
         self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
         self._memory: KvMemory | None = None
-        self._attend = attend
+        self._kernels = kernels
         self._run: Callable[[StepPlan], torch.Tensor] = self.compute
         self.settled_after = 1
         if is_captured:
@@ -114,7 +114,7 @@ class TransformersModel:
             attention_mask=self._no_mask,
             use_cache=False,
             logits_to_keep=step.logit_rows,
-            plan=attention.Attending(step, self._memory, self._attend),
+            plan=attention.Attending(step, self._memory, self._kernels),
         )
         logits: torch.Tensor = output.logits[0]
         return logits

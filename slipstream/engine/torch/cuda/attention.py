@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.runtime.errors import OutOfResources
 
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.torch.attention import Kernels
 from slipstream.engine.torch.cuda.step import QUERIES, Step
 from slipstream.engine.torch.kv import KvMemory
 
@@ -43,7 +44,31 @@ def be_ready() -> None:
         ) from error
 
 
-def attend(
+def _write_rows(step: Step, memory: KvMemory, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+    shape = memory.layers[layer]
+    there = memory.keys[layer]
+    keys, values = _packed(keys), _packed(values)
+    _write[(step.row_count,)](
+        keys,
+        values,
+        there,
+        memory.values[layer],
+        step.slots,
+        key_row_stride=keys.stride(1),
+        key_head_stride=keys.stride(0),
+        value_row_stride=values.stride(1),
+        value_head_stride=values.stride(0),
+        slots=there.shape[1] * there.shape[2],
+        heads=shape.head_count,
+        lanes=triton.next_power_of_2(shape.head_count),
+        size=shape.key_size,
+        dims=triton.next_power_of_2(shape.key_size),
+        value_size=shape.value_size,
+        value_dims=triton.next_power_of_2(shape.value_size),
+    )
+
+
+def _attend_rows(
     step: Step,
     memory: KvMemory,
     layer: int,
@@ -52,10 +77,10 @@ def attend(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Each of ``rows`` ``[rows, heads, size]`` to the keys of its sequence up to itself, or to the last ``window`` of them:
-    ``[rows, heads, value_size]``. Rows that are padding have zeros."""
+    """Each row to the keys of its sequence up to itself, or to the last ``window`` of them. Padding has zeros."""
     shape = memory.layers[layer]
     keys, values = memory.keys[layer], memory.values[layer]
+    rows = _packed(rows)
     output = rows.new_zeros(rows.shape[0], rows.shape[1], shape.value_size)
     part = max(1, min(QUERIES, _MOST_TILE // shape.queries_per_key))
     is_single = rows.dtype == torch.float32
@@ -92,6 +117,50 @@ def attend(
             f"{torch.cuda.get_device_name(rows.device)}: {error}"
         ) from error
     return output
+
+
+def _packed(heads: torch.Tensor) -> torch.Tensor:
+    """With the numbers of a head one after another."""
+    return heads if heads.stride(-1) == 1 else heads.contiguous()
+
+
+PAGED = Kernels(_write_rows, _attend_rows)
+"""Over pages where they lie."""
+
+_STRIDES = ["key_row_stride", "key_head_stride", "value_row_stride", "value_head_stride", "slots"]
+
+
+@triton.jit(do_not_specialize=_STRIDES)
+def _write(
+    keys,
+    values,
+    key_memory,
+    value_memory,
+    places,
+    key_row_stride,
+    key_head_stride,
+    value_row_stride,
+    value_head_stride,
+    slots,
+    heads: tl.constexpr,
+    lanes: tl.constexpr,
+    size: tl.constexpr,
+    dims: tl.constexpr,
+    value_size: tl.constexpr,
+    value_dims: tl.constexpr,
+):
+    """A row's keys and values."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.arange(0, lanes).to(tl.int64)[:, None]
+    slot = head * slots + tl.load(places + row)
+    dim = tl.arange(0, dims)[None, :]
+    is_real = (head < heads) & (dim < size)
+    key = tl.load(keys + row * key_row_stride + head * key_head_stride + dim, mask=is_real)
+    tl.store(key_memory + slot * size + dim, key, mask=is_real)
+    dim = tl.arange(0, value_dims)[None, :]
+    is_real = (head < heads) & (dim < value_size)
+    value = tl.load(values + row * value_row_stride + head * value_head_stride + dim, mask=is_real)
+    tl.store(value_memory + slot * value_size + dim, value, mask=is_real)
 
 
 # Integers that Triton would otherwise compile for by their value: another compilation may round otherwise.

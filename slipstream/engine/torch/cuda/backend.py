@@ -16,12 +16,14 @@ from slipstream.engine.pages import pages_in
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
-from slipstream.engine.torch.cuda.attention import KEYS, attend, be_ready
-from slipstream.engine.torch.cuda.norms import fuse
+from slipstream.engine.torch.cuda.attention import KEYS, PAGED, be_ready
+from slipstream.engine.torch.cuda.fusing import Fused, fuse
+from slipstream.engine.torch.cuda.maxima import find_maxima
 from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward, same_bits
 from slipstream.engine.torch.cuda.step import QUERIES, Step, split
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.processors import Processors, device_processor
+from slipstream.sampling.blocks import BlockedLogits, block_count
 
 EXACT_ROWS = (128,)
 """Every forward of a target has so many rows, padding included. cuBLAS and torch's reductions choose how to sum by the row
@@ -44,9 +46,9 @@ def load_cuda(
     be_ready()
     loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
     torch.cuda.set_device(loaded.device)  # of this thread, which computes: Triton and graphs take the current one
-    fused = fuse(loaded)
-    model = TransformersModel(loaded, loaded.generation_config or GenerationConfig(), attend=attend)
-    return CudaBackend(model, page_size=page_size, row_counts=EXACT_ROWS if exact else DRAFT_ROWS, fused_count=fused)
+    model = TransformersModel(loaded, loaded.generation_config or GenerationConfig(), kernels=PAGED)
+    row_counts = EXACT_ROWS if exact else DRAFT_ROWS
+    return CudaBackend(model, page_size=page_size, row_counts=row_counts, fused=fuse(loaded))
 
 
 class CudaBackend:
@@ -59,14 +61,14 @@ class CudaBackend:
     settled_after = SETTLED_AFTER
 
     def __init__(
-        self, model: TransformersModel, *, page_size: int, row_counts: Sequence[int], fused_count: int = 0
+        self, model: TransformersModel, *, page_size: int, row_counts: Sequence[int], fused: Fused | None = None
     ) -> None:
-        """``row_counts`` that forwards may have, rising; one, where a row's bits must depend on its sequence alone.
-        ``fused_count``: norms that `fuse` has replaced."""
+        """``row_counts`` that forwards may have, rising; one, where a row's bits must depend on its sequence alone. ``fused``:
+        what the model's parts were replaced by."""
         self.model = model
         # Which kernels there are, and which is chosen, is said by the libraries' versions.
         versions = torch.__version__, torch.version.cuda, triton.__version__
-        sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], fused_count, versions)
+        sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], fused, versions)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
         self.runs_on = len(row_counts) > 1
         self.processors = Processors()
@@ -76,7 +78,7 @@ class CudaBackend:
         self._page_size = page_size
         self._forwards: dict[int, RecordedForward] = {}
         self._most_pages = 0
-        self._logits = torch.empty(0)
+        self._logits = self._maxima = torch.empty(0)
 
     def reserve(self, memory_mib: float) -> Reserved:
         page_count = pages_in(memory_mib, self.model.bytes_per_token * self._page_size)
@@ -98,19 +100,24 @@ class CudaBackend:
         self.model.erase_pages(pages)
 
     @torch.inference_mode()
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> BlockedLogits:
         """In memory of the host, which the next forward overwrites."""
         wanted = sum(segment.wanted for segment in segments)
         if len(self._logits) < wanted:
-            self._logits = self._room(wanted)
+            self._logits, self._maxima = self._room(wanted)
         done = 0
         for part in split(segments, self._row_counts[-1]):
             forward = self._forward_of(sum(len(segment.tokens) for segment in part))
-            count = forward.step.take(part)
-            self._logits[done : done + count].copy_(forward()[:count], non_blocking=True)
-            done += count
+            end = done + forward.step.take(part)
+            if end > done:
+                logits = forward()[: end - done]
+                self._maxima[done:end].copy_(find_maxima(logits), non_blocking=True)
+                self._logits[done:end].copy_(logits, non_blocking=True)
+            else:
+                forward()
+            done = end
             self._wait()  # the step's integers are read until then, and so are its logits
-        return self._logits[:wanted]
+        return BlockedLogits(self._logits[:wanted], self._maxima[:wanted].numpy())
 
     def _see_rows_alone(self, page_count: int) -> None:
         """UnsupportedModelError if rows are seen to depend on those beside them, as where each expert of a mixture multiplies
@@ -129,9 +136,9 @@ class CudaBackend:
             return Segment(text, 0, range(1 + place * pages_each, 1 + (place + 1) * pages_each), count)
 
         own = drawn(0)
-        alone = self.forward([own]).clone()
+        alone = self.forward([own]).tensor.clone()
         for _ in range(_TRIALS):
-            if not same_bits(self.forward([drawn(1), own, drawn(2)])[count : 2 * count], alone):
+            if not same_bits(self.forward([drawn(1), own, drawn(2)]).tensor[count : 2 * count], alone):
                 raise UnsupportedModelError(
                     f"{self.model.architecture} in {self.model.dtype} on {self.model.device}: a row's numbers depend on the "
                     "rows beside it, so that texts would depend on what else is served; bfloat16 or the cpu may do"
@@ -145,10 +152,12 @@ class CudaBackend:
             self._forwards[size] = RecordedForward(self.model.compute, step)
         return self._forwards[size]
 
-    def _room(self, wanted: int) -> torch.Tensor:
-        size = -(-wanted // self._row_counts[-1]) * self._row_counts[-1]
+    def _room(self, wanted: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """For logits and their blocks' maxima."""
+        size, vocabulary = -(-wanted // self._row_counts[-1]) * self._row_counts[-1], self.model.vocabulary_size
         is_pinned = self.model.device.type == "cuda"
-        return torch.empty(size, self.model.vocabulary_size, dtype=DTYPES[self.model.dtype], pin_memory=is_pinned)
+        logits = torch.empty(size, vocabulary, dtype=DTYPES[self.model.dtype], pin_memory=is_pinned)
+        return logits, torch.empty(size, block_count(vocabulary), pin_memory=is_pinned)
 
     def _wait(self) -> None:
         if self.model.device.type == "cuda":

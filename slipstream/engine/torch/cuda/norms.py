@@ -25,7 +25,7 @@ class FusedRmsNorm(nn.Module):
 
 
 @torch.inference_mode()
-def fuse(model: nn.Module) -> int:
+def fuse_norms(model: nn.Module) -> int:
     """Replace the norms of ``model`` that are just that, as a trial shows: some add one to their weights, or have none. Returns
     how many."""
     found = {name: norm for name, norm in model.named_modules() if type(norm).__name__.endswith("RMSNorm")}

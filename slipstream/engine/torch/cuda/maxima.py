@@ -1,0 +1,42 @@
+"""The largest logit of each block of tokens, found where the logits are: `slipstream.sampling.blocks` looks at these first."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from slipstream.sampling.kernel import BLOCK
+
+_BLOCKS = 64
+"""That a program looks at."""
+_INTEGERS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
+
+
+def find_maxima(logits: torch.Tensor) -> torch.Tensor:
+    """Float32 ``[rows, blocks]`` of logits ``[rows, vocabulary]``, as `slipstream.sampling.kernel.find_maxima` finds them: NaN
+    where one of a block is."""
+    rows, size = logits.shape
+    blocks = triton.cdiv(size, BLOCK)
+    maxima = torch.empty(rows, blocks, dtype=torch.float32, device=logits.device)
+    stored = logits.view(_INTEGERS[logits.dtype])
+    _find[rows, triton.cdiv(blocks, _BLOCKS)](
+        stored, maxima, stored.stride(0), size, blocks, width=BLOCK, at_once=_BLOCKS, shift=32 - 8 * logits.itemsize
+    )
+    return maxima
+
+
+@triton.jit(do_not_specialize=["row_stride", "size", "blocks"])
+def _find(stored, maxima, row_stride, size, blocks, width: tl.constexpr, at_once: tl.constexpr, shift: tl.constexpr):
+    """By the numbers' bits: as integers they rise as the numbers do, but for those below zero, which fall."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1) * at_once + tl.arange(0, at_once)
+    token = block[:, None] * width + tl.arange(0, width)[None, :]
+    is_real = token < size
+    bits = tl.load(stored + row * row_stride + token, mask=is_real, other=0).to(tl.int32) << shift
+    rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    best = tl.max(tl.where(is_real, rising, -0x80000000), axis=1)
+    magnitude = tl.max(tl.where(is_real, bits & 0x7FFFFFFF, 0), axis=1)
+    largest = (best ^ ((best >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    largest = tl.where(magnitude > 0x7F800000, float("nan"), largest)
+    tl.store(maxima + row * blocks + block, largest, mask=block < blocks)

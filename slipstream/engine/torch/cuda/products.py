@@ -1,0 +1,97 @@
+"""Products of the same inputs in one call: a small one takes a device as long to begin as to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+_TOGETHER = ("q_proj", "k_proj", "v_proj")
+"""Layers of one attention module that multiply the same inputs, in this order."""
+
+
+class Joint:
+    """Weights of several layers below one another ``[outputs, inputs]``, and what they have last made of which inputs."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self.weight, self.bias = joined(layers)
+        self.inputs: torch.Tensor | None = None
+        self.outputs: torch.Tensor
+
+
+class JoinedLinear(nn.Module):
+    """One of a joint's layers. The first to see inputs computes for all; the last lets go of them."""
+
+    def __init__(self, joint: Joint, features: slice, *, is_first: bool, is_last: bool) -> None:
+        super().__init__()
+        self.joint, self.features = joint, features
+        self.in_features, self.out_features = joint.weight.shape[1], features.stop - features.start
+        self._is_first, self._is_last = is_first, is_last
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """``nn.Linear``'s."""
+        return self.joint.weight[self.features]
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """``nn.Linear``'s."""
+        return None if self.joint.bias is None else self.joint.bias[self.features]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """``nn.Linear``'s."""
+        joint = self.joint
+        if self._is_first:
+            joint.inputs, joint.outputs = inputs, F.linear(inputs, joint.weight, joint.bias)
+        elif joint.inputs is not inputs:
+            return F.linear(inputs, self.weight, self.bias)
+        outputs = joint.outputs[..., self.features]
+        if self._is_last:
+            joint.inputs, joint.outputs = None, outputs[:0]
+        return outputs
+
+
+def joined(layers: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weights of layers below one another, and their biases if they have any."""
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    return weight, torch.cat(biases) if biases else None
+
+
+def can_be_joined(layers: Sequence[Any]) -> bool:
+    """Whether they are layers of the same inputs' size, dtype and device, of which all have a bias or none."""
+    if not all(type(layer) is nn.Linear for layer in layers):
+        return False
+    alike = {(layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None) for layer in layers}
+    return len(alike) == 1
+
+
+def give_back() -> None:
+    """What replaced weights have left goes back to the device: in pieces it fits nothing here, and others may want it."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@torch.inference_mode()
+def join_products(model: nn.Module) -> int:
+    """Join the layers of ``model`` that make queries, keys and values. Returns how many modules had such."""
+    count = 0
+    for module in model.modules():
+        layers = [getattr(module, name, None) for name in _TOGETHER]
+        if can_be_joined(layers):
+            _join(module, layers)
+            layers.clear()
+            give_back()
+            count += 1
+    return count
+
+
+def _join(module: nn.Module, layers: Sequence[Any]) -> None:
+    joint, end = Joint(layers), 0
+    for name, layer in zip(_TOGETHER, layers, strict=True):
+        start, end = end, end + layer.out_features
+        is_first, is_last = name == _TOGETHER[0], name == _TOGETHER[-1]
+        setattr(module, name, JoinedLinear(joint, slice(start, end), is_first=is_first, is_last=is_last))
