@@ -13,8 +13,13 @@ if not torch.cuda.is_available():
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
+from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.backend import EXACT_ROWS, CudaBackend, load_cuda
+from slipstream.engine.torch.cuda.fusing import Fused, fuse
+from slipstream.engine.torch.cuda.maxima import find_maxima
+from slipstream.sampling.blocks import BlockedLogits
 from tests import tiny_models
 
 LENGTHS = (3, 40, 200, 1, 90, 300, 17)
@@ -111,6 +116,22 @@ def test_forwards_are_recorded_and_say_what_the_modules_say(dtype: str, exact: b
                 torch.cuda.synchronize()
                 assert torch.equal(logits, forward._compute(forward.step))
     assert computed.backend._forwards[EXACT_ROWS[0] if exact else 8]._graph is not None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("family", "fused"), [("llama", Fused(5, 2, 2, 2)), ("gemma2", Fused(0, 4, 4, 0))])
+def test_parts_are_fused_in_either_dtype(family: str, fused: Fused, dtype: str, tmp_path: Path) -> None:
+    """Rotary positions only where they have the modules' own bits."""
+    directory = tiny_models.save(tiny_models.build(family), tmp_path)
+    assert fuse(load_pretrained(str(directory), device="cuda", dtype=dtype, attention=NAME)) == fused
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_maxima_are_those_that_a_cpu_finds(dtype: str) -> None:
+    logits = (torch.randn(70, 100_003, generator=torch.Generator().manual_seed(0)) * 3).to(DTYPES[dtype])
+    logits[3, 70], logits[4, 90] = float("nan"), float("-inf")
+    found, expected = find_maxima(logits.cuda()).cpu(), torch.from_numpy(BlockedLogits(logits).maxima)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "mistral"])
