@@ -70,21 +70,28 @@ def systems(rule: SamplingRule, logits: torch.Tensor) -> dict[str, Callable[[], 
             return scores.argmax(dim=-1).tolist()
         return scores.softmax(dim=-1).multinomial(1).tolist()
 
-    host = logits if device.type == "cpu" else torch.empty_like(logits, device="cpu", pin_memory=True)
-
-    def by_slipstream() -> object:
-        if host is not logits:  # as `slipstream.engine.torch.cuda.backend` has them come
-            host.copy_(logits, non_blocking=True)
-            torch.cuda.synchronize(device)
-        return choose(host, rows)
-
     found: dict[str, Callable[[], object]] = {
-        "Slipstream": by_slipstream,
+        "Slipstream": from_device(logits, rows) if device.type == "cuda" else lambda: choose(logits, rows),
         "transformers": by_transformers,
     }
     if rule.temperature:
         found["softmax and multinomial alone"] = lambda: logits.float().softmax(dim=-1).multinomial(1).tolist()
     return found
+
+
+def from_device(logits: torch.Tensor, rows: list[Row]) -> Callable[[], object]:
+    """What chooses from logits that come to the host as `slipstream.engine.torch.cuda.backend` has them come."""
+    from slipstream.engine.torch.cuda.logits import HostLogits  # Triton, which need not be there
+
+    host = HostLogits(logits.shape[1], logits.dtype, pinned=True)
+    host.make_room(len(rows))
+
+    def choose_there() -> object:
+        host.fetch(logits, 0)
+        torch.cuda.synchronize(logits.device)
+        return choose(host.first(len(rows)), rows)
+
+    return choose_there
 
 
 def measured(calls: dict[str, Callable[[], object]], repetitions: int, device: str) -> dict[str, float]:

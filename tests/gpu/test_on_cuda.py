@@ -18,7 +18,7 @@ from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.backend import EXACT_ROWS, CudaBackend, load_cuda
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
-from slipstream.engine.torch.cuda.maxima import find_maxima
+from slipstream.engine.torch.cuda.logits import find_maxima
 from slipstream.sampling.blocks import BlockedLogits
 from tests import tiny_models
 

@@ -13,7 +13,7 @@ from transformers.models.cohere.modeling_cohere import apply_rotary_pos_emb as a
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from slipstream.engine.torch.cuda.gates import GatedBlock, fuse_gates, gate
-from slipstream.engine.torch.cuda.maxima import find_maxima
+from slipstream.engine.torch.cuda.logits import find_maxima
 from slipstream.engine.torch.cuda.products import JoinedLinear, join_products
 from slipstream.engine.torch.cuda.recorded import same_bits
 from slipstream.engine.torch.cuda.rotary import fuse_rotary, rotate

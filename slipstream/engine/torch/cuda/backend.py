@@ -18,12 +18,12 @@ from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.attention import KEYS, PAGED, be_ready
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
-from slipstream.engine.torch.cuda.maxima import find_maxima
+from slipstream.engine.torch.cuda.logits import HostLogits
 from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward, same_bits
 from slipstream.engine.torch.cuda.step import QUERIES, Step, split
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.processors import Processors, device_processor
-from slipstream.sampling.blocks import BlockedLogits, block_count
+from slipstream.sampling.blocks import BlockedLogits
 
 EXACT_ROWS = (128,)
 """Every forward of a target has so many rows, padding included. cuBLAS and torch's reductions choose how to sum by the row
@@ -78,7 +78,7 @@ class CudaBackend:
         self._page_size = page_size
         self._forwards: dict[int, RecordedForward] = {}
         self._most_pages = 0
-        self._logits = self._maxima = torch.empty(0)
+        self._host = HostLogits(model.vocabulary_size, DTYPES[model.dtype], pinned=model.device.type == "cuda")
 
     def reserve(self, memory_mib: float) -> Reserved:
         page_count = pages_in(memory_mib, self.model.bytes_per_token * self._page_size)
@@ -103,21 +103,17 @@ class CudaBackend:
     def forward(self, segments: list[Segment]) -> BlockedLogits:
         """In memory of the host, which the next forward overwrites."""
         wanted = sum(segment.wanted for segment in segments)
-        if len(self._logits) < wanted:
-            self._logits, self._maxima = self._room(wanted)
+        self._host.make_room(wanted)
         done = 0
         for part in split(segments, self._row_counts[-1]):
             forward = self._forward_of(sum(len(segment.tokens) for segment in part))
-            end = done + forward.step.take(part)
-            if end > done:
-                logits = forward()[: end - done]
-                self._maxima[done:end].copy_(find_maxima(logits), non_blocking=True)
-                self._logits[done:end].copy_(logits, non_blocking=True)
-            else:
-                forward()
-            done = end
+            count = forward.step.take(part)
+            logits = forward()
+            if count:
+                self._host.fetch(logits[:count], done)
+                done += count
             self._wait()  # the step's integers are read until then, and so are its logits
-        return BlockedLogits(self._logits[:wanted], self._maxima[:wanted].numpy())
+        return self._host.first(wanted)
 
     def _see_rows_alone(self, page_count: int) -> None:
         """UnsupportedModelError if rows are seen to depend on those beside them, as where each expert of a mixture multiplies
@@ -151,13 +147,6 @@ class CudaBackend:
             step = Step(size, self._page_size, self._most_pages, self.model.device)
             self._forwards[size] = RecordedForward(self.model.compute, step)
         return self._forwards[size]
-
-    def _room(self, wanted: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """For logits and their blocks' maxima."""
-        size, vocabulary = -(-wanted // self._row_counts[-1]) * self._row_counts[-1], self.model.vocabulary_size
-        is_pinned = self.model.device.type == "cuda"
-        logits = torch.empty(size, vocabulary, dtype=DTYPES[self.model.dtype], pin_memory=is_pinned)
-        return logits, torch.empty(size, block_count(vocabulary), pin_memory=is_pinned)
 
     def _wait(self) -> None:
         if self.model.device.type == "cuda":

@@ -1,4 +1,6 @@
-"""The largest logit of each block of tokens, found where the logits are: `slipstream.sampling.blocks` looks at these first."""
+"""Logits on their way to the host, where tokens are chosen. The largest of each block is found where they are computed: it is
+what `slipstream.sampling.blocks` looks at first.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,49 @@ import torch
 import triton
 import triton.language as tl
 
+from slipstream.sampling.blocks import BlockedLogits, block_count
 from slipstream.sampling.kernel import BLOCK
 
 _BLOCKS = 64
 """That a program looks at."""
+_ROWS = 64
+"""Room is made for a multiple of them."""
 _INTEGERS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
+
+
+class HostLogits:
+    """Memory of the host for a forward's logits and their blocks' maxima, used again by the next."""
+
+    def __init__(self, vocabulary_size: int, dtype: torch.dtype, *, pinned: bool) -> None:
+        self._vocabulary_size, self._dtype, self._pinned = vocabulary_size, dtype, pinned
+        self._make(0)
+
+    def make_room(self, row_count: int) -> None:
+        """For so many rows. What is there may be lost."""
+        if len(self._logits) < row_count:
+            self._make(-(-row_count // _ROWS) * _ROWS)
+
+    def fetch(self, logits: torch.Tensor, first: int) -> None:
+        """Have rows copied ``[rows, vocabulary]``, from row ``first`` on: they are there when the device has come so far."""
+        rows = slice(first, first + len(logits))
+        self._maxima[rows].copy_(find_maxima(logits), non_blocking=True)
+        self._logits[rows].copy_(logits, non_blocking=True)
+
+    def first(self, row_count: int) -> BlockedLogits:
+        """So many rows."""
+        return BlockedLogits(self._logits[:row_count], self._maxima[:row_count].numpy())
+
+    def _make(self, row_count: int) -> None:
+        size, pinned = self._vocabulary_size, self._pinned
+        self._logits = torch.empty(row_count, size, dtype=self._dtype, pin_memory=pinned)
+        self._maxima = torch.empty(row_count, block_count(size), pin_memory=pinned)
 
 
 def find_maxima(logits: torch.Tensor) -> torch.Tensor:
     """Float32 ``[rows, blocks]`` of logits ``[rows, vocabulary]``, as `slipstream.sampling.kernel.find_maxima` finds them: NaN
     where one of a block is."""
     rows, size = logits.shape
-    blocks = triton.cdiv(size, BLOCK)
+    blocks = block_count(size)
     maxima = torch.empty(rows, blocks, dtype=torch.float32, device=logits.device)
     stored = logits.view(_INTEGERS[logits.dtype])
     _find[rows, triton.cdiv(blocks, _BLOCKS)](
