@@ -22,7 +22,7 @@ from slipstream.engine.torch.cuda.logits import find_maxima
 from slipstream.sampling.blocks import BlockedLogits
 from tests import tiny_models
 
-LENGTHS = (3, 40, 200, 1, 90, 300, 17)
+LENGTHS = (3, 40, 200, 1, 90, 700, 17)
 ROUND = 9
 
 

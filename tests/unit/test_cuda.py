@@ -28,7 +28,16 @@ from slipstream.engine.torch.cuda import attention
 from slipstream.engine.torch.cuda.backend import CudaBackend
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.norms import FusedRmsNorm, fuse_norms
-from slipstream.engine.torch.cuda.step import QUERIES, Step, split
+from slipstream.engine.torch.cuda.step import (
+    CHUNK,
+    LONG_AFTER,
+    LONG_CHUNK,
+    PIECE,
+    QUERIES,
+    Step,
+    chunk_count,
+    split,
+)
 from slipstream.engine.torch.kv import KvMemory, LayerShape
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.blocks import tensor_of
@@ -49,10 +58,56 @@ def test_a_step_has_its_rows_queries_and_pages_where_it_says() -> None:
     assert step.slots[:5].tolist() == [3 * 4 + 2, 3 * 4 + 3, 2 * 4, 1 * 4, 1 * 4 + 1]
     assert step.slots[21:].tolist() == [0] * 11  # padding goes where nothing is read
     assert step.logit_rows[:3].tolist() == [1, 2, 20]
-    blocks = step.blocks.view(-1, 4).tolist()
-    assert blocks[:3] == [[0, 3, 6, 0], [3, QUERIES, 0, 3], [3 + QUERIES, 18 - QUERIES, QUERIES, 3]]
-    assert {count for _, count, _, _ in blocks[3:]} == {0}
+    assert step.piece_count.tolist() == [3]
+    pieces = step.pieces.view(-1, PIECE)[:3].tolist()
+    assert pieces == [[0, 3, 6, 0, 0, 1], [3, QUERIES, 0, 3, 0, 1], [3 + QUERIES, 18 - QUERIES, QUERIES, 3, 0, 1]]
+    assert step.chunk_counts.tolist() == [1] * 21 + [0] * 11
     assert step.tables[:8].tolist() == [5, 3, 2, 1, 4, 6, 7, 8]
+
+
+def test_many_keys_are_attended_to_in_chunks() -> None:
+    assert [chunk_count(length) for length in (1, CHUNK, CHUNK + 1)] == [1, 1, 2]
+    long = LONG_AFTER * CHUNK
+    assert [chunk_count(length) for length in (long, long + 1, long + LONG_CHUNK, long + LONG_CHUNK + 1)] == [
+        16,
+        17,
+        17,
+        18,
+    ]
+    step = Step(8, 16, 2 * CHUNK // 16, CPU)
+    assert step.most_chunks == 2
+    step.take([Segment([1] * 3, CHUNK - 1, list(range(1, 40)), 3), Segment([2], 0, [40], 1)])
+    pieces = step.pieces.view(-1, PIECE)[: step.piece_count].tolist()
+    assert pieces == [[0, 3, CHUNK - 1, 0, 0, 2], [0, 3, CHUNK - 1, 0, 1, 2], [3, 1, 0, 33, 0, 1]]
+    assert step.chunk_counts.tolist() == [2, 2, 2, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("window", [None, 700])
+def test_a_row_has_the_same_bits_however_many_chunks_are_attended_to_beside_it(window: int | None) -> None:
+    """And they are those of its keys: also beyond the short chunks."""
+    torch.manual_seed(0)
+    shape, size, long = LayerShape(1, 16, 16, 2), 64, LONG_AFTER * CHUNK + LONG_CHUNK
+    page_count = long // size + 1
+    memory = KvMemory([shape], page_count, size, torch.float32, CPU)
+    memory.keys[0].normal_()
+    memory.values[0].normal_()
+    pages = random.Random(0).sample(range(1, page_count + 1), page_count)
+    rows = torch.randn(2, 8, 16).transpose(0, 1)
+    for first in (CHUNK - 2, long - 2):  # four rows, of which the last two have a chunk more
+        step = Step(8, size, page_count, CPU)
+        step.take([Segment([0] * 4, first, pages, 4)])
+        together = attention.PAGED.attend(step, memory, 0, rows, 0.3, window, None)
+        assert step.chunk_counts[0] > chunk_count(first + 1)
+        for row in (1, 3):
+            step.take([Segment([0], first + row, pages, 1)])
+            alone = attention.PAGED.attend(step, memory, 0, rows[row:].contiguous(), 0.3, window, None)
+            assert torch.equal(alone[0], together[row])
+        keys, values = (
+            of[0].flatten(1, 2).view(-1, size, 16)[pages].flatten(0, 1) for of in (memory.keys, memory.values)
+        )
+        seen = slice(0 if window is None else max(0, first + 1 - window), first + 1)
+        expected = (rows[0] @ keys[seen].T * 0.3).softmax(-1) @ values[seen]
+        torch.testing.assert_close(together[0], expected, rtol=1e-4, atol=1e-5)
 
 
 counts = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=6)
@@ -180,7 +235,7 @@ def test_what_is_tried_at_load_writes_to_no_place_twice(page_size: int, memory_m
     written: list[list[int]] = []
 
     def watched(step: Step) -> torch.Tensor:
-        rows = step.blocks.view(-1, 4)[:, 1].sum()
+        rows = int((step.chunk_counts > 0).sum())
         written.append(step.slots[:rows].tolist())
         return torch.zeros(step.row_count, model.vocabulary_size)
 

@@ -1,10 +1,10 @@
 """Paged attention on CUDA, exact by construction: what a row attends to is walked in one order, whatever runs beside it.
 
-A program computes one key head for some rows of one sequence. It reads keys and values where their pages lie, in tiles from
-the first key on, with a running softmax (Milakov and Gimelshein 2018). A tile that a row does not see multiplies its sums by
-exactly one and adds exactly nothing, so a row's bits depend on its own sequence alone: not on the rows that share its program,
-on other sequences, or on how much room there is for longer ones. Nothing is split over the keys, which would depend on how many
-there are.
+A program computes one key head for some rows of one sequence and a chunk of its keys. It reads keys and values where their
+pages lie, in tiles from the chunk's first key on, with a running softmax (Milakov and Gimelshein 2018), and what chunks have is
+put together in their order. A tile or a chunk that a row does not see multiplies its sums by exactly one and adds exactly
+nothing, and where chunks begin is said by the keys' positions (`slipstream.engine.torch.cuda.step`). So a row's bits depend on
+its own sequence alone: not on the rows that share its program, on other sequences, or on how much room there is.
 """
 
 from subprocess import CalledProcessError
@@ -16,11 +16,15 @@ from triton.runtime.errors import OutOfResources
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.torch.attention import Kernels
-from slipstream.engine.torch.cuda.step import QUERIES, Step
+from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, PIECE, QUERIES, Step
 from slipstream.engine.torch.kv import KvMemory
 
 KEYS = {torch.bfloat16: 64, torch.float32: 32}
 """Keys in a tile."""
+
+_STAGES = {torch.bfloat16: 3, torch.float32: 1}
+"""Tiles under way: one is multiplied, the next one comes, and of the one after that the pages are looked up. Those of float32
+fill the memory that a program shares."""
 
 _MOST_TILE = 64
 """Rows of a tile, if no more heads share a key head: a program's shared memory holds it whole."""
@@ -28,6 +32,15 @@ _MOST_TILE = 64
 _PRECISION = "tf32x3"
 """Of products of float32: three of the matrix units' own, whose errors make about one of float32's. The plain units take thirty
 times as long."""
+
+_JOINED_HEADS = 8
+"""Of a row, whose chunks a program puts together."""
+
+_GROUPS = 256
+"""Programs that share the pieces of a step, for each key head: about as many as a large device runs at a time."""
+
+PIECE_INTEGERS, SHORT_CHUNKS = tl.constexpr(PIECE), tl.constexpr(LONG_AFTER)
+SHORT_KEYS, LONG_KEYS = tl.constexpr(CHUNK), tl.constexpr(LONG_CHUNK)
 
 _LEAST_TILE = 16
 """Rows, and numbers of a head, that a matrix instruction takes at least."""
@@ -83,20 +96,25 @@ def _attend_rows(
     rows = _packed(rows)
     output = rows.new_zeros(rows.shape[0], rows.shape[1], shape.value_size)
     part = max(1, min(QUERIES, _MOST_TILE // shape.queries_per_key))
-    is_single = rows.dtype == torch.float32
+    groups = min(step.row_count * step.most_chunks, _GROUPS)
+    partial = step.partial(rows.shape[1], shape.value_size)
     try:
-        _attend[step.block_count, shape.head_count, triton.cdiv(QUERIES, part)](
+        _attend[groups, shape.head_count, triton.cdiv(QUERIES, part)](
             rows,
             keys,
             values,
             output,
-            step.blocks,
+            *partial,
+            step.pieces,
+            step.piece_count,
             step.tables,
             scaling,
             softcap or 0.0,
             row_stride=rows.stride(0),
             head_stride=rows.stride(1),
             slots=keys.shape[1] * keys.shape[2],
+            most_chunks=step.most_chunks,
+            groups=groups,
             page_size=keys.shape[2],
             window=window or 0,
             capped=softcap is not None,
@@ -109,13 +127,25 @@ def _attend_rows(
             value_size=shape.value_size,
             value_dims=max(_LEAST_TILE, triton.next_power_of_2(shape.value_size)),
             precision=_PRECISION,
-            num_stages=1 if is_single else 2,
+            num_stages=_STAGES[rows.dtype],
         )
     except OutOfResources as error:
         raise UnsupportedModelError(
             f"attention with heads of {shape.key_size} in {str(rows.dtype).removeprefix('torch.')} does not fit "
             f"{torch.cuda.get_device_name(rows.device)}: {error}"
         ) from error
+    if step.most_chunks > 1:
+        heads = rows.shape[1]
+        _join[step.row_count, triton.cdiv(heads, _JOINED_HEADS)](
+            output,
+            *partial,
+            step.chunk_counts,
+            step.most_chunks,
+            heads,
+            at_once=_JOINED_HEADS,
+            size=shape.value_size,
+            dims=triton.next_power_of_2(shape.value_size),
+        )
     return output
 
 
@@ -164,19 +194,25 @@ def _write(
 
 
 # Integers that Triton would otherwise compile for by their value: another compilation may round otherwise.
-@triton.jit(do_not_specialize=["row_stride", "head_stride", "slots", "scaling", "softcap"])
+@triton.jit(do_not_specialize=["row_stride", "head_stride", "slots", "scaling", "softcap", "most_chunks", "groups"])
 def _attend(
     rows,
     keys,
     values,
     output,
-    blocks,
+    partial_values,
+    partial_tops,
+    partial_weights,
+    pieces,
+    piece_count,
     tables,
     scaling,
     softcap,
     row_stride,
     head_stride,
     slots,
+    most_chunks,
+    groups,
     page_size: tl.constexpr,
     window: tl.constexpr,
     capped: tl.constexpr,
@@ -190,70 +226,128 @@ def _attend(
     value_dims: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """A block of queries and a key head; see `Step.blocks` and `Step.tables`."""
-    block = tl.program_id(0)
+    """Every so many-th piece, and a key head; see `Step.pieces` and `Step.tables`."""
     head = tl.program_id(1)
     skipped = tl.program_id(2) * part
-    first_row = tl.load(blocks + block * 4) + skipped
-    count = tl.load(blocks + block * 4 + 1) - skipped
-    first_position = tl.load(blocks + block * 4 + 2) + skipped
-    table = tl.load(blocks + block * 4 + 3)
-    if count <= 0:
+    for piece in range(tl.program_id(0), tl.load(piece_count), groups):
+        told = pieces + piece * PIECE_INTEGERS
+        count = tl.load(told + 1) - skipped
+        if count > 0:
+            first_row = tl.load(told) + skipped
+            first_position = tl.load(told + 2) + skipped
+            table = tables + tl.load(told + 3)
+            chunk = tl.load(told + 4)
+            # Query heads that share a key head are more queries of it.
+            lane = tl.arange(0, lanes)
+            query = lane // repeats  # beyond `part` in lanes that are there for a power of two
+            is_real = (query < count) & (query < part)
+            row = first_row + query
+            query_head = head * repeats + lane % repeats
+            position = first_position + query
+            dim = tl.arange(0, dims)
+            value_dim = tl.arange(0, value_dims)
+            asked = tl.load(
+                rows + (row * row_stride + query_head * head_stride)[:, None] + dim[None, :],
+                mask=is_real[:, None] & (dim < size)[None, :],
+                other=0.0,
+            )
+            top = tl.full([lanes], float("-inf"), dtype=tl.float32)
+            weight_sum = tl.zeros([lanes], dtype=tl.float32)
+            total = tl.zeros([lanes, value_dims], dtype=tl.float32)
+            last = first_position + tl.minimum(count, part) - 1
+            start = _chunk_start(chunk)
+            end = tl.minimum(_chunk_start(chunk + 1), last + 1)
+            if window > 0:
+                start = tl.maximum(start, tl.maximum(first_position - window + 1, 0) // key_count * key_count)
+            for first_key in range(start, end, key_count):
+                key = first_key + tl.arange(0, key_count)
+                is_there = key <= last
+                page = tl.load(table + key // page_size, mask=is_there, other=0)
+                slot = (head.to(tl.int64) * slots + page.to(tl.int64) * page_size) + key % page_size
+                key_tile = tl.load(
+                    keys + (slot * size)[None, :] + dim[:, None],
+                    mask=is_there[None, :] & (dim < size)[:, None],
+                    other=0.0,
+                )
+                score = tl.dot(asked, key_tile, input_precision=precision) * scaling
+                if capped:
+                    score = (2 * tl.sigmoid(2 * (score / softcap)) - 1) * softcap  # tanh
+                is_seen = key[None, :] <= position[:, None]
+                if window > 0:
+                    is_seen = is_seen & (key[None, :] > position[:, None] - window)
+                score = tl.where(is_seen, score, float("-inf"))
+                new_top = tl.maximum(top, tl.max(score, axis=1))
+                # Before a sliding window all is masked: both tops are then -inf, and their difference must not be NaN.
+                finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
+                weight = tl.exp(score - finite_top[:, None])
+                rescale = tl.exp(top - finite_top)
+                weight_sum = weight_sum * rescale + tl.sum(weight, axis=1)
+                value_tile = tl.load(
+                    values + (slot * value_size)[:, None] + value_dim[None, :],
+                    mask=is_there[:, None] & (value_dim < value_size)[None, :],
+                    other=0.0,
+                )
+                # Not accumulated by the instruction: `total` is rescaled first.
+                total = total * rescale[:, None] + tl.dot(
+                    weight.to(value_tile.dtype), value_tile, input_precision=precision
+                )
+                top = new_top
+            heads = tl.num_programs(1) * repeats
+            is_stored = is_real[:, None] & (value_dim < value_size)[None, :]
+            if tl.load(told + 5) == 1:
+                attended = tl.math.div_rn(total, tl.where(is_real, weight_sum, 1.0)[:, None])
+                output_place = (row * heads + query_head)[:, None] * value_size + value_dim[None, :]
+                tl.store(output + output_place, attended.to(output.dtype.element_ty), mask=is_stored)
+            else:
+                place = (row * most_chunks + chunk) * heads + query_head
+                tl.store(partial_values + place[:, None] * value_size + value_dim[None, :], total, mask=is_stored)
+                tl.store(partial_tops + place, top, mask=is_real)
+                tl.store(partial_weights + place, weight_sum, mask=is_real)
+
+
+@triton.jit
+def _chunk_start(chunk):
+    """Of its keys' positions."""
+    is_short = chunk < SHORT_CHUNKS
+    return tl.where(is_short, chunk * SHORT_KEYS, SHORT_CHUNKS * SHORT_KEYS + (chunk - SHORT_CHUNKS) * LONG_KEYS)
+
+
+@triton.jit(do_not_specialize=["most_chunks", "heads"])
+def _join(
+    output,
+    partial_values,
+    partial_tops,
+    partial_weights,
+    chunk_counts,
+    most_chunks,
+    heads,
+    at_once: tl.constexpr,
+    size: tl.constexpr,
+    dims: tl.constexpr,
+):
+    """Some heads of a row that has several chunks, in their order."""
+    row = tl.program_id(0).to(tl.int64)
+    chunks = tl.load(chunk_counts + row)
+    if chunks <= 1:
         return
-    # Query heads that share a key head are more queries of it.
-    lane = tl.arange(0, lanes)
-    query = lane // repeats  # beyond `part` in lanes that are there for a power of two
-    is_real = (query < count) & (query < part)
-    row = first_row + query
-    query_head = head * repeats + lane % repeats
-    position = first_position + query
+    head = tl.program_id(1) * at_once + tl.arange(0, at_once)
     dim = tl.arange(0, dims)
-    value_dim = tl.arange(0, value_dims)
-    asked = tl.load(
-        rows + (row * row_stride + query_head * head_stride)[:, None] + dim[None, :],
-        mask=is_real[:, None] & (dim < size)[None, :],
-        other=0.0,
-    )
-    top = tl.full([lanes], float("-inf"), dtype=tl.float32)
-    weight_sum = tl.zeros([lanes], dtype=tl.float32)
-    total = tl.zeros([lanes, value_dims], dtype=tl.float32)
-    last = first_position + tl.minimum(count, part) - 1
-    start = 0
-    if window > 0:
-        start = tl.maximum(first_position - window + 1, 0) // key_count * key_count
-    for first_key in range(start, last + 1, key_count):
-        key = first_key + tl.arange(0, key_count)
-        is_there = key <= last
-        page = tl.load(tables + table + key // page_size, mask=is_there, other=0)
-        slot = (head.to(tl.int64) * slots + page.to(tl.int64) * page_size) + key % page_size
-        key_tile = tl.load(
-            keys + (slot * size)[None, :] + dim[:, None], mask=is_there[None, :] & (dim < size)[:, None], other=0.0
-        )
-        score = tl.dot(asked, key_tile, input_precision=precision) * scaling
-        if capped:
-            score = (2 * tl.sigmoid(2 * (score / softcap)) - 1) * softcap  # tanh
-        is_seen = key[None, :] <= position[:, None]
-        if window > 0:
-            is_seen = is_seen & (key[None, :] > position[:, None] - window)
-        score = tl.where(is_seen, score, float("-inf"))
-        new_top = tl.maximum(top, tl.max(score, axis=1))
-        # Before a sliding window all is masked: both tops are then -inf, and their difference must not be NaN.
-        finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.exp(score - finite_top[:, None])
-        rescale = tl.exp(top - finite_top)
-        weight_sum = weight_sum * rescale + tl.sum(weight, axis=1)
-        value_tile = tl.load(
-            values + (slot * value_size)[:, None] + value_dim[None, :],
-            mask=is_there[:, None] & (value_dim < value_size)[None, :],
-            other=0.0,
-        )
-        # Not accumulated by the instruction: `total` is rescaled first.
-        total = total * rescale[:, None] + tl.dot(weight.to(value_tile.dtype), value_tile, input_precision=precision)
+    is_real = head < heads
+    is_stored = is_real[:, None] & (dim < size)[None, :]
+    top = tl.full([at_once], float("-inf"), dtype=tl.float32)
+    weight_sum = tl.zeros([at_once], dtype=tl.float32)
+    total = tl.zeros([at_once, dims], dtype=tl.float32)
+    for chunk in range(chunks):
+        place = (row * most_chunks + chunk) * heads + head
+        own_top = tl.load(partial_tops + place, mask=is_real, other=float("-inf"))
+        own_weight = tl.load(partial_weights + place, mask=is_real, other=0.0)
+        own_total = tl.load(partial_values + place[:, None] * size + dim[None, :], mask=is_stored, other=0.0)
+        new_top = tl.maximum(top, own_top)
+        finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)  # nothing of a window's yet
+        kept, added = tl.exp(top - finite_top), tl.exp(own_top - finite_top)
+        weight_sum = weight_sum * kept + own_weight * added
+        total = total * kept[:, None] + own_total * added[:, None]
         top = new_top
-    attended = total / tl.where(is_real, weight_sum, 1.0)[:, None]
-    place = (row * tl.num_programs(1) * repeats + query_head)[:, None] * value_size + value_dim[None, :]
-    tl.store(
-        output + place,
-        attended.to(output.dtype.element_ty),
-        mask=is_real[:, None] & (value_dim < value_size)[None, :],
-    )
+    attended = tl.math.div_rn(total, tl.where(is_real, weight_sum, 1.0)[:, None])
+    place = output + (row * heads + head)[:, None] * size + dim[None, :]
+    tl.store(place, attended.to(output.dtype.element_ty), mask=is_stored)

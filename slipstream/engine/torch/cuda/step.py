@@ -2,16 +2,21 @@
 
 ::
 
-    rows    | A: 6 new tokens | B: 1 | C: 21 of a prompt         | padding     |
-    blocks  | A: 6            | B: 1 | C: 16         | C: 5      | empty ...   |
+    rows    | A: 6 new tokens           | B: 1 | C: 21 of a prompt | padding |
+    pieces  | A: 6, keys 0 | A: 6, keys 1 | B: 1 | C: 16   | C: 5    |
 
 A CUDA graph reads the same addresses each time it is replayed, so a step has room for as many rows as it may ever have, as
-many blocks of queries (a row of each of so many sequences), and the longest table of pages.
+many pieces of attention, and the longest table of pages.
+
+A piece is a block of queries and a chunk of the keys that they attend to: with many keys one sequence would otherwise be one
+program's. Where a chunk begins is said by the keys' positions alone, so that a row's sums are divided alike whatever is beside
+it and however much comes after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +27,33 @@ from slipstream.engine.pages import PADDING_PAGE
 QUERIES = 16
 """Rows of one sequence that are attended for together, at most."""
 
+CHUNK = 512
+"""Keys that a piece attends to."""
+
+LONG_CHUNK = 2048
+"""The same from `LONG_AFTER` on: what pieces find is kept for each row and chunk until it is put together."""
+
+LONG_AFTER = 16
+"""Chunks that are short."""
+
+PIECE = 6
+"""Integers of a piece."""
+
+
+def chunk_count(length: int) -> int:
+    """Of the chunks in which so many keys lie."""
+    short = -(-length // CHUNK)
+    return short if short <= LONG_AFTER else LONG_AFTER - (-(length - LONG_AFTER * CHUNK) // LONG_CHUNK)
+
+
+class Partial(NamedTuple):
+    """Float32, of each row, chunk and head: weighted values ``[rows, chunks, heads, size]``, the largest score, and the sum of
+    the weights."""
+
+    values: torch.Tensor
+    tops: torch.Tensor
+    weights: torch.Tensor
+
 
 class Step:
     """Integers of a forward of ``row_count`` rows."""
@@ -29,10 +61,12 @@ class Step:
     def __init__(self, row_count: int, page_size: int, most_pages: int, device: torch.device) -> None:
         """``most_pages``: of the longest sequence."""
         self.row_count = row_count
-        self.block_count = row_count
+        self.most_chunks = chunk_count(most_pages * page_size)
         self._page_size = page_size
-        counts = [row_count, row_count, row_count, row_count, 4 * row_count, row_count * most_pages]
-        self._fixed_count = sum(counts[:-1])
+        most_pieces = row_count * self.most_chunks
+        counts = [row_count, row_count, row_count, row_count, row_count, 1, PIECE * most_pieces, row_count * most_pages]
+        self._pieces_start, self._tables_start = sum(counts[:-2]), sum(counts[:-1])
+        self._partial: dict[tuple[int, int], Partial] = {}
         self._there = torch.zeros(sum(counts), dtype=torch.int64, device=device)
         self._here = torch.zeros(sum(counts), dtype=torch.int64, pin_memory=device.type == "cuda")
         there = torch.split(self._there, counts)
@@ -40,18 +74,32 @@ class Step:
         """Both ``[1, rows]``."""
         self.slots, self.logit_rows = there[2], there[3]
         """Where each row's keys and values go, and the rows whose logits come first."""
-        self.blocks = there[4]
-        """``[rows * 4]``: of each block its first row, its rows or 0, its first row's position, where its table begins."""
-        self.tables = there[5]
+        self.chunk_counts, self.piece_count = there[4], there[5]
+        """Of each row: the chunks that were attended to for it, 0 if it is padding. And ``[1]``."""
+        self.pieces = there[6]
+        """``[pieces * PIECE]``: a block's first row, its rows, its first row's position, where its sequence's table begins, the
+        chunk, and how many chunks the block has."""
+        self.tables = there[7]
         """Pages of the sequences, one table after another."""
         here = [part.numpy() for part in torch.split(self._here, counts)]
-        self._input_ids, self._positions, self._slots, self._logit_rows, blocks, self._tables = here
-        self._blocks = blocks.reshape(row_count, 4)
+        self._input_ids, self._positions, self._slots, self._logit_rows, *here = here
+        self._chunk_counts, self._piece_count, pieces, self._tables = here
+        self._pieces = pieces.reshape(most_pieces, PIECE)
+
+    def partial(self, heads: int, size: int) -> Partial:
+        """Memory for what pieces find of rows with so many heads, and values of a size, until it is put together."""
+        known = (heads, size)
+        if known not in self._partial:
+            shape = self.row_count, self.most_chunks, heads
+            self._partial[known] = Partial(
+                *(torch.empty(part, device=self._there.device) for part in ((*shape, size), shape, shape))
+            )
+        return self._partial[known]
 
     def take(self, segments: Sequence[Segment]) -> int:
         """Lay out segments of ``row_count`` rows at most; returns how many logits are wanted, which come first."""
         size = self._page_size
-        row = block = wanted = table = 0
+        row = piece = wanted = table = 0
         for segment in segments:
             count, start = len(segment.tokens), segment.start
             positions = np.arange(start, segment.end)
@@ -61,8 +109,12 @@ class Step:
             self._slots[row : row + count] = pages[positions // size] * size + positions % size
             self._tables[table : table + len(pages)] = pages
             for first in range(0, count, QUERIES):
-                self._blocks[block] = row + first, min(QUERIES, count - first), start + first, table
-                block += 1
+                together = min(QUERIES, count - first)
+                chunks = chunk_count(start + first + together)
+                self._chunk_counts[row + first : row + first + together] = chunks
+                for chunk in range(chunks):
+                    self._pieces[piece] = row + first, together, start + first, table, chunk, chunks
+                    piece += 1
             row, table, end = row + count, table + len(pages), wanted + segment.wanted
             self._logit_rows[wanted:end] = range(row - segment.wanted, row)
             wanted = end
@@ -70,9 +122,13 @@ class Step:
         self._positions[row:] = 0
         self._slots[row:] = PADDING_PAGE * size
         self._logit_rows[wanted:] = 0
-        self._blocks[block:, 1] = 0
-        used = self._fixed_count + table
-        self._there[:used].copy_(self._here[:used], non_blocking=True)
+        self._chunk_counts[row:] = 0
+        self._piece_count[0] = piece
+        for used in (
+            slice(self._pieces_start + PIECE * piece),
+            slice(self._tables_start, self._tables_start + table),
+        ):
+            self._there[used].copy_(self._here[used], non_blocking=True)
         return wanted
 
 
