@@ -82,6 +82,26 @@ def test_many_keys_are_attended_to_in_chunks() -> None:
     assert step.chunk_counts.tolist() == [2, 2, 2, 1, 0, 0, 0, 0]
 
 
+def test_programs_take_several_pieces_where_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    memory = KvMemory([LayerShape(2, 16, 16, 1)], 80, 16, torch.float32, CPU)
+    memory.keys[0].normal_()
+    memory.values[0].normal_()
+    step = Step(32, 16, 40, CPU)
+    step.take(
+        [
+            Segment([0] * 20, 505, list(range(1, 40)), 0),
+            Segment([0] * 3, 0, [40], 0),
+            Segment([0], 515, list(range(41, 80)), 0),
+        ]
+    )
+    assert step.piece_count.item() == 7
+    rows = torch.randn(2, 32, 16).transpose(0, 1)
+    by_many = attention.PAGED.attend(step, memory, 0, rows, 0.3, None, None)
+    monkeypatch.setattr(attention, "_PROGRAMS", 6)  # three for each head
+    assert torch.equal(attention.PAGED.attend(step, memory, 0, rows, 0.3, None, None), by_many)
+
+
 @pytest.mark.parametrize("window", [None, 700])
 def test_a_row_has_the_same_bits_however_many_chunks_are_attended_to_beside_it(window: int | None) -> None:
     """And they are those of its keys: also beyond the short chunks."""

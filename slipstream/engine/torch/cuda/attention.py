@@ -36,8 +36,9 @@ times as long."""
 _JOINED_HEADS = 8
 """Of a row, whose chunks a program puts together."""
 
-_GROUPS = 256
-"""Programs that share the pieces of a step, for each key head: about as many as a large device runs at a time."""
+_PROGRAMS = 512
+"""That share the pieces of a step: about as many as a large device runs at a time. One that finds no piece costs what it takes
+to begin, and the room of one that works."""
 
 PIECE_INTEGERS, SHORT_CHUNKS = tl.constexpr(PIECE), tl.constexpr(LONG_AFTER)
 SHORT_KEYS, LONG_KEYS = tl.constexpr(CHUNK), tl.constexpr(LONG_CHUNK)
@@ -96,10 +97,11 @@ def _attend_rows(
     rows = _packed(rows)
     output = rows.new_zeros(rows.shape[0], rows.shape[1], shape.value_size)
     part = max(1, min(QUERIES, _MOST_TILE // shape.queries_per_key))
-    groups = min(step.row_count * step.most_chunks, _GROUPS)
+    parts = triton.cdiv(QUERIES, part)
+    groups = min(step.row_count * step.most_chunks, max(1, _PROGRAMS // (shape.head_count * parts)))
     partial = step.partial(rows.shape[1], shape.value_size)
     try:
-        _attend[groups, shape.head_count, triton.cdiv(QUERIES, part)](
+        _attend[groups, shape.head_count, parts](
             rows,
             keys,
             values,

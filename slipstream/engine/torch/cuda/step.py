@@ -99,7 +99,8 @@ class Step:
     def take(self, segments: Sequence[Segment]) -> int:
         """Lay out segments of ``row_count`` rows at most; returns how many logits are wanted, which come first."""
         size = self._page_size
-        row = piece = wanted = table = 0
+        row = wanted = table = 0
+        pieces: list[tuple[int, ...]] = []
         for segment in segments:
             count, start = len(segment.tokens), segment.start
             positions = np.arange(start, segment.end)
@@ -112,9 +113,7 @@ class Step:
                 together = min(QUERIES, count - first)
                 chunks = chunk_count(start + first + together)
                 self._chunk_counts[row + first : row + first + together] = chunks
-                for chunk in range(chunks):
-                    self._pieces[piece] = row + first, together, start + first, table, chunk, chunks
-                    piece += 1
+                pieces += [(row + first, together, start + first, table, chunk, chunks) for chunk in range(chunks)]
             row, table, end = row + count, table + len(pages), wanted + segment.wanted
             self._logit_rows[wanted:end] = range(row - segment.wanted, row)
             wanted = end
@@ -123,9 +122,10 @@ class Step:
         self._slots[row:] = PADDING_PAGE * size
         self._logit_rows[wanted:] = 0
         self._chunk_counts[row:] = 0
-        self._piece_count[0] = piece
+        self._piece_count[0] = len(pieces)
+        self._pieces[: len(pieces)] = pieces
         for used in (
-            slice(self._pieces_start + PIECE * piece),
+            slice(self._pieces_start + PIECE * len(pieces)),
             slice(self._tables_start, self._tables_start + table),
         ):
             self._there[used].copy_(self._here[used], non_blocking=True)
