@@ -20,7 +20,7 @@ from slipstream.engine.torch.cuda.attention import KEYS, PAGED, be_ready
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.logits import HostLogits
 from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward, same_bits
-from slipstream.engine.torch.cuda.step import QUERIES, Step, split
+from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, QUERIES, Step, split
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.processors import Processors, device_processor
 from slipstream.sampling.blocks import BlockedLogits
@@ -68,7 +68,8 @@ class CudaBackend:
         self.model = model
         # Which kernels there are, and which is chosen, is said by the libraries' versions.
         versions = torch.__version__, torch.version.cuda, triton.__version__
-        sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], fused, versions)
+        chunks = CHUNK, LONG_AFTER, LONG_CHUNK
+        sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], chunks, fused, versions)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
         self.runs_on = len(row_counts) > 1
         self.processors = Processors()
@@ -82,15 +83,15 @@ class CudaBackend:
 
     def reserve(self, memory_mib: float) -> Reserved:
         page_count = pages_in(memory_mib, self.model.bytes_per_token * self._page_size)
+        self._most_pages = min(page_count, -(-self.model.context_length // self._page_size))
         try:
             byte_count = self.model.reserve(page_count, self._page_size)
+            if not self.runs_on:
+                self._see_rows_alone(page_count)
         except torch.OutOfMemoryError as error:
             raise UnsupportedModelError(
                 f"kv_memory_mib of {memory_mib:g} is more than {self.model.device} has left: {str(error).splitlines()[0]}"
             ) from error
-        self._most_pages = min(page_count, -(-self.model.context_length // self._page_size))
-        if not self.runs_on:
-            self._see_rows_alone(page_count)
         return Reserved(page_count, self._page_size, byte_count)
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
