@@ -253,47 +253,34 @@ def _attend(
                 mask=is_real[:, None] & (dim < size)[None, :],
                 other=0.0,
             )
-            top = tl.full([lanes], float("-inf"), dtype=tl.float32)
-            weight_sum = tl.zeros([lanes], dtype=tl.float32)
-            total = tl.zeros([lanes, value_dims], dtype=tl.float32)
             last = first_position + tl.minimum(count, part) - 1
             start = _chunk_start(chunk)
             end = tl.minimum(_chunk_start(chunk + 1), last + 1)
             if window > 0:
                 start = tl.maximum(start, tl.maximum(first_position - window + 1, 0) // key_count * key_count)
-            for first_key in range(start, end, key_count):
-                key = first_key + tl.arange(0, key_count)
-                is_there = key <= last
-                page = tl.load(table + key // page_size, mask=is_there, other=0)
-                slot = (head.to(tl.int64) * slots + page.to(tl.int64) * page_size) + key % page_size
-                key_tile = tl.load(
-                    keys + (slot * size)[None, :] + dim[:, None],
-                    mask=is_there[None, :] & (dim < size)[:, None],
-                    other=0.0,
-                )
-                score = tl.dot(asked, key_tile, input_precision=precision) * scaling
-                if capped:
-                    score = (2 * tl.sigmoid(2 * (score / softcap)) - 1) * softcap  # tanh
-                is_seen = key[None, :] <= position[:, None]
-                if window > 0:
-                    is_seen = is_seen & (key[None, :] > position[:, None] - window)
-                score = tl.where(is_seen, score, float("-inf"))
-                new_top = tl.maximum(top, tl.max(score, axis=1))
-                # Before a sliding window all is masked: both tops are then -inf, and their difference must not be NaN.
-                finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-                weight = tl.exp(score - finite_top[:, None])
-                rescale = tl.exp(top - finite_top)
-                weight_sum = weight_sum * rescale + tl.sum(weight, axis=1)
-                value_tile = tl.load(
-                    values + (slot * value_size)[:, None] + value_dim[None, :],
-                    mask=is_there[:, None] & (value_dim < value_size)[None, :],
-                    other=0.0,
-                )
-                # Not accumulated by the instruction: `total` is rescaled first.
-                total = total * rescale[:, None] + tl.dot(
-                    weight.to(value_tile.dtype), value_tile, input_precision=precision
-                )
-                top = new_top
+            total, top, weight_sum = _over_keys(
+                asked,
+                keys,
+                values,
+                table,
+                position,
+                last,
+                start,
+                end,
+                head.to(tl.int64) * slots,
+                scaling,
+                softcap,
+                page_size,
+                window,
+                capped,
+                lanes,
+                key_count,
+                size,
+                dims,
+                value_size,
+                value_dims,
+                precision,
+            )
             heads = tl.num_programs(1) * repeats
             is_stored = is_real[:, None] & (value_dim < value_size)[None, :]
             if tl.load(told + 5) == 1:
@@ -305,6 +292,71 @@ def _attend(
                 tl.store(partial_values + place[:, None] * value_size + value_dim[None, :], total, mask=is_stored)
                 tl.store(partial_tops + place, top, mask=is_real)
                 tl.store(partial_weights + place, weight_sum, mask=is_real)
+
+
+@triton.jit
+def _over_keys(
+    asked,
+    keys,
+    values,
+    table,
+    position,
+    last,
+    start,
+    end,
+    first_slot,
+    scaling,
+    softcap,
+    page_size: tl.constexpr,
+    window: tl.constexpr,
+    capped: tl.constexpr,
+    lanes: tl.constexpr,
+    key_count: tl.constexpr,
+    size: tl.constexpr,
+    dims: tl.constexpr,
+    value_size: tl.constexpr,
+    value_dims: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Of queries ``[lanes, dims]`` and the keys from ``start`` to ``end``: the weighted sum of their values, the largest score
+    and the sum of the weights. Keys after ``last`` are not there."""
+    dim = tl.arange(0, dims)
+    value_dim = tl.arange(0, value_dims)
+    top = tl.full([lanes], float("-inf"), dtype=tl.float32)
+    weight_sum = tl.zeros([lanes], dtype=tl.float32)
+    total = tl.zeros([lanes, value_dims], dtype=tl.float32)
+    for first_key in range(start, end, key_count):
+        key = first_key + tl.arange(0, key_count)
+        is_there = key <= last
+        page = tl.load(table + key // page_size, mask=is_there, other=0)
+        slot = (first_slot + page.to(tl.int64) * page_size) + key % page_size
+        key_tile = tl.load(
+            keys + (slot * size)[None, :] + dim[:, None],
+            mask=is_there[None, :] & (dim < size)[:, None],
+            other=0.0,
+        )
+        score = tl.dot(asked, key_tile, input_precision=precision) * scaling
+        if capped:
+            score = (2 * tl.sigmoid(2 * (score / softcap)) - 1) * softcap  # tanh
+        is_seen = key[None, :] <= position[:, None]
+        if window > 0:
+            is_seen = is_seen & (key[None, :] > position[:, None] - window)
+        score = tl.where(is_seen, score, float("-inf"))
+        new_top = tl.maximum(top, tl.max(score, axis=1))
+        # Before a sliding window all is masked: both tops are then -inf, and their difference must not be NaN.
+        finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
+        weight = tl.exp(score - finite_top[:, None])
+        rescale = tl.exp(top - finite_top)
+        weight_sum = weight_sum * rescale + tl.sum(weight, axis=1)
+        value_tile = tl.load(
+            values + (slot * value_size)[:, None] + value_dim[None, :],
+            mask=is_there[:, None] & (value_dim < value_size)[None, :],
+            other=0.0,
+        )
+        # Not accumulated by the instruction: `total` is rescaled first.
+        total = total * rescale[:, None] + tl.dot(weight.to(value_tile.dtype), value_tile, input_precision=precision)
+        top = new_top
+    return total, top, weight_sum
 
 
 @triton.jit
