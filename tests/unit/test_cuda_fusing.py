@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="Triton is there on Linux")
 from transformers.models.cohere.modeling_cohere import apply_rotary_pos_emb as apply_to_neighbours
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from slipstream.engine.torch.cuda.fusing import fuse
 from slipstream.engine.torch.cuda.gates import GatedBlock, fuse_gates, gate
 from slipstream.engine.torch.cuda.logits import find_maxima
 from slipstream.engine.torch.cuda.products import JoinedLinear, join_products
@@ -29,6 +30,15 @@ IDS = torch.arange(12).unsqueeze(0)
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
     torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_whatever_is_fused_a_model_says_what_it_said(family: str) -> None:
+    model = tiny_models.build(family)
+    with torch.inference_mode():
+        expected = model(IDS).logits
+        fuse(model)
+        torch.testing.assert_close(model(IDS).logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [16, 24])
