@@ -69,8 +69,8 @@ class TransformersModel:
         is_captured = self.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
         if self.device.type == "cpu":
             activations.steady(model)
-        self._layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
-        self.bytes_per_token = bytes_per_page(self._layers, 1, model.dtype)
+        self.layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
+        self.bytes_per_token = bytes_per_page(self.layers, 1, model.dtype)
         self._memory: KvMemory | None = None
         self._kernels = kernels
         self._run: Callable[[StepPlan], torch.Tensor] = self.compute
@@ -90,7 +90,7 @@ class TransformersModel:
         return cls(model, model.generation_config or GenerationConfig(), single_rows=single_rows)
 
     def reserve(self, page_count: int, page_size: int) -> int:
-        self._memory = KvMemory(self._layers, page_count, page_size, self._model.dtype, self.device)
+        self._memory = KvMemory(self.layers, page_count, page_size, self._model.dtype, self.device)
         return self._memory.byte_count
 
     def copy_pages(self, copies: list[PageCopy]) -> None:

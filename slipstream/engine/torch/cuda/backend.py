@@ -86,6 +86,7 @@ class CudaBackend:
         self._most_pages = min(page_count, -(-self.model.context_length // self._page_size))
         try:
             byte_count = self.model.reserve(page_count, self._page_size)
+            self._make_steps()
             if not self.runs_on:
                 self._see_rows_alone(page_count)
         except torch.OutOfMemoryError as error:
@@ -141,8 +142,16 @@ class CudaBackend:
                     "rows beside it, so that texts would depend on what else is served; bfloat16 or the cpu may do"
                 )
 
+    def _make_steps(self) -> None:
+        """All of them, with the memory that their attention takes: what is missing is missed before anybody is served."""
+        for size in self._row_counts:
+            step = self._forward_of(size).step
+            if step.most_chunks > 1:
+                for shape in self.model.layers:
+                    step.partial(shape.head_count * shape.queries_per_key, shape.value_size)
+
     def _forward_of(self, row_count: int) -> RecordedForward:
-        """The smallest that has room, made when it is first needed."""
+        """The smallest that has room."""
         size = next(count for count in self._row_counts if count >= row_count)
         if size not in self._forwards:
             step = Step(size, self._page_size, self._most_pages, self.model.device)

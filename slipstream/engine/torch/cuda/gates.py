@@ -16,6 +16,8 @@ _PROJECTIONS = ("gate_proj", "up_proj")
 _COLUMNS = 1024
 """That a program computes."""
 _PROBED_ROWS = 8
+_PROBED_SCALES = 1.0, 30.0, 1000.0
+"""Of the inputs: some blocks clamp what is large."""
 _MOST_ERROR = 2.0**-6
 """Of a gated input: two roundings to bfloat16 and the next number."""
 
@@ -62,15 +64,23 @@ def _is_gated(block: Any) -> bool:
     hooks = [
         layer.register_forward_hook(lambda own, asked, made: calls.append((own, *asked, made))) for layer in layers
     ]
-    weight = down.weight
-    inputs = torch.randn(_PROBED_ROWS, weight.shape[0], generator=torch.Generator().manual_seed(0)).to(weight)
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(_PROBED_ROWS, down.weight.shape[0], generator=generator).to(down.weight)
     try:
-        output = block(inputs)
-    except (TypeError, ValueError, RuntimeError):  # it wants something else
+        return all(_gates(block, inputs * scale, layers, calls) for scale in _PROBED_SCALES)
+    except Exception:  # any of transformers' hundreds of blocks, and others': it wants something else
         return False
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _gates(
+    block: Any, inputs: torch.Tensor, layers: list[Any], calls: list[tuple[Any, torch.Tensor, torch.Tensor]]
+) -> bool:
+    """Whether of these inputs the block makes what `gate` would. Its ``layers`` tell their ``calls``."""
+    calls.clear()
+    output = block(inputs)
     if [call[0] for call in calls] != layers:
         return False
     (_, gate_inputs, gates), (_, up_inputs, ups), (_, gated, downs) = calls

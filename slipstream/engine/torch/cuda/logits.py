@@ -32,7 +32,10 @@ class HostLogits:
 
     def fetch(self, logits: torch.Tensor, first: int) -> None:
         """Have rows copied ``[rows, vocabulary]``, from row ``first`` on: they are there when the device has come so far."""
-        rows = slice(first, first + len(logits))
+        rows, logits = (
+            slice(first, first + len(logits)),
+            logits.to(self._dtype),
+        )  # a head may have another than its model
         self._maxima[rows].copy_(find_maxima(logits), non_blocking=True)
         self._logits[rows].copy_(logits, non_blocking=True)
 

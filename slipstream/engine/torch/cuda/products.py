@@ -19,7 +19,7 @@ class Joint:
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.weight, self.bias = joined(layers)
         self.inputs: torch.Tensor | None = None
-        self.outputs: torch.Tensor
+        self.outputs: torch.Tensor | None = None
 
 
 class JoinedLinear(nn.Module):
@@ -46,12 +46,12 @@ class JoinedLinear(nn.Module):
         joint = self.joint
         if self._is_first:
             joint.inputs, joint.outputs = inputs, F.linear(inputs, joint.weight, joint.bias)
-        elif joint.inputs is not inputs:
+        outputs = joint.outputs
+        if outputs is None or joint.inputs is not inputs:
             return F.linear(inputs, self.weight, self.bias)
-        outputs = joint.outputs[..., self.features]
         if self._is_last:
-            joint.inputs, joint.outputs = None, outputs[:0]
-        return outputs
+            joint.inputs = joint.outputs = None
+        return outputs[..., self.features]
 
 
 def joined(layers: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -97,22 +97,27 @@ def _fused(own: Any, like: torch.Tensor) -> Rotate | None:
     angles = drawn(1, _PROBED_ROWS, _PROBED_SIZE), drawn(1, _PROBED_ROWS, _PROBED_SIZE)
     try:
         expected = own(queries, keys, *angles)
-    except (TypeError, ValueError, RuntimeError):  # it wants something else
-        return None
-    if not all(_are_same(*pair) for pair in zip(rotate(queries, keys, *angles), expected, strict=True)):
+        if not all(_are_same(*pair) for pair in zip(rotate(queries, keys, *angles), expected, strict=True)):
+            return None
+    except Exception:  # any of transformers' functions by that name, and others': it wants something else
         return None
 
-    def fused(
-        queries: torch.Tensor, keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *more: Any, **named: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        is_whole = cos.shape[-1] == queries.shape[-1] == keys.shape[-1] and cos.dim() == 3 and cos.shape[0] == 1
-        is_packed = queries.stride(-1) == keys.stride(-1) == 1
-        if more or named or not is_whole or not is_packed or {cos.dtype, sin.dtype, keys.dtype} != {queries.dtype}:
-            result: tuple[torch.Tensor, torch.Tensor] = own(queries, keys, cos, sin, *more, **named)
+    def fused(*given: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if named or len(given) != 4 or not _can_rotate(*given):
+            result: tuple[torch.Tensor, torch.Tensor] = own(*given, **named)
             return result
-        return rotate(queries, keys, cos, sin)
+        return rotate(*given)
 
     return fused
+
+
+def _can_rotate(queries: Any, keys: Any, cos: Any, sin: Any) -> bool:
+    """Whether `rotate` knows these shapes, strides and dtypes."""
+    if not all(isinstance(given, torch.Tensor) for given in (queries, keys, cos, sin)):
+        return False
+    is_whole = cos.shape[-1] == queries.shape[-1] == keys.shape[-1] and cos.dim() == 3 and cos.shape[0] == 1
+    is_packed = queries.stride(-1) == keys.stride(-1) == 1
+    return bool(is_whole and is_packed and {cos.dtype, sin.dtype, keys.dtype} == {queries.dtype})
 
 
 def _are_same(found: torch.Tensor, expected: Any) -> bool:

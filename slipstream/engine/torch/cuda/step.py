@@ -123,7 +123,7 @@ class Step:
         self._logit_rows[wanted:] = 0
         self._chunk_counts[row:] = 0
         self._piece_count[0] = len(pieces)
-        self._pieces[: len(pieces)] = pieces
+        self._pieces[: len(pieces)] = np.array(pieces, dtype=np.int64).reshape(-1, PIECE)
         for used in (
             slice(self._pieces_start + PIECE * len(pieces)),
             slice(self._tables_start, self._tables_start + table),
