@@ -108,7 +108,6 @@ class ArithmeticBackend:
         self.model = ArithmeticModel(settings)
         self.runs_on = runs_on
         self._settings = settings
-        self._is_plain = settings.agreement >= 1 and not settings.spread
         self._page_size = page_size
         self._slots = np.zeros((0, 0), dtype=np.int64)
 
@@ -129,14 +128,13 @@ class ArithmeticBackend:
 
     def forward(self, segments: list[Segment]) -> Floats32:
         started = time.perf_counter()
-        size = self._settings.vocabulary
-        logits = np.zeros((sum([segment.wanted for segment in segments]), size), dtype=np.float32)
-        flat, row, row_count = logits.reshape(-1), 0, 0
+        logits = np.zeros((sum(segment.wanted for segment in segments), self._settings.vocabulary), dtype=np.float32)
+        row = row_count = 0
         for segment in segments:
             for position, context_sum in enumerate(self._sums(segment), segment.end - segment.wanted + 1):
                 for rank, token in enumerate(self._ranked(context_sum, position)):
-                    flat[row + token] = _PEAK_LOGIT - rank
-                row += size
+                    logits[row, token] = _PEAK_LOGIT - rank
+                row += 1
             row_count += len(segment.tokens)
         duration = self._settings.forward_ms / 1e3 + self._settings.row_us / 1e6 * row_count
         left = duration - (time.perf_counter() - started)
@@ -152,14 +150,13 @@ class ArithmeticBackend:
             slots[pages[place // size] * size + place % size] = token
         written = self._slots.take(pages, axis=0).reshape(-1)
         first = segment.end - segment.wanted
-        before = int(np.add.reduce(written[: first + 1]))
-        return [*accumulate(written[first + 1 : segment.end].tolist(), initial=before)]
+        return list(accumulate(written[first + 1 : segment.end].tolist(), initial=int(written[: first + 1].sum())))
 
     def _ranked(self, context_sum: int, position: int) -> list[int]:
         """The likeliest tokens, best first."""
         settings = self._settings
         right = next_token(context_sum, position, settings)
-        if self._is_plain:
+        if settings.agreement >= 1 and not settings.spread:
             return [right]
         scattered = ((context_sum * 2654435761 + position * 40503) >> 7) % 100_003 / 100_003
         wrong = [
