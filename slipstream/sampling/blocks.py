@@ -11,13 +11,13 @@ import numpy as np
 from slipstream.sampling.kernel import BLOCK, Floats32, Ints, Stored, find_maxima
 from slipstream.sampling.sharing import share_rows
 
-_LOOKED_AT = 2
-"""Tokens, and more where they lie in a cache, are looked at in the time that it takes to weigh one."""
-
 if TYPE_CHECKING:
     import torch
 
     Logits = torch.Tensor | Stored
+
+_LOOKED_AT = 2
+"""Tokens, and more where they lie in a cache, are looked at in the time that it takes to weigh one."""
 
 
 class BlockedLogits:

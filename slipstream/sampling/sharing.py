@@ -16,9 +16,9 @@ from slipstream.threads import full_pool
 _PIECE_LOGITS = 256 * 1024
 """At least what a piece has: a third of a millisecond, several times what handing it over takes."""
 _MOST_PIECES = 16
-"""Each is taken under Python's lock, which sixteen threads hand to one another for as long as a few rows take."""
+"""Each is taken under Python's lock, which threads then hand to one another."""
 _MOST_THREADS = 8
-"""Sixteen take longer, for the same reason."""
+"""Sixteen took longer beside a GPU (docs/gpu.md)."""
 
 
 class _Helpers:

@@ -267,6 +267,18 @@ def test_what_is_tried_at_load_writes_to_no_place_twice(page_size: int, memory_m
         assert len(set(slots)) == len(slots) and min(slots) >= page_size
 
 
+def test_a_draft_has_the_memory_of_all_its_steps_from_its_load(tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
+    backend = CudaBackend(
+        TransformersModel(loaded, GenerationConfig(), kernels=attention.PAGED), page_size=16, row_counts=(1, 8)
+    )
+    backend.reserve(4)
+    steps = [forward.step for forward in backend._forwards.values()]
+    assert [step.row_count for step in steps] == [1, 8]
+    assert all(step.most_chunks > 1 and step._partial for step in steps)
+
+
 def test_norms_are_fused_where_that_is_what_they_do(tmp_path: Path) -> None:
     llama, gemma = tiny_models.build("llama"), tiny_models.build("gemma2")
     for model in (llama, gemma):

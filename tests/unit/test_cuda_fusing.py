@@ -71,6 +71,19 @@ def test_what_rotates_otherwise_goes_on_with_its_own(monkeypatch: pytest.MonkeyP
         assert fuse_rotary(model) == 0
 
 
+def test_what_is_called_otherwise_is_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_models.build("llama")
+    assert fuse_rotary(model) == 2
+    fused = model.model.layers[0].self_attn.forward.__func__.__globals__["apply_rotary_pos_emb"]
+    queries, angles = torch.randn(1, 2, 5, 16), torch.randn(1, 5, 16)
+    expected = apply_rotary_pos_emb(queries, queries, angles, angles)
+    for found in (
+        fused(q=queries, k=queries, cos=angles, sin=angles),
+        fused(queries, queries, angles, angles, unsqueeze_dim=1),
+    ):
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
 def test_a_part_of_each_head_is_rotated_as_the_model_would(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_models.build("gpt_neox")  # a quarter
     with torch.inference_mode():
