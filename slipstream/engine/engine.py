@@ -203,8 +203,7 @@ class Engine:
         each step, or after those that took no time (`_UNASKED_SECONDS`). Or the one error of a sequence that was discarded,
         as in `step`.
 
-        All have one rule. The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has
-        changed.
+        The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has changed.
         """
         sequences = [append.sequence for append in appends]
         starts = [len(sequence) for sequence in sequences]
@@ -214,8 +213,8 @@ class Engine:
             Segment(sequence.tokens[start - append.token_count : start], start - append.token_count, sequence.pages, 1)
             for append, sequence, start in zip(appends, sequences, starts, strict=True)
         ]
-        run = Run(sequences, starts, appends[0].rule, count, interrupted)
-        while (tokens := run.take(self._run_steps(segments, run, appends[0].rule))) is not None:
+        run = Run(sequences, starts, [append.rule for append in appends], count, interrupted)
+        while (tokens := run.take(self._run_steps(segments, run))) is not None:
             after = run.step_count - 1
             segments = [
                 Segment([token], start + after, sequence.pages, 1)
@@ -227,13 +226,15 @@ class Engine:
             for sequence, start, choices in zip(sequences, starts, run.choices(), strict=True)
         ]
 
-    def _run_steps(self, segments: list[Segment], run: Run, rule: SamplingRule) -> list[list[Choice]]:
+    def _run_steps(self, segments: list[Segment], run: Run) -> list[list[Choice]]:
         """One step's choices or several steps', as many as may pass without asking whether the run is interrupted."""
-        count, runner = min(self.unasked_steps, run.steps_left), self.backend.runner
-        if runner is not None and count > 1 and run.needs_logits_only:
-            steps = runner.run(segments, rule, count)
-            if steps:  # or its logits are not finite, which the step that chooses alone tells
-                return steps
+        runner = self.backend.runner
+        if runner is not None:
+            count = run.steps_left if runner.asks else min(self.unasked_steps, run.steps_left)
+            if count > 1 and run.needs_logits_only:
+                steps = runner.run(segments, run.rules, count, run.interrupted)
+                if steps:  # or the step that chooses alone is for it
+                    return steps
         return [run.choose(self.backend.forward(segments))]
 
     def _run_answers(self, sequence: Sequence, start: int, choices: list[Choice]) -> list[Appended]:

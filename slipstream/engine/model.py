@@ -6,6 +6,7 @@ A page is what the KV of sequences is counted, shared and copied in. A backend w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -67,10 +68,20 @@ class Reserved:
 class Runner(Protocol):
     """Computes several steps in one call."""
 
-    def run(self, segments: list[Segment], rule: SamplingRule, count: int) -> list[list[Choice]]:
-        """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each choice appended for the
-        next: fewer once every sequence has had one of the rule's end tokens, or logits are not finite. Pages are there for
-        all but the last; the rule is one that `needs_logits_only`."""
+    asks: bool
+    """Whether it looks between steps if it is interrupted."""
+
+    def run(
+        self,
+        segments: list[Segment],
+        rules: TokenSequence[SamplingRule],
+        count: int,
+        interrupted: Callable[[], bool],
+    ) -> list[list[Choice]]:
+        """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each by its rule, each choice
+        appended for the next. Fewer if ``interrupted``, once every sequence has had one of its end tokens, or where logits
+        are not finite; maybe none, and then a step that chooses alone is for it. Pages are there for all but the last; the
+        rules are such that `needs_logits_only`."""
 
 
 class Backend(Protocol):

@@ -291,12 +291,10 @@ class ModelThread:
         return batch
 
     def _count_in_one_go(self, batch: list[tuple[Job, Append]]) -> int:
-        """How many steps to take before anything else is looked at: more than one only if there is nothing but one job, or the
-        parts of one, and a choice follows. A prompt's step is its own: what it takes is told apart."""
+        """How many steps to take before anything else is looked at: more than one only if everybody is in them and chooses one
+        token in each, so that nobody waits for others longer than until the first of them is done. A prompt's step is its own:
+        what it takes is told apart."""
         if not self.engine.runs_on or len(batch) != len(self._tree.active):
-            return 1
-        parents = {job.parent for job, _ in batch}
-        if len(batch) > 1 and (len(parents) > 1 or None in parents):
             return 1
         if any(append.wanted != 1 or append.prompt_count for _, append in batch):
             return 1

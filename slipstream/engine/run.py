@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Up to ``count`` choices for each of ``sequences``, whose tokens already have room for all but the last.
+    """Up to ``count`` choices for each of ``sequences``, by its rule, whose tokens already have room for all but the last.
 
     ``starts[i]`` is the position of sequence i's first choice. The run ends early once ``interrupted`` says so, which is asked
     whenever choices are taken.
@@ -26,15 +26,15 @@ class Run:
         self,
         sequences: TokenSequence[Sequence],
         starts: list[int],
-        rule: SamplingRule,
+        rules: TokenSequence[SamplingRule],
         count: int,
         interrupted: Callable[[], bool],
     ) -> None:
         self.step_count = 0
         self.lengths = [count] * len(sequences)
         """Of each sequence's choices: fewer than ``count`` where one is an end token, or the run was interrupted."""
-        self._sequences, self._starts, self._rule = sequences, starts, rule
-        self._interrupted = interrupted
+        self.rules, self.interrupted = rules, interrupted
+        self._sequences, self._starts = sequences, starts
         self._steps: list[list[Choice]] = []
 
     @property
@@ -45,7 +45,7 @@ class Run:
     @property
     def needs_logits_only(self) -> bool:
         """Whether a `slipstream.engine.model.Runner` may run it."""
-        return needs_logits_only(self._rule, min(self._starts))
+        return all(map(needs_logits_only, self.rules, self._starts))
 
     def choose(self, logits: Logits | BlockedLogits) -> list[Choice]:
         """From the logits ``[sequences, vocabulary]`` of the next step."""
@@ -57,7 +57,7 @@ class Run:
             tokens = self._take(choices)
             if self.step_count == max(self.lengths):
                 return None
-        if self._interrupted():
+        if self.interrupted():
             self.lengths = [min(length, self.step_count) for length in self.lengths]
             return None
         return tokens
@@ -67,8 +67,8 @@ class Run:
         self.step_count += 1
         self._steps.append(choices)
         tokens = [choice.token for choice in choices]
-        for at, token in enumerate(tokens):
-            if token in self._rule.end_token_ids or token == VOID:
+        for at, (token, rule) in enumerate(zip(tokens, self.rules, strict=True)):
+            if token in rule.end_token_ids or token == VOID:
                 self.lengths[at] = min(self.lengths[at], index + 1)
         tokens = [max(0, token) for token in tokens]  # after what ends a sequence's run any token will do
         if self.step_count < max(self.lengths):
@@ -82,6 +82,6 @@ class Run:
 
     def _rows_at(self, index: int) -> list[Row]:
         return [
-            Row(self._rule, start + index, sequence.tokens, drafting=True)
-            for sequence, start in zip(self._sequences, self._starts, strict=True)
+            Row(rule, start + index, sequence.tokens, drafting=True)
+            for sequence, start, rule in zip(self._sequences, self._starts, self.rules, strict=True)
         ]

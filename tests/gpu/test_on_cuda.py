@@ -1,6 +1,7 @@
 """What only a CUDA device can show: bits, graphs, bfloat16. ``make gpu`` runs these where there is one."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,20 @@ from transformers import AutoModelForCausalLM
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-from slipstream.engine.engine import Engine
+from slipstream.engine.engine import Append, Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.backend import EXACT_ROWS, CudaBackend, load_cuda
+from slipstream.engine.torch.cuda.choosing import Chooser
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.logits import find_maxima
 from slipstream.sampling.blocks import BlockedLogits
+from slipstream.sampling.choose import choose
+from slipstream.sampling.row import Choice, Row
+from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 
 LENGTHS = (3, 40, 200, 1, 90, 700, 17)
@@ -147,3 +152,64 @@ def test_logits_are_about_a_cpus(family: str, tmp_path: Path) -> None:
         ).eval()
         expected = plain(torch.tensor([text])).logits[0]
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
+
+
+SAMPLED = {
+    "likeliest": SamplingRule(),
+    "drawn": SamplingRule(temperature=0.8),
+    "top-k": SamplingRule(temperature=0.7, top_k=20),
+    "top-p": SamplingRule(temperature=0.8, top_p=0.95),
+    "all": SamplingRule(temperature=0.6, top_k=50, top_p=0.9, min_p=0.02),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_draft_chooses_there_what_the_host_chooses(name: str, dtype: str) -> None:
+    """A logarithm's last bit may differ; of what a top-p has not settled after two more races it takes the third winner."""
+    rows, steps, size = 32, 3, 128_256
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.randn(rows, size, generator=generator) * 3).to(DTYPES[dtype])
+    logits[torch.arange(rows), torch.arange(rows) * 4000] = 18.0  # as sure as a model is
+    rules = [replace(SAMPLED[name], seed=row) for row in range(rows)]
+    chooser = Chooser(size, rows, torch.device("cuda"))
+    chooser.begin(rules, list(range(rows)), steps)
+    for _ in range(steps):
+        chooser.choose(logits.cuda())
+    pairs: list[tuple[Choice, Choice]] = []
+    for step, ours in enumerate(chooser.fetch()):
+        theirs = choose(logits, [Row(rule, row + step, (), drafting=True) for row, rule in enumerate(rules)])
+        pairs += zip(ours, theirs, strict=True)
+    same = [(ours, theirs) for ours, theirs in pairs if ours.token == theirs.token]
+    assert len(same) >= 0.97 * len(pairs)
+    assert all(ours.logprob == pytest.approx(theirs.logprob, abs=1e-3) for ours, theirs in same)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_several_steps_in_one_go_are_those_steps(dtype: str, tmp_path: Path) -> None:
+    """To the token, where nothing is nearly as good: graphs and places are the same, and only who chooses is another."""
+    engine = Computed(tiny_models.save(tiny_models.build("llama"), tmp_path), dtype, exact=False).engine
+    runner, count, rows = engine.backend.runner, 40, 3
+    rules = [SamplingRule(temperature=0.8, seed=row) if row else SamplingRule() for row in range(rows)]
+    found = []
+    for turn, chosen_by in enumerate((None, runner, runner)):
+        engine.backend.runner = chosen_by
+        sequences = [Sequence(f"{turn} {row}") for row in range(rows)]
+        for sequence, text in zip(sequences, drawn((500, 40, 7), 0), strict=True):  # past a chunk's end
+            engine.cache.extend(sequence, text)
+        appends = [Append(sequence, len(sequence), 1, SamplingRule(), drafting=True) for sequence in sequences]
+        engine.step(appends)
+        for sequence in sequences:
+            engine.cache.extend(sequence, [11])
+        appends = [Append(sequence, 1, 1, rule, drafting=True) for sequence, rule in zip(sequences, rules, strict=True)]
+        answers = engine.run_on(appends, count)
+        found.append([[answer.choices[0] for answer in steps] for steps in answers])
+        assert [sequence.tokens[-count + 1 :] for sequence in sequences] == [
+            [choice.token for choice in choices[:-1]] for choices in found[-1]
+        ]
+        for sequence in sequences:
+            engine.cache.release(sequence)
+    for others in found[1:]:
+        for expected, got in zip(found[0], others, strict=True):
+            parted = next((at for at in range(count) if got[at].token != expected[at].token), count)
+            assert parted == count or expected[parted].margin < 1e-3

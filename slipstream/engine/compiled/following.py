@@ -44,7 +44,7 @@ def _follow(step: Any, index: int) -> bool:
     for row in range(run.row_count):
         if not _choose(step, run, index, row):
             return False
-        if _is_end(run, read_integer(_token_of(run, index, row))):
+        if _is_end(run, row, read_integer(_token_of(run, index, row))):
             write_integer(run.ended + 8 * row, 1)
         goes_on = goes_on or not read_integer(run.ended + 8 * row)
     run.done = index + 1
@@ -64,9 +64,9 @@ def _token_of(run: Any, index: int, row: int) -> int:
 
 
 @compiled
-def _is_end(run: Any, token: int) -> bool:
+def _is_end(run: Any, row: int, token: int) -> bool:
     found = False
-    for end in range(run.end_count):
+    for end in range(read_integer(run.end_places + 8 * row), read_integer(run.end_places + 8 * row + 8)):
         found = found or read_integer(run.ends + 8 * end) == token
     return found
 
@@ -86,19 +86,20 @@ def _choose(step: Any, run: Any, index: int, row: int) -> bool:
     scores = carray(pointer(run.scores + 8 * _WIDTH * at), (1, _WIDTH), np.float64)
     logprobs = carray(pointer(run.logprobs + 8 * at), (1,), np.float64)
     first = np.zeros(1, dtype=np.int64)
-    if run.temperature == 0:
+    temperatures = carray(pointer(run.temperatures + 8 * row), (1,), np.float64)
+    if temperatures[0] == 0:
         find_likeliest(stored, maxima, first, tokens, scores, logprobs)
         return True
     draw(
         stored,
         maxima,
         first,
-        np.full(1, run.seed),
+        carray(pointer(run.seeds + 8 * row), (1,), np.uint64),
         carray(pointer(run.positions + 8 * row), (1,), np.uint64),
-        np.full(1, run.temperature),
-        np.full(1, run.top_k),
-        np.full(1, run.top_p),
-        np.full(1, run.min_p),
+        temperatures,
+        carray(pointer(run.top_ks + 8 * row), (1,), np.int64),
+        carray(pointer(run.top_ps + 8 * row), (1,), np.float64),
+        carray(pointer(run.min_ps + 8 * row), (1,), np.float64),
         run.slack,
         tokens,
         scores,

@@ -49,18 +49,18 @@ RUN = np.dtype(
     [
         (name, np.int64)
         for name in """
-            count done row_count following
-            vocabulary_size top_k end_count ends
+            count done row_count following vocabulary_size
+            seeds temperatures top_ks top_ps min_ps ends end_places
             positions ended maxima largest tokens scores logprobs
         """.split()
     ]
-    + [("seed", np.uint64)]
-    + [(name, np.float64) for name in ("temperature", "top_p", "min_p", "slack")]
+    + [("slack", np.float64)]
 )
 """What a run is told, and where it writes: ``count`` steps at most, of which so many are ``done``; each has the rows of the
-STEP ``following`` but for the first, which may have more of each sequence. Then the rule, by which a temperature of 0 takes
-the likeliest token. ``positions`` of what is chosen next, and whether a row has ``ended``, are int64; ``tokens`` and
-``scores`` are ``[count, row_count, 2]``, the best two."""
+STEP ``following`` but for the first, which may have more of each sequence. Then each row's rule, by which a temperature of 0
+takes the likeliest token; row i's ``ends`` are those from ``end_places[i]`` to before ``end_places[i + 1]``. ``positions`` of
+what is chosen next, and whether a row has ``ended``, are int64; ``tokens`` and ``scores`` are ``[count, row_count, 2]``, the
+best two."""
 
 LAYER = np.dtype(
     [

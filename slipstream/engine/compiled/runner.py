@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from slipstream.engine.compiled.decoder import Decoder
@@ -20,6 +22,8 @@ from slipstream.sampling.rule import SamplingRule
 class CompiledRunner:
     """`slipstream.engine.model.Runner` of a backend whose ``step`` it shares."""
 
+    asks = False
+
     def __init__(
         self, model: Decoder, step: np.ndarray, workspace: Workspace, walk: Walk, *, page_size: int, most_rows: int
     ) -> None:
@@ -37,7 +41,9 @@ class CompiledRunner:
         self._run["slack"] = SLACK
         step["follow"] = following().address
 
-    def run(self, segments: list[Segment], rule: SamplingRule, count: int) -> list[list[Choice]]:
+    def run(
+        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, interrupted: Callable[[], bool]
+    ) -> list[list[Choice]]:
         """See `slipstream.engine.model.Runner`."""
         step, run, row_count = self._step, self._run, len(segments)
         # What follows is laid out as its last step: that has the longest tables. Compiled code writes where each one is.
@@ -52,14 +58,16 @@ class CompiledRunner:
         step["logits"] = logits.ctypes.data
         found = Found(count * row_count, 0)
         rows = np.array([[segment.end for segment in segments], [0] * row_count])  # positions, and whether it has ended
-        ends = np.array(rule.end_token_ids, dtype=np.int64)
+        ends = np.array([end for rule in rules for end in rule.end_token_ids], dtype=np.int64)
+        end_places = np.cumsum([0, *(len(rule.end_token_ids) for rule in rules)])
+        drawn = _fields_of(rules)
         run["count"], run["done"], run["row_count"] = count, 0, row_count
         run["positions"], run["ended"] = rows[0].ctypes.data, rows[1].ctypes.data
-        run["end_count"], run["ends"] = len(ends), ends.ctypes.data
+        run["ends"], run["end_places"] = ends.ctypes.data, end_places.ctypes.data
         run["tokens"], run["scores"] = found.tokens.ctypes.data, found.scores.ctypes.data
         run["logprobs"] = found.logprobs.ctypes.data
-        run["seed"], run["temperature"] = rule.seed, rule.temperature
-        run["top_k"], run["top_p"], run["min_p"] = rule.top_k, rule.top_p, rule.min_p
+        for name, values in drawn.items():
+            run[name] = values.ctypes.data
         step["run"] = run.ctypes.data
         try:
             self._walk(step.ctypes.data, 0)
@@ -67,3 +75,14 @@ class CompiledRunner:
             step["run"] = 0
         choices = found.choices(int(run["done"]) * row_count)
         return [choices[at : at + row_count] for at in range(0, len(choices), row_count)]
+
+
+def _fields_of(rules: Sequence[SamplingRule]) -> dict[str, np.ndarray]:
+    """As a RUN has them, one of each for a row."""
+    return {
+        "seeds": np.array([rule.seed for rule in rules], dtype=np.uint64),
+        "temperatures": np.array([rule.temperature for rule in rules], dtype=np.float64),
+        "top_ks": np.array([rule.top_k for rule in rules], dtype=np.int64),
+        "top_ps": np.array([rule.top_p for rule in rules], dtype=np.float64),
+        "min_ps": np.array([rule.min_p for rule in rules], dtype=np.float64),
+    }

@@ -17,10 +17,10 @@ from triton.runtime.errors import OutOfResources
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.torch.attention import Kernels
 from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, PIECE, QUERIES, Step
-from slipstream.engine.torch.kv import KvMemory
+from slipstream.engine.torch.kv import KvMemory, LayerShape
 
-KEYS = {torch.bfloat16: 64, torch.float32: 32}
-"""Keys in a tile."""
+_SMALL_HEAD = 64
+"""Numbers of a head, at most, of whose keys twice as many are in a tile."""
 
 _STAGES = {torch.bfloat16: 3, torch.float32: 1}
 """Tiles under way: one is multiplied, the next one comes, and of the one after that the pages are looked up. Those of float32
@@ -36,9 +36,9 @@ times as long."""
 _JOINED_HEADS = 8
 """Of a row, whose chunks a program puts together."""
 
-_PROGRAMS = 512
-"""That share the pieces of a step: about as many as a large device runs at a time. One that finds no piece costs what it takes
-to begin, and the room of one that works."""
+_PROGRAMS = 1024
+"""That share the pieces of a step: one that has two of them takes twice as long as others, and one that has none costs what it
+takes to begin (docs/gpu.md)."""
 
 PIECE_INTEGERS, SHORT_CHUNKS = tl.constexpr(PIECE), tl.constexpr(LONG_AFTER)
 SHORT_KEYS, LONG_KEYS = tl.constexpr(CHUNK), tl.constexpr(LONG_CHUNK)
@@ -123,7 +123,7 @@ def _attend_rows(
             part=part,
             repeats=shape.queries_per_key,
             lanes=max(_LEAST_TILE, triton.next_power_of_2(part * shape.queries_per_key)),
-            key_count=KEYS[rows.dtype],
+            key_count=key_count(shape, rows.dtype),
             size=shape.key_size,
             dims=max(_LEAST_TILE, triton.next_power_of_2(shape.key_size)),
             value_size=shape.value_size,
@@ -149,6 +149,13 @@ def _attend_rows(
             dims=triton.next_power_of_2(shape.value_size),
         )
     return output
+
+
+def key_count(shape: LayerShape, dtype: torch.dtype) -> int:
+    """Keys in a tile: a program's shared memory holds some of them."""
+    if dtype == torch.float32:
+        return 32
+    return 128 if max(shape.key_size, shape.value_size) <= _SMALL_HEAD else 64
 
 
 def _packed(heads: torch.Tensor) -> torch.Tensor:

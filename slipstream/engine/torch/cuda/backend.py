@@ -16,10 +16,12 @@ from slipstream.engine.pages import pages_in
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
-from slipstream.engine.torch.cuda.attention import KEYS, PAGED, be_ready
+from slipstream.engine.torch.cuda.attention import PAGED, be_ready, key_count
+from slipstream.engine.torch.cuda.choosing import Chooser
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.logits import HostLogits
 from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward, same_bits
+from slipstream.engine.torch.cuda.runner import CudaRunner
 from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, QUERIES, Step, split
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.processors import Processors, device_processor
@@ -54,7 +56,6 @@ def load_cuda(
 class CudaBackend:
     """`Backend` of a transformers model on a CUDA device."""
 
-    runner: Runner | None = None
     any_thread = False
     row_multiple = 1  # forwards cost by row counts, but choosing costs by the row
     warmed_lengths: tuple[int, ...] = ()
@@ -69,9 +70,11 @@ class CudaBackend:
         # Which kernels there are, and which is chosen, is said by the libraries' versions.
         versions = torch.__version__, torch.version.cuda, triton.__version__
         chunks = CHUNK, LONG_AFTER, LONG_CHUNK
-        sums = (tuple(row_counts), QUERIES, KEYS[DTYPES[model.dtype]], chunks, fused, versions)
+        tiles = sorted({key_count(shape, DTYPES[model.dtype]) for shape in model.layers})
+        sums = (tuple(row_counts), QUERIES, tiles, chunks, fused, versions)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
         self.runs_on = len(row_counts) > 1
+        self.runner: Runner | None = None
         self.processors = Processors()
         if model.device.type == "cuda":
             self.processors = device_processor(str(torch.cuda.get_device_properties(model.device).uuid))
@@ -87,7 +90,9 @@ class CudaBackend:
         try:
             byte_count = self.model.reserve(page_count, self._page_size)
             self._make_steps()
-            if not self.runs_on:
+            if self.runs_on:
+                self._make_runner()
+            else:
                 self._see_rows_alone(page_count)
         except torch.OutOfMemoryError as error:
             raise UnsupportedModelError(
@@ -149,6 +154,12 @@ class CudaBackend:
             if step.most_chunks > 1:
                 for shape in self.model.layers:
                     step.partial(shape.head_count * shape.queries_per_key, shape.value_size)
+
+    def _make_runner(self) -> None:
+        most = self._row_counts[-1]
+        chooser = Chooser(self.model.vocabulary_size, most, self.model.device)
+        chooser.be_ready(DTYPES[self.model.dtype])
+        self.runner = CudaRunner(self._forward_of, chooser, most)
 
     def _forward_of(self, row_count: int) -> RecordedForward:
         """The smallest that has room."""

@@ -67,6 +67,7 @@ class Step:
         counts = [row_count, row_count, row_count, row_count, row_count, 1, PIECE * most_pieces, row_count * most_pages]
         self._pieces_start, self._tables_start = sum(counts[:-2]), sum(counts[:-1])
         self._partial: dict[tuple[int, int], Partial] = {}
+        self._is_read = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._there = torch.zeros(sum(counts), dtype=torch.int64, device=device)
         self._here = torch.zeros(sum(counts), dtype=torch.int64, pin_memory=device.type == "cuda")
         there = torch.split(self._there, counts)
@@ -97,7 +98,10 @@ class Step:
         return self._partial[known]
 
     def take(self, segments: Sequence[Segment]) -> int:
-        """Lay out segments of ``row_count`` rows at most; returns how many logits are wanted, which come first."""
+        """Lay out segments of ``row_count`` rows at most; returns how many logits are wanted, which come first. Waits until the
+        device has read what was laid out before, after whatever it was to compute before that."""
+        if self._is_read is not None:
+            self._is_read.synchronize()
         size = self._page_size
         row = wanted = table = 0
         pieces: list[tuple[int, ...]] = []
@@ -129,6 +133,8 @@ class Step:
             slice(self._tables_start, self._tables_start + table),
         ):
             self._there[used].copy_(self._here[used], non_blocking=True)
+        if self._is_read is not None:
+            self._is_read.record()
         return wanted
 
 

@@ -1,0 +1,505 @@
+"""A draft's choices where its logits are: its next step begins without the host.
+
+The noise, and what of it wins, are those of `slipstream.sampling.kernel`, and so is what a top-k, a top-p and a min-p keep. But
+logarithms and sums are the device's, so that once in a long while two tokens that are nearly as good change places. A draft
+only guesses, so that this costs a rejected token; a target's choices are the host's, always.
+
+Tokens are looked at all, by as many programs as a row has sections; before that one program for each row finds what a top-k
+and a min-p keep, and after it one puts together what has won, and sees whether a top-p keeps it. If not, the race is run again
+among what may be kept yet: twice at most, and then what has won stays, kept or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from slipstream.sampling.kernel import BLOCK, Domain
+from slipstream.sampling.row import Choice
+from slipstream.sampling.rule import SamplingRule
+
+_SECTION_BLOCKS = 16
+"""That a program races through."""
+_TOGETHER = 8192
+"""Tokens that a row's one program looks at together, where it looks at all of them."""
+_WARPS = 16
+"""Of such a program."""
+_RACES_AGAIN = 2
+_KEPT = 3
+"""Numbers of a choice: its token, its margin and its log-probability."""
+
+
+class Found:
+    """Memory on the device for what is found of some rows in a step."""
+
+    def __init__(self, rows: int, sections: int, device: torch.device) -> None:
+        self.scores = torch.empty(rows, sections, 2, dtype=torch.float64, device=device)
+        """Of each section's best two."""
+        self.tokens = torch.empty(rows, sections, dtype=torch.int64, device=device)
+        self.tops = torch.empty(rows, sections, dtype=torch.float32, device=device)
+        """Each section's largest logit, NaN if one is."""
+        self.masses = torch.empty(rows, sections, dtype=torch.float32, device=device)
+        """Of its tokens' weights, the largest one's being 1."""
+        self.lowest = torch.empty(rows, dtype=torch.float32, device=device)
+        """Logit that is kept."""
+        self.kept = torch.empty(rows, dtype=torch.float32, device=device)
+        """The mass that a top-p is a part of: what a top-k keeps, less than 0 where that is all."""
+        self.is_settled = torch.empty(rows, dtype=torch.int32, device=device)
+        self.next_tokens = torch.empty(rows, dtype=torch.int64, device=device)
+        """What the last step has chosen."""
+
+
+class Chooser:
+    """Chooses for up to ``most_rows`` rows of ``vocabulary_size`` logits, step after step. Belongs to one thread."""
+
+    def __init__(self, vocabulary_size: int, most_rows: int, device: torch.device) -> None:
+        self._size = vocabulary_size
+        self._sections = -(-vocabulary_size // (_SECTION_BLOCKS * BLOCK))
+        self._found = Found(most_rows, self._sections, device)
+        self._words = torch.empty(3, most_rows, dtype=torch.int64, device=device)
+        self._numbers = torch.empty(3, most_rows, dtype=torch.float64, device=device)
+        self._choices = self._told = torch.empty(0, most_rows, _KEPT, dtype=torch.float64)
+        self._events: list[torch.cuda.Event] = []
+        self._rows = slice(0)
+        self._done = self._heard = 0
+        self._is_bounded = self._is_nucleus = False
+
+    def be_ready(self, dtype: torch.dtype) -> None:
+        """Have all that it may need compiled, for logits of that type."""
+        logits = torch.zeros(1, self._size, dtype=dtype, device=self._words.device)
+        for top_p in (1.0, 0.9):
+            for top_k in (0, 5):
+                self.begin([SamplingRule(temperature=1.0, top_p=top_p, top_k=top_k)], [0], 1)
+                self.choose(logits)
+
+    def begin(self, rules: Sequence[SamplingRule], positions: Sequence[int], step_count: int) -> None:
+        """So many steps of rows with these rules are to come, at most, whose first choices are at ``positions``."""
+        count = len(rules)
+        seeds = np.array([rule.seed for rule in rules], dtype=np.uint64).view(np.int64)
+        words = np.stack([seeds, np.array(positions), np.array([rule.top_k for rule in rules])])
+        numbers = np.array([[rule.temperature, rule.top_p, rule.min_p] for rule in rules], dtype=np.float64).T
+        self._words[:, :count].copy_(torch.from_numpy(words))
+        self._numbers[:, :count].copy_(torch.from_numpy(numbers.copy()))
+        drawn = [rule for rule in rules if rule.temperature > 0]
+        self._is_bounded = any(rule.top_k > 0 or rule.min_p > 0 for rule in drawn)
+        self._is_nucleus = any(rule.top_p < 1 for rule in drawn)
+        self._make_room(step_count)
+        self._rows, self._done, self._heard = slice(count), 0, 0
+
+    def choose(self, logits: torch.Tensor) -> None:
+        """Of the next step's logits ``[rows, vocabulary]``."""
+        step = self._done
+        if self._is_bounded:
+            self._bound(logits)
+        races = 1 + (_RACES_AGAIN if self._is_nucleus else 0)
+        for race in range(races):
+            self._race(logits, step, again=race > 0)
+            self._settle(logits, step, is_first=race == 0, is_last=race == races - 1)
+        if self._events:
+            self._told[step, self._rows].copy_(self._choices[step, self._rows], non_blocking=True)
+            self._events[step].record()
+        self._done += 1
+
+    def next_tokens(self) -> torch.Tensor:
+        """What the last step has chosen: int64 ``[rows]`` on the device, which the next step overwrites."""
+        return self._found.next_tokens[self._rows]
+
+    def told(self) -> list[list[int]]:
+        """The tokens of each step that the host has come to know since it was asked last."""
+        begin = self._heard
+        while self._heard < self._done and (not self._events or _has_come(self._events[self._heard])):
+            self._heard += 1
+        steps: list[list[int]] = self._told[begin : self._heard, self._rows, 0].long().tolist()
+        return steps
+
+    def fetch(self) -> list[list[Choice]]:
+        """What all steps have chosen, up to the first of which a logit was not finite."""
+        if self._events:
+            self._events[self._done - 1].synchronize()
+        kept = self._told[: self._done, self._rows].numpy()
+        finite = np.isfinite(kept[:, :, 2]).all(axis=1)
+        count = self._done if finite.all() else int(finite.argmin())
+        return [
+            [Choice(int(token), margin, logprob) for token, margin, logprob in rows] for rows in kept[:count].tolist()
+        ]
+
+    def _make_room(self, step_count: int) -> None:
+        """For so many steps' choices, there and here."""
+        if step_count <= len(self._choices):
+            return
+        device = self._words.device
+        shape = step_count, self._words.shape[1], _KEPT
+        self._choices = self._told = torch.empty(shape, dtype=torch.float64, device=device)
+        if device.type == "cuda":
+            self._told = torch.empty(shape, dtype=torch.float64, pin_memory=True)
+            self._events = [torch.cuda.Event() for _ in range(step_count)]  # type: ignore[no-untyped-call]
+
+    def _bound(self, logits: torch.Tensor) -> None:
+        found = self._found
+        _bound[len(logits),](
+            logits,
+            self._words,
+            self._numbers,
+            found.lowest,
+            found.kept,
+            logits.stride(0),
+            self._words.shape[1],
+            self._size,
+            together=min(_TOGETHER, triton.next_power_of_2(self._size)),
+            low_bits=32 - 8 * logits.itemsize,
+            num_warps=_WARPS,
+        )
+
+    def _race(self, logits: torch.Tensor, step: int, *, again: bool) -> None:
+        found = self._found
+        _race[len(logits), self._sections](
+            logits,
+            self._words,
+            self._numbers,
+            found.scores,
+            found.tokens,
+            found.tops,
+            found.masses,
+            found.lowest,
+            found.is_settled,
+            logits.stride(0),
+            self._words.shape[1],
+            self._size,
+            step,
+            bounded=self._is_bounded or again,
+            again=again,
+            blocks=_SECTION_BLOCKS,
+        )
+
+    def _settle(self, logits: torch.Tensor, step: int, *, is_first: bool, is_last: bool) -> None:
+        found = self._found
+        _settle[len(logits),](
+            logits,
+            self._words,
+            self._numbers,
+            found.scores,
+            found.tokens,
+            found.tops,
+            found.masses,
+            found.lowest,
+            found.kept,
+            found.is_settled,
+            found.next_tokens,
+            self._choices,
+            logits.stride(0),
+            self._words.shape[1],
+            self._size,
+            self._sections,
+            step,
+            bounded=self._is_bounded,
+            nucleus=self._is_nucleus,
+            is_first=is_first,
+            is_last=is_last,
+            lanes=triton.next_power_of_2(self._sections),
+            together=min(_TOGETHER, triton.next_power_of_2(self._size)),
+            num_warps=_WARPS if self._is_bounded or self._is_nucleus else 4,
+        )
+
+
+def _has_come(event: torch.cuda.Event) -> bool:
+    return bool(event.query())  # type: ignore[no-untyped-call]
+
+
+BLOCK_TOKENS = tl.constexpr(BLOCK)
+GROUP = tl.constexpr(4)
+"""Words of a counter."""
+FIRST, SECOND, OTHERS = tl.constexpr(Domain.FIRST), tl.constexpr(Domain.SECOND), tl.constexpr(Domain.OTHERS)
+MULTIPLIER, OTHER_MULTIPLIER = tl.constexpr(0xD2E7470EE14C6C93), tl.constexpr(0xCA5A826395121157)
+WEYL, OTHER_WEYL = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBB67AE8584CAA73B)
+ROUNDS = tl.constexpr(10)
+UNUSED_BITS = tl.constexpr(12)
+KEPT = tl.constexpr(_KEPT)
+NO_TOKEN = tl.constexpr(2**62)
+
+
+@triton.jit
+def _four_words(seed, position, domain: tl.constexpr, index):
+    """As `slipstream.sampling.kernel.four_words`, of counters: their index is that of a word over four. All are uint64."""
+    first = index + 1
+    second = tl.zeros_like(index) + position
+    third = tl.zeros_like(index) + domain
+    fourth = tl.zeros_like(index)
+    key = tl.zeros_like(index) + seed
+    other_key = tl.zeros_like(index)
+    multiplier = tl.full(index.shape, MULTIPLIER, tl.uint64)
+    other_multiplier = tl.full(index.shape, OTHER_MULTIPLIER, tl.uint64)
+    weyl = tl.full(index.shape, WEYL, tl.uint64)
+    other_weyl = tl.full(index.shape, OTHER_WEYL, tl.uint64)
+    for _ in tl.static_range(ROUNDS):
+        low, high = first * multiplier, tl.umulhi(first, multiplier)
+        other_low, other_high = third * other_multiplier, tl.umulhi(third, other_multiplier)
+        first, second, third, fourth = other_high ^ second ^ key, other_low, high ^ fourth ^ other_key, low
+        key, other_key = key + weyl, other_key + other_weyl
+    return first, second, third, fourth
+
+
+@triton.jit
+def _word_of(seed, position, domain: tl.constexpr, index):
+    """The words of some indices."""
+    first, second, third, fourth = _four_words(seed, position, domain, index // GROUP)
+    place = index % GROUP
+    return tl.where(place == 0, first, tl.where(place == 1, second, tl.where(place == 2, third, fourth)))
+
+
+@triton.jit
+def _wait(word):
+    """Exponential with mean 1, float64."""
+    return -tl.log(((word >> UNUSED_BITS).to(tl.float64) + 0.5) * (1.0 / (1 << 52)))
+
+
+@triton.jit
+def _better(best, second, token, score, other):
+    """The best two of those so far and another, which has a higher id than the token that is best."""
+    is_better = score > best
+    second = tl.maximum(second, tl.where(is_better, best, score))
+    return tl.where(is_better, score, best), second, tl.where(is_better, other, token)
+
+
+@triton.jit(do_not_specialize=["row_stride", "most_rows", "size", "step"])
+def _race(
+    logits,
+    words,
+    numbers,
+    scores,
+    tokens,
+    tops,
+    masses,
+    lowest,
+    is_settled,
+    row_stride,
+    most_rows,
+    size,
+    step,
+    bounded: tl.constexpr,
+    again: tl.constexpr,
+    blocks: tl.constexpr,
+):
+    """A section of a row: its best tokens by logit and noise of those that are kept yet, its largest logit and its mass."""
+    row, section = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if again:  # noqa: SIM102 # known when it is compiled
+        if tl.load(is_settled + row) != 0:
+            return
+    least = tl.load(lowest + row) if bounded else float("-inf")
+    temperature = tl.load(numbers + row)
+    block = (section * blocks + tl.arange(0, blocks)).to(tl.int64)[:, None]
+    group = tl.arange(0, BLOCK_TOKENS // GROUP).to(tl.int64)[None, :]
+    start = block * BLOCK_TOKENS + group * GROUP
+    own = logits + row * row_stride
+    value0 = tl.load(own + start, mask=start < size, other=float("-inf")).to(tl.float32)
+    value1 = tl.load(own + start + 1, mask=start + 1 < size, other=float("-inf")).to(tl.float32)
+    value2 = tl.load(own + start + 2, mask=start + 2 < size, other=float("-inf")).to(tl.float32)
+    value3 = tl.load(own + start + 3, mask=start + 3 < size, other=float("-inf")).to(tl.float32)
+    place = row * tl.num_programs(1) + section
+    if not again:
+        top = _largest(tl.maximum(tl.maximum(value0, value1), tl.maximum(value2, value3)))
+        finite_top = tl.where(top == float("-inf"), 0.0, top)
+        sharpness = (1.0 / tl.where(temperature > 0, temperature, 1.0)).to(tl.float32)
+        weights = tl.exp((value0 - finite_top) * sharpness) + tl.exp((value1 - finite_top) * sharpness)
+        weights += tl.exp((value2 - finite_top) * sharpness) + tl.exp((value3 - finite_top) * sharpness)
+        strange = (value0 != value0) | (value1 != value1) | (value2 != value2) | (value3 != value3)
+        tl.store(tops + place, tl.where(_largest(strange.to(tl.int32)) > 0, float("nan"), top))
+        tl.store(masses + place, tl.sum(tl.sum(weights, axis=1), axis=0))
+    if temperature > 0:
+        seed, position = tl.load(words + row).to(tl.uint64), (tl.load(words + most_rows + row) + step).to(tl.uint64)
+        word = _word_of(seed, position, FIRST, block.to(tl.uint64))
+        first = _wait(word) / BLOCK_TOKENS
+        first_place = (word % BLOCK_TOKENS).to(tl.int64)
+        later = first + _wait(_word_of(seed, position, SECOND, block.to(tl.uint64))) / (BLOCK_TOKENS - 1)
+        word0, word1, word2, word3 = _four_words(
+            seed, position, OTHERS, (block * (BLOCK_TOKENS // GROUP) + group).to(tl.uint64)
+        )
+        in_block = group * GROUP
+        wait0 = tl.where(in_block == first_place, float("inf"), _wait(word0))
+        wait1 = tl.where(in_block + 1 == first_place, float("inf"), _wait(word1))
+        wait2 = tl.where(in_block + 2 == first_place, float("inf"), _wait(word2))
+        wait3 = tl.where(in_block + 3 == first_place, float("inf"), _wait(word3))
+        soonest = tl.min(tl.minimum(tl.minimum(wait0, wait1), tl.minimum(wait2, wait3)), axis=1)[:, None]
+        later -= soonest
+        sharpest = temperature.to(tl.float32)
+        score0 = _score(value0, sharpest, least, tl.where(in_block == first_place, first, wait0 + later))
+        score1 = _score(value1, sharpest, least, tl.where(in_block + 1 == first_place, first, wait1 + later))
+        score2 = _score(value2, sharpest, least, tl.where(in_block + 2 == first_place, first, wait2 + later))
+        score3 = _score(value3, sharpest, least, tl.where(in_block + 3 == first_place, first, wait3 + later))
+    else:
+        score0, score1 = value0.to(tl.float64), value1.to(tl.float64)
+        score2, score3 = value2.to(tl.float64), value3.to(tl.float64)
+    best, second, token = _better(score0, tl.full(score0.shape, float("-inf"), tl.float64), start, score1, start + 1)
+    best, second, token = _better(best, second, token, score2, start + 2)
+    best, second, token = _better(best, second, token, score3, start + 3)
+    top_score = _largest(best)
+    winner = -_largest(-tl.where(best == top_score, token, NO_TOKEN))
+    tl.store(tokens + place, winner)
+    tl.store(scores + 2 * place, top_score)
+    tl.store(scores + 2 * place + 1, _largest(tl.where(token == winner, second, best)))
+
+
+@triton.jit(do_not_specialize=["row_stride", "most_rows", "size"])
+def _bound(
+    logits,
+    words,
+    numbers,
+    lowest,
+    kept_masses,
+    row_stride,
+    most_rows,
+    size,
+    together: tl.constexpr,
+    low_bits: tl.constexpr,
+):
+    """The lowest logit that a row's top-k and min-p keep, and the mass of what a top-k keeps."""
+    row = tl.program_id(0).to(tl.int64)
+    own = logits + row * row_stride
+    temperature, min_p = tl.load(numbers + row), tl.load(numbers + 2 * most_rows + row)
+    top_k = tl.load(words + 2 * most_rows + row)
+    least, kept = tl.full([], float("-inf"), tl.float32), tl.full([], -1.0, tl.float32)
+    if (temperature > 0) & ((top_k > 0) | (min_p > 0)):
+        largest = tl.full([], float("-inf"), tl.float32)
+        for start in range(0, size, together):
+            token = start + tl.arange(0, together)
+            value = tl.load(own + token, mask=token < size, other=float("-inf")).to(tl.float32)
+            largest = tl.maximum(largest, tl.max(value, axis=0))
+        if (top_k > 0) & (top_k < size):
+            least = _kth_largest(own, top_k, size, together, low_bits)
+            kept = _mass(own, least, largest, (1.0 / temperature).to(tl.float32), size, together)
+        if min_p > 0:
+            least = tl.maximum(least, (largest + temperature * tl.log(min_p)).to(tl.float32))
+    tl.store(lowest + row, least)
+    tl.store(kept_masses + row, kept)
+
+
+@triton.jit
+def _largest(tile):
+    """Of a tile of two dimensions."""
+    return tl.max(tl.max(tile, axis=1), axis=0)
+
+
+@triton.jit
+def _score(value, temperature, least, time):
+    """A logit over the temperature, with noise; -inf if it is not kept."""
+    return tl.where(value >= least, (value / temperature).to(tl.float64) - tl.log(time), float("-inf"))
+
+
+@triton.jit(do_not_specialize=["row_stride", "most_rows", "size", "sections", "step"])
+def _settle(
+    logits,
+    words,
+    numbers,
+    scores,
+    tokens,
+    tops,
+    masses,
+    lowest,
+    kept_masses,
+    is_settled,
+    next_tokens,
+    choices,
+    row_stride,
+    most_rows,
+    size,
+    sections,
+    step,
+    bounded: tl.constexpr,
+    nucleus: tl.constexpr,
+    is_first: tl.constexpr,
+    is_last: tl.constexpr,
+    lanes: tl.constexpr,
+    together: tl.constexpr,
+):
+    """Of a row's sections the best token, and whether its top-p keeps it: then, or if it is the last time, it is the choice."""
+    row = tl.program_id(0).to(tl.int64)
+    if not is_first:  # noqa: SIM102
+        if tl.load(is_settled + row) != 0:
+            return
+    section = tl.arange(0, lanes)
+    is_there = section < sections
+    place = row * sections + section
+    best = tl.load(scores + 2 * place, mask=is_there, other=float("-inf"))
+    seconds = tl.load(scores + 2 * place + 1, mask=is_there, other=float("-inf"))
+    own_tokens = tl.load(tokens + place, mask=is_there, other=NO_TOKEN)
+    section_tops = tl.load(tops + place, mask=is_there, other=float("-inf"))
+    section_masses = tl.load(masses + place, mask=is_there, other=0.0)
+    score = tl.max(best, axis=0)
+    token = tl.min(tl.where(best == score, own_tokens, NO_TOKEN), axis=0)
+    token = tl.where(token < size, token, 0)  # where no score is a number
+    second = tl.max(tl.where(own_tokens == token, seconds, best), axis=0)
+    largest = tl.max(section_tops, axis=0)
+    is_strange = tl.max((section_tops != section_tops).to(tl.int32), axis=0) > 0
+    temperature = tl.load(numbers + row)
+    sharpness = (1.0 / tl.where(temperature > 0, temperature, 1.0)).to(tl.float32)
+    mass = tl.sum(section_masses * tl.exp((section_tops - largest) * sharpness), axis=0)
+    own = logits + row * row_stride
+    value = tl.load(own + token).to(tl.float32)
+    kept = mass
+    is_over = tl.full([], 1, tl.int1)
+    if bounded or nucleus:
+        least = tl.full([], float("-inf"), tl.float32)
+        if bounded or not is_first:
+            least = tl.load(lowest + row)
+        if nucleus:
+            whole = mass
+            if bounded:
+                bounded_mass = tl.load(kept_masses + row)
+                whole = tl.where(bounded_mass < 0, mass, bounded_mass)
+            top_p = tl.load(numbers + most_rows + row)
+            if (temperature > 0) & (top_p < 1) & (value < largest):
+                likelier = _next_up(value)
+                if whole <= _mass(own, likelier, largest, sharpness, size, together) / top_p:
+                    least = likelier
+                    is_over = tl.full([], is_last, tl.int1)
+            tl.store(lowest + row, least)
+            tl.store(is_settled + row, is_over.to(tl.int32))
+        if least > float("-inf"):
+            kept = _mass(own, least, largest, sharpness, size, together)
+    likelihood = (value - largest) * sharpness - tl.log(kept)
+    is_strange = is_strange | (largest == float("inf")) | (largest == float("-inf"))
+    tl.store(next_tokens + row, token, mask=is_over)
+    choice = choices + (step * most_rows + row) * KEPT
+    tl.store(choice, token.to(tl.float64), mask=is_over)
+    tl.store(choice + 1, score - second, mask=is_over)
+    tl.store(choice + 2, tl.where(is_strange, float("nan"), likelihood).to(tl.float64), mask=is_over)
+
+
+@triton.jit
+def _mass(own, least, largest, sharpness, size, together: tl.constexpr):
+    """Of a row's tokens with that logit at least, the largest one's weight being 1."""
+    total = tl.zeros([together], dtype=tl.float32)
+    for start in range(0, size, together):
+        token = start + tl.arange(0, together)
+        value = tl.load(own + token, mask=token < size, other=float("-inf")).to(tl.float32)
+        total += tl.where(value >= least, tl.exp((value - largest) * sharpness), 0.0)
+    return tl.sum(total, axis=0)
+
+
+@triton.jit
+def _kth_largest(own, count, size, together: tl.constexpr, low_bits: tl.constexpr):
+    """The largest logit that so many of a row's have at least, found bit by bit. The lowest bits are those of no logit."""
+    found = tl.full([], 0, tl.int64)
+    for at in range(32 - low_bits):
+        tried = found + (tl.full([], 1, tl.int64) << (31 - at))
+        reached = tl.zeros([together], dtype=tl.int32)
+        for start in range(0, size, together):
+            token = start + tl.arange(0, together)
+            value = tl.load(own + token, mask=token < size, other=float("-inf")).to(tl.float32)
+            rising = value.to(tl.int32, bitcast=True)
+            rising = rising ^ ((rising >> 31) & 0x7FFFFFFF)
+            reached += ((rising.to(tl.int64) + 0x80000000 >= tried) & (token < size)).to(tl.int32)
+        found = tl.where(tl.sum(reached, axis=0) >= count, tried, found)
+    rising = (found - 0x80000000).to(tl.int32)
+    return (rising ^ ((rising >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _next_up(value):
+    """The least float32 above."""
+    bits = value.to(tl.int32, bitcast=True)
+    above = tl.where(value == 0, 1, tl.where(bits >= 0, bits + 1, bits - 1))
+    return above.to(tl.float32, bitcast=True)
