@@ -97,7 +97,8 @@ class Engine:
         self.step_times: list[tuple[int, float]] = []
         """What the last `profile` measured."""
         self.unasked_steps = 1
-        """Steps of a run before it is asked whether the run is interrupted: one until a `profile` has seen what they take."""
+        """Steps of one row before it is asked whether their run is interrupted: one until a `profile` has seen what they
+        take."""
         self.structures = Structures()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
@@ -230,12 +231,20 @@ class Engine:
         """One step's choices or several steps', as many as may pass without asking whether the run is interrupted."""
         runner = self.backend.runner
         if runner is not None:
-            count = run.steps_left if runner.asks else min(self.unasked_steps, run.steps_left)
+            count = run.steps_left if runner.asks else min(self._unasked_of(len(segments)), run.steps_left)
             if count > 1 and run.needs_logits_only:
                 steps = runner.run(segments, run.rules, count, run.interrupted)
                 if steps:  # or the step that chooses alone is for it
                     return steps
         return [run.choose(self.backend.forward(segments))]
+
+    def _unasked_of(self, row_count: int) -> int:
+        """Steps of so many rows that take as long as `unasked_steps` of one."""
+        if not self.step_times:
+            return self.unasked_steps
+        one = self.step_times[0][1]
+        each = next((seconds for count, seconds in self.step_times if count >= row_count), self.step_times[-1][1])
+        return max(1, int(self.unasked_steps * one / max(one, each)))
 
     def _run_answers(self, sequence: Sequence, start: int, choices: list[Choice]) -> list[Appended]:
         error = next((c.fault for c in choices if isinstance(c.fault, LogitsNotFiniteError)), None)

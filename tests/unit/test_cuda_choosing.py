@@ -12,6 +12,7 @@ from transformers import GenerationConfig
 pytest.importorskip("triton", reason="Triton is there on Linux")
 
 from slipstream.engine.engine import Append, Engine
+from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import load_pretrained
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.attention import NAME
@@ -129,9 +130,17 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     ending = SamplingRule(temperature=0.8, seed=3, end_token_ids=(steps[1][2],))
     assert steps[1].index(steps[1][2]) == 2
     engine.backend.runner = runner
-    called = []
-    own = runner.run  # type: ignore[union-attr]
-    runner.run = lambda *given: called.append(given[2]) or own(*given)  # type: ignore
+    called: list[int] = []
+    assert runner is not None
+    own_run = runner.run
+
+    def watched_run(
+        segments: list[Segment], rules: list[SamplingRule], count: int, interrupted: Callable[[], bool]
+    ) -> list[list[Choice]]:
+        called.append(count)
+        return own_run(segments, rules, count, interrupted)
+
+    monkeypatch.setattr(runner, "run", watched_run)
     together = [started(engine, f"run {index}", 1 + index) for index in range(3)]
     assert run(engine, together, [rules[0], ending, rules[2]], count) == [steps[0], steps[1][:3], steps[2]]
     assert called == [count]
@@ -140,11 +149,17 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     asked = chain([False], repeat(True))
     again = [started(engine, f"again {index}", 1) for index in range(2)]
     assert [len(tokens) for tokens in run(engine, again, rules[:2], 9, asked.__next__)] == [2, 2]
-    taken, own_take = [], Step.take
-    monkeypatch.setattr(Step, "take", lambda *given: taken.append(given) or own_take(*given))
+    taken: list[int] = []
+    own_take = Step.take
+
+    def watched_take(step: Step, segments: list[Segment]) -> int:
+        taken.append(len(segments))
+        return own_take(step, segments)
+
+    monkeypatch.setattr(Step, "take", watched_take)
     ends = SamplingRule(end_token_ids=(steps[0][1],))
     assert run(engine, [started(engine, "ends", 1)], [ends], 9) == [steps[0][:2]]
-    assert len(taken) == 2 + 3  # of which one begins the sequence, and one was laid out in vain
+    assert len(taken) == 2 + 3  # of which two begin the sequence, and the last was laid out in vain
 
 
 def test_more_rows_than_a_step_has_and_what_is_no_number_are_left_to_single_steps(tmp_path: Path) -> None:

@@ -589,8 +589,8 @@ class OnePartEarly(ProposeJob):
 class Crowd(ArithmeticBackend):
     """Tells how many tokens of which sequences each step had, by their first tokens."""
 
-    def __init__(self, settings: ArithmeticSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ArithmeticSettings, *, runs_on: bool = False) -> None:
+        super().__init__(settings, runs_on=runs_on)
         self.steps: list[dict[int, int]] = []
 
     def forward(self, segments: list[Segment]) -> Floats32:
@@ -603,8 +603,8 @@ class Crowd(ArithmeticBackend):
 class Held(Crowd):
     """Takes its first step once all that is to be beside it has been submitted."""
 
-    def __init__(self, settings: ArithmeticSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ArithmeticSettings, *, runs_on: bool = False) -> None:
+        super().__init__(settings, runs_on=runs_on)
         self.may_begin = threading.Event()
 
     def forward(self, segments: list[Segment]) -> Floats32:
@@ -631,3 +631,36 @@ async def test_a_prompt_gets_on_in_every_step_that_rounds_would_fill() -> None:
         beside = model.steps[first : first + len(prompt)]
         assert [step.get(90) for step in beside] == [1] * len(prompt), "its quarter of each step"
         assert all(sum(step.values()) == 4 for step in beside), "rounds have the rest"
+
+
+async def test_drafts_of_several_sequences_go_on_together_until_the_first_is_done_or_another_comes() -> None:
+    """By rules of their own, and as each would alone."""
+    rules = [GREEDY, SamplingRule(temperature=0.7, seed=3), SamplingRule(temperature=0.7, seed=4), GREEDY]
+    lengths = [9, 4, 9, 9]
+    alone = []
+    async with hosting(lambda: Engine(Crowd(PAPER, runs_on=True), kv_memory_mib=1)) as host:
+        for first, (rule, length) in enumerate(zip(rules, lengths, strict=True), start=10):
+            alone.append((await propose(host, [first, 5], rule, length=length)).branches[0].choices)
+    model = Held(PAPER, runs_on=True)
+    async with hosting(lambda: Engine(model, kv_memory_mib=1)) as host:
+        runs: list[tuple[int, int]] = []
+        begun, own = asyncio.Event(), host.engine.run_on
+        loop = asyncio.get_running_loop()
+
+        def watched(appends: Sequence[Append], count: int, interrupted: Callable[[], bool]) -> list[list[Appended]]:
+            runs.append((len(appends), count))
+            loop.call_soon_threadsafe(begun.set)
+            return own(appends, count, interrupted)
+
+        host.engine.run_on = watched  # type: ignore[assignment, method-assign]
+        waiting = asyncio.create_task(propose(host, [10, 5], rules[0], length=lengths[0]))
+        await begun.wait()  # its first step, alone
+        others = [
+            asyncio.create_task(propose(host, [first, 5], rule, length=length))
+            for first, rule, length in zip((11, 12, 13), rules[1:], lengths[1:], strict=True)
+        ]
+        await asyncio.sleep(0.01)
+        model.may_begin.set()
+        together = [job.branches[0].choices for job in (await waiting, *await asyncio.gather(*others))]
+    assert together == alone
+    assert runs[:3] == [(1, 9), (4, 4), (3, 4)], "interrupted; until the shortest is done; until the longest there is"

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from slipstream.engine.compiled.loading import load_compiled
+from slipstream.engine.compiled.runner import CompiledRunner
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError
+from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.plan import TIGHT
 from slipstream.engine.torch.planned import Planned
@@ -199,13 +201,20 @@ def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) ->
         SamplingRule(temperature=1e-3, seed=5, end_token_ids=(3, 4, 5)),
         SamplingRule(temperature=0.7, seed=5, first_end_position=60, end_token_ids=tuple(range(200))),
         SamplingRule(temperature=0.7, seed=5, repetition_penalty=1.3),
+        (
+            SamplingRule(end_token_ids=tuple(range(0, 200, 9))),
+            SamplingRule(temperature=1.3, seed=2**64 - 1),
+            SamplingRule(temperature=0.7, seed=5, top_k=7, top_p=0.8, min_p=0.05, end_token_ids=(3, 4, 5)),
+            SamplingRule(temperature=0.9, seed=6, top_p=0.9),
+        ),
     ],
-    ids=["likeliest", "drawn", "cut", "ends", "late ends", "penalty"],
+    ids=["likeliest", "drawn", "cut", "ends", "late ends", "penalty", "each another"],
 )
 def test_several_steps_in_a_call_are_those_steps_to_the_bit(
-    rule: SamplingRule, threads: int, dtype: str, tmp_path: Path
+    rule: SamplingRule | tuple[SamplingRule, ...], threads: int, dtype: str, tmp_path: Path
 ) -> None:
     """Sequences of different lengths, which append different numbers of tokens, over borders of blocks and pages."""
+    rules = rule if isinstance(rule, tuple) else (rule,) * 4
     saved = tiny_models.save(tiny_models.build("llama", head_dim=32, num_key_value_heads=2), tmp_path)
     backend = load_compiled(str(saved), dtype=dtype, page_size=32, runs_on=True, threads=threads)
     engine, count = Engine(backend, kv_memory_mib=8), 40
@@ -219,7 +228,7 @@ def test_several_steps_in_a_call_are_those_steps_to_the_bit(
                 engine.cache.truncate(sequence, length - added)
                 engine.step([Append(sequence, length - added, 1, SamplingRule(), drafting=True)])
                 engine.cache.extend(sequence, [20 + place for place in range(added)])
-            appends.append(Append(sequence, added, 1, rule, drafting=True))
+            appends.append(Append(sequence, added, 1, rules[index], drafting=True))
         answers = chosen(engine.run_on(appends, count))
         for append, choices in zip(appends, answers, strict=True):
             first = len(append.sequence) - len(choices) + 1
@@ -244,3 +253,26 @@ def test_a_run_whose_logits_are_not_finite_fails_as_its_step_does(tmp_path: Path
     well, ill = engine.run_on(appends, 4)
     assert len(well) == 4 and all(answer.error is None for answer in well)
     assert [type(answer.error) for answer in ill] == [LogitsNotFiniteError]
+
+
+def test_a_call_computes_nothing_after_the_last_sequence_has_ended(tmp_path: Path) -> None:
+    """Each by its own end tokens."""
+    engine = tight_engine(AT_ONCE, tmp_path)
+    engine.unasked_steps = 9
+    runner = engine.backend.runner
+    found: list[list[list[Choice]]] = []
+    assert isinstance(runner, CompiledRunner)
+    for ends in (None, (2, 4)):
+        segments, rules = [], []
+        for index, length in enumerate((35, 50)):
+            sequence = Sequence(f"{ends} {index}")
+            engine.cache.extend(sequence, [(7 * place + index) % 250 for place in range(length)])
+            segments.append(Segment(sequence.tokens[:], 0, sequence.pages, 1))
+            engine.cache.extend(sequence, [0] * 8)
+            said = [step[index].token for step in found[0]] if ends else []
+            rules.append(SamplingRule(temperature=1.5, seed=index, end_token_ids=(said[ends[index]],) if ends else ()))
+        found.append(runner.run(segments, rules, 9, lambda: False))
+    whole, ended = found
+    firsts = [[step[index].token for step in whole].index(whole[at][index].token) for index, at in enumerate((2, 4))]
+    assert len(whole) == 9 and firsts == [2, 4]
+    assert ended == whole[:5]
