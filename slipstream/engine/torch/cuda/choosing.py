@@ -6,7 +6,7 @@ only guesses, so that this costs a rejected token; a target's choices are the ho
 
 Tokens are looked at all, by as many programs as a row has sections; before that one program for each row finds what a top-k
 and a min-p keep, and after it one puts together what has won, and sees whether a top-p keeps it. If not, the race is run again
-among what may be kept yet: twice at most, and then what has won stays, kept or not.
+among what it keeps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _TOGETHER = 8192
 """Tokens that a row's one program looks at together, where it looks at all of them."""
 _WARPS = 16
 """Of such a program."""
-_RACES_AGAIN = 2
 _KEPT = 3
 """Numbers of a choice: its token, its margin and its log-probability."""
 
@@ -95,10 +94,11 @@ class Chooser:
         step = self._done
         if self._is_bounded:
             self._bound(logits)
-        races = 1 + (_RACES_AGAIN if self._is_nucleus else 0)
-        for race in range(races):
-            self._race(logits, step, again=race > 0)
-            self._settle(logits, step, is_first=race == 0, is_last=race == races - 1)
+        self._race(logits, step, again=False)
+        self._settle(logits, step, again=False)
+        if self._is_nucleus:
+            self._race(logits, step, again=True)
+            self._settle(logits, step, again=True)
         if self._events:
             self._told[step, self._rows].copy_(self._choices[step, self._rows], non_blocking=True)
             self._events[step].record()
@@ -175,7 +175,7 @@ class Chooser:
             blocks=_SECTION_BLOCKS,
         )
 
-    def _settle(self, logits: torch.Tensor, step: int, *, is_first: bool, is_last: bool) -> None:
+    def _settle(self, logits: torch.Tensor, step: int, *, again: bool) -> None:
         found = self._found
         _settle[len(logits),](
             logits,
@@ -197,10 +197,10 @@ class Chooser:
             step,
             bounded=self._is_bounded,
             nucleus=self._is_nucleus,
-            is_first=is_first,
-            is_last=is_last,
+            again=again,
             lanes=triton.next_power_of_2(self._sections),
             together=min(_TOGETHER, triton.next_power_of_2(self._size)),
+            low_bits=32 - 8 * logits.itemsize,
             num_warps=_WARPS if self._is_bounded or self._is_nucleus else 4,
         )
 
@@ -368,8 +368,9 @@ def _bound(
             value = tl.load(own + token, mask=token < size, other=float("-inf")).to(tl.float32)
             largest = tl.maximum(largest, tl.max(value, axis=0))
         if (top_k > 0) & (top_k < size):
-            least = _kth_largest(own, top_k, size, together, low_bits)
-            kept = _mass(own, least, largest, (1.0 / temperature).to(tl.float32), size, together)
+            sharpness = (1.0 / temperature).to(tl.float32)
+            least = _border(own, top_k, largest, sharpness, size, together, low_bits, False)
+            kept = _mass(own, least, largest, sharpness, size, together)
         if min_p > 0:
             least = tl.maximum(least, (largest + temperature * tl.log(min_p)).to(tl.float32))
     tl.store(lowest + row, least)
@@ -409,14 +410,15 @@ def _settle(
     step,
     bounded: tl.constexpr,
     nucleus: tl.constexpr,
-    is_first: tl.constexpr,
-    is_last: tl.constexpr,
+    again: tl.constexpr,
     lanes: tl.constexpr,
     together: tl.constexpr,
+    low_bits: tl.constexpr,
 ):
-    """Of a row's sections the best token, and whether its top-p keeps it: then, or if it is the last time, it is the choice."""
+    """Of a row's sections the best token: the choice, if its top-p keeps it. If not, what it keeps is found, and only that is
+    in the race again."""
     row = tl.program_id(0).to(tl.int64)
-    if not is_first:  # noqa: SIM102
+    if again:  # noqa: SIM102
         if tl.load(is_settled + row) != 0:
             return
     section = tl.arange(0, lanes)
@@ -442,19 +444,19 @@ def _settle(
     is_over = tl.full([], 1, tl.int1)
     if bounded or nucleus:
         least = tl.full([], float("-inf"), tl.float32)
-        if bounded or not is_first:
+        if bounded or again:
             least = tl.load(lowest + row)
-        if nucleus:
+        if nucleus and not again:
             whole = mass
             if bounded:
                 bounded_mass = tl.load(kept_masses + row)
                 whole = tl.where(bounded_mass < 0, mass, bounded_mass)
             top_p = tl.load(numbers + most_rows + row)
             if (temperature > 0) & (top_p < 1) & (value < largest):
-                likelier = _next_up(value)
-                if whole <= _mass(own, likelier, largest, sharpness, size, together) / top_p:
-                    least = likelier
-                    is_over = tl.full([], is_last, tl.int1)
+                part = (whole * top_p).to(tl.float32)
+                if _mass(own, _next_up(value), largest, sharpness, size, together) >= part:
+                    least = tl.maximum(least, _border(own, part, largest, sharpness, size, together, low_bits, True))
+                    is_over = tl.full([], 0, tl.int1)
             tl.store(lowest + row, least)
             tl.store(is_settled + row, is_over.to(tl.int32))
         if least > float("-inf"):
@@ -464,7 +466,7 @@ def _settle(
     tl.store(next_tokens + row, token, mask=is_over)
     choice = choices + (step * most_rows + row) * KEPT
     tl.store(choice, token.to(tl.float64), mask=is_over)
-    tl.store(choice + 1, score - second, mask=is_over)
+    tl.store(choice + 1, tl.where(score == second, 0.0, score - second), mask=is_over)  # infinite ones may be equal
     tl.store(choice + 2, tl.where(is_strange, float("nan"), likelihood).to(tl.float64), mask=is_over)
 
 
@@ -480,19 +482,24 @@ def _mass(own, least, largest, sharpness, size, together: tl.constexpr):
 
 
 @triton.jit
-def _kth_largest(own, count, size, together: tl.constexpr, low_bits: tl.constexpr):
-    """The largest logit that so many of a row's have at least, found bit by bit. The lowest bits are those of no logit."""
+def _border(
+    own, wanted, largest, sharpness, size, together: tl.constexpr, low_bits: tl.constexpr, by_mass: tl.constexpr
+):
+    """The largest logit such that those of a row that have it at least are as many as wanted, or of that mass. It is found bit
+    by bit; the lowest bits are those of no logit."""
     found = tl.full([], 0, tl.int64)
     for at in range(32 - low_bits):
         tried = found + (tl.full([], 1, tl.int64) << (31 - at))
-        reached = tl.zeros([together], dtype=tl.int32)
+        reached = tl.zeros([together], dtype=tl.float32)
         for start in range(0, size, together):
             token = start + tl.arange(0, together)
             value = tl.load(own + token, mask=token < size, other=float("-inf")).to(tl.float32)
             rising = value.to(tl.int32, bitcast=True)
             rising = rising ^ ((rising >> 31) & 0x7FFFFFFF)
-            reached += ((rising.to(tl.int64) + 0x80000000 >= tried) & (token < size)).to(tl.int32)
-        found = tl.where(tl.sum(reached, axis=0) >= count, tried, found)
+            is_above = (rising.to(tl.int64) + 0x80000000 >= tried) & (token < size)
+            counted = tl.exp((value - largest) * sharpness) if by_mass else 1.0
+            reached += tl.where(is_above, counted, 0.0)
+        found = tl.where(tl.sum(reached, axis=0) >= wanted, tried, found)
     rising = (found - 0x80000000).to(tl.int32)
     return (rising ^ ((rising >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
