@@ -16,10 +16,10 @@ from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
 from slipstream.sampling.blocks import BlockedLogits, in_blocks
-from slipstream.sampling.choose import choose
+from slipstream.sampling.choose import choose_apart
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.outcome import TokenLogprobs
-from slipstream.sampling.row import VOID, Choice, Mask, Proposed, Row
+from slipstream.sampling.row import Choice, Mask, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
 
 _PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
@@ -284,7 +284,7 @@ class Engine:
             except Exception as error:
                 answers.append(Appended([], [], error))
         if rows:
-            choices = iter(_choose_apart(logits if len(rows) == end else logits.subset(chosen_rows), rows))
+            choices = iter(choose_apart(logits if len(rows) == end else logits.subset(chosen_rows), rows))
             for append, answer in zip(appends, answers, strict=True):
                 if answer.error is None:
                     answer.choices.extend(next(choices) for _ in range(append.wanted))
@@ -332,21 +332,3 @@ class Engine:
                 answer.scores.extend(next(scores) for _ in append.scored)
                 for choice in answer.choices:
                     choice.logprobs = next(scores)
-
-
-def _choose_apart(logits: BlockedLogits, rows: TokenSequence[Row]) -> list[Choice]:
-    """`choose`; where it fails, each row by itself, so that only those fail that make it. Raises if all do."""
-    try:
-        return choose(logits, rows)
-    except Exception:
-        choices = [_choose_alone(logits.subset([index]), row) for index, row in enumerate(rows)]
-        if all(choice.fault is not None for choice in choices):
-            raise
-        return choices
-
-
-def _choose_alone(logits: BlockedLogits, row: Row) -> Choice:
-    try:
-        return choose(logits, [row])[0]
-    except Exception as error:
-        return Choice(VOID, math.inf, fault=error)

@@ -7,7 +7,8 @@ from collections.abc import Sequence as TokenSequence
 from typing import TYPE_CHECKING
 
 from slipstream.engine.sequence import Sequence
-from slipstream.sampling.choose import choose, needs_logits_only
+from slipstream.sampling.blocks import in_blocks
+from slipstream.sampling.choose import choose_apart, needs_logits_only
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
 
@@ -49,7 +50,7 @@ class Run:
 
     def choose(self, logits: Logits | BlockedLogits) -> list[Choice]:
         """From the logits ``[sequences, vocabulary]`` of the next step."""
-        return choose(logits, self._rows_at(self.step_count))
+        return choose_apart(in_blocks(logits), self._rows_at(self.step_count))
 
     def take(self, steps: list[list[Choice]]) -> list[int] | None:
         """Go on with what steps have chosen; each sequence's next token, or None after the last step."""

@@ -65,6 +65,24 @@ def choose(logits: Logits | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     return [choices[index] for index in range(len(rows))]
 
 
+def choose_apart(logits: BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
+    """`choose`; where it fails, each row by itself, so that only those fail that make it. Raises if all do."""
+    try:
+        return choose(logits, rows)
+    except Exception:
+        choices = [_choose_alone(logits.subset([index]), row) for index, row in enumerate(rows)]
+        if all(choice.fault is not None for choice in choices):
+            raise
+        return choices
+
+
+def _choose_alone(logits: BlockedLogits, row: Row) -> Choice:
+    try:
+        return choose(logits, [row])[0]
+    except Exception as error:
+        return Choice(VOID, math.inf, fault=error)
+
+
 def warm() -> None:
     """Have compiled what choosing needs: seconds on a machine's first start, and next to nothing later."""
     rows = [Row(SamplingRule(temperature=temperature), 1) for temperature in (0.0, 1.0)]

@@ -33,6 +33,7 @@ from slipstream.engine.sequence import SequenceCache
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.errors import SlipstreamError
+from slipstream.sampling.coupled import choose_coupled
 from slipstream.sampling.kernel import Floats32
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.row import Choice
@@ -664,3 +665,28 @@ async def test_drafts_of_several_sequences_go_on_together_until_the_first_is_don
         together = [job.branches[0].choices for job in (await waiting, *await asyncio.gather(*others))]
     assert together == alone
     assert runs[:3] == [(1, 9), (4, 4), (3, 4)], "interrupted; until the shortest is done; until the longest there is"
+
+
+async def test_a_draft_that_cannot_choose_harms_none_that_takes_its_steps_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fussy(logits: Any, cuts: Any, seeds: Sequence[int], positions: Sequence[int], *rest: Any) -> list[Choice]:
+        if 13 in seeds and max(positions) > 4:
+            raise ZeroDivisionError("13")
+        return choose_coupled(logits, cuts, seeds, positions, *rest)
+
+    drawn, unlucky = (SamplingRule(temperature=0.7, seed=seed) for seed in (12, 13))
+    async with hosting(lambda: paper(runs_on=True)) as host:
+        alone = await propose(host, [10, 5], drawn, length=9)
+    monkeypatch.setattr("slipstream.sampling.choose.choose_coupled", fussy)
+    model = Held(PAPER, runs_on=True)
+    async with hosting(lambda: Engine(model, kv_memory_mib=1)) as host:
+        both = asyncio.gather(
+            propose(host, [10, 5], drawn, length=9), propose(host, [11, 5], unlucky, length=9), return_exceptions=True
+        )
+        await asyncio.sleep(0.01)
+        model.may_begin.set()
+        healthy, failed = await both
+        assert isinstance(healthy, ProposeJob) and healthy.branches[0].choices == alone.branches[0].choices
+        assert isinstance(failed, ProposeJob) and len(failed.branches[0].choices) == 3, "what was drafted so far stands"
+        assert await settled_held_count(host) == 0
