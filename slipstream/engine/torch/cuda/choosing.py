@@ -157,14 +157,7 @@ class Chooser:
     def _race(self, logits: torch.Tensor, step: int, *, again: bool) -> None:
         found = self._found
         _race[len(logits), self._sections](
-            logits,
-            self._words,
-            self._numbers,
-            found.scores,
-            found.tokens,
-            found.tops,
-            found.masses,
-            found.lowest,
+            *self._tables(logits),
             found.is_settled,
             logits.stride(0),
             self._words.shape[1],
@@ -178,14 +171,7 @@ class Chooser:
     def _settle(self, logits: torch.Tensor, step: int, *, again: bool) -> None:
         found = self._found
         _settle[len(logits),](
-            logits,
-            self._words,
-            self._numbers,
-            found.scores,
-            found.tokens,
-            found.tops,
-            found.masses,
-            found.lowest,
+            *self._tables(logits),
             found.kept,
             found.is_settled,
             found.next_tokens,
@@ -203,6 +189,12 @@ class Chooser:
             low_bits=32 - 8 * logits.itemsize,
             num_warps=_WARPS if self._is_bounded or self._is_nucleus else 4,
         )
+
+    def _tables(self, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What a race and who settles it both begin with."""
+        found = self._found
+        tables = found.scores, found.tokens, found.tops, found.masses, found.lowest
+        return (logits, self._words, self._numbers, *tables)
 
 
 def _has_come(event: torch.cuda.Event) -> bool:
