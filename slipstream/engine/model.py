@@ -79,9 +79,9 @@ class Runner(Protocol):
         interrupted: Callable[[], bool],
     ) -> list[list[Choice]]:
         """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each by its rule, each choice
-        appended for the next. Fewer if ``interrupted``, once every sequence has had one of its end tokens, or where logits
-        are not finite; maybe none, and then a step that chooses alone is for it. Pages are there for all but the last; the
-        rules are such that `needs_logits_only`."""
+        appended for the next. Fewer if ``interrupted``, once every sequence is seen to have had one of its end tokens, or
+        where logits are not finite; maybe none, and then a step that chooses alone is for it. Pages are there for all but
+        the last; the rules are such that `needs_logits_only`."""
 
 
 class Backend(Protocol):

@@ -205,7 +205,7 @@ def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) ->
             SamplingRule(end_token_ids=tuple(range(0, 200, 9))),
             SamplingRule(temperature=1.3, seed=2**64 - 1),
             SamplingRule(temperature=0.7, seed=5, top_k=7, top_p=0.8, min_p=0.05, end_token_ids=(3, 4, 5)),
-            SamplingRule(temperature=0.9, seed=6, top_p=0.9),
+            SamplingRule(temperature=0.9, seed=6, top_p=0.9, end_token_ids=tuple(range(4095, 0, -2))),
         ),
     ],
     ids=["likeliest", "drawn", "cut", "ends", "late ends", "penalty", "each another"],

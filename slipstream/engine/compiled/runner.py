@@ -18,6 +18,10 @@ from slipstream.sampling.kernel import BLOCK
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 
+_MOST_ENDS = 64
+"""End tokens of a rule that compiled code looks for. A rule may list thousands, which others' steps would wait for; whoever
+takes a run's choices knows them all."""
+
 
 class CompiledRunner:
     """`slipstream.engine.model.Runner` of a backend whose ``step`` it shares."""
@@ -58,8 +62,9 @@ class CompiledRunner:
         step["logits"] = logits.ctypes.data
         found = Found(count * row_count, 0)
         rows = np.array([[segment.end for segment in segments], [0] * row_count])  # positions, and whether it has ended
-        ends = np.array([end for rule in rules for end in rule.end_token_ids], dtype=np.int64)
-        end_places = np.cumsum([0, *(len(rule.end_token_ids) for rule in rules)])
+        known_ends = [rule.end_token_ids[:_MOST_ENDS] for rule in rules]
+        ends = np.array([end for own in known_ends for end in own], dtype=np.int64)
+        end_places = np.cumsum([0, *map(len, known_ends)])
         drawn = _fields_of(rules)
         run["count"], run["done"], run["row_count"] = count, 0, row_count
         run["positions"], run["ended"] = rows[0].ctypes.data, rows[1].ctypes.data
