@@ -17,7 +17,7 @@ from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles, PeerHandles
-from slipstream.hosting.model_service import timing_of
+from slipstream.hosting.model_service import set_timing
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_message
@@ -126,7 +126,7 @@ class _Proposing:
         self.watch.answered(names.DRAFT_SERVICE_PROPOSE, self.item, job, attributes)
         result = self._result([branch for branch in job.branches if branch.outcome not in self.sent])
         result.final = True
-        result.timing.CopyFrom(timing_of(job.timing))
+        set_timing(result.timing, job.timing)
         self.answer.finish(result)
 
     def failed(self, error: Exception) -> None:

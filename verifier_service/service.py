@@ -15,7 +15,7 @@ from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles, PeerHandles
-from slipstream.hosting.model_service import timing_of
+from slipstream.hosting.model_service import set_timing
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_of, logprobs_message
@@ -118,7 +118,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         return distributions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Verifying:
     """An item whose round runs."""
 
@@ -132,19 +132,18 @@ class _Verifying:
     def done(self, job: VerifyJob) -> None:
         attributes = {names.DRAFT_LENGTH: len(self.item.proposal), names.ACCEPTED_COUNT: job.accepted_count}
         self.watch.answered(names.VERIFIER_SERVICE_VERIFY, self.item, job, attributes)
-        self.answer.finish(
-            verifier_pb2.VerifyResult(
-                handle=self.item.handle,
-                round=self.item.round,
-                accepted_count=job.accepted_count,
-                next_token=job.next_token,
-                prefilled_count=job.prefilled_count,
-                margin=job.margin,
-                timing=timing_of(job.timing),
-                logprobs=map(logprobs_message, job.logprobs),
-                tail_logprobs=map(logprobs_message, job.tail_logprobs),
-            )
+        result = verifier_pb2.VerifyResult(
+            handle=self.item.handle,
+            round=self.item.round,
+            accepted_count=job.accepted_count,
+            next_token=job.next_token,
+            prefilled_count=job.prefilled_count,
+            margin=job.margin,
+            logprobs=map(logprobs_message, job.logprobs),
+            tail_logprobs=map(logprobs_message, job.tail_logprobs),
         )
+        set_timing(result.timing, job.timing)
+        self.answer.finish(result)
 
     def failed(self, error: Exception) -> None:
         self.answer.fail(error)

@@ -53,6 +53,6 @@ class VerifyJob(Job):
             self.accepted_count -= 1
         committed = choices[: self.accepted_count + 1]
         self.next_token = committed[-1].token
-        self.margin = min(choice.margin for choice in committed)
+        self.margin = min([choice.margin for choice in committed])
         self.logprobs = [choice.logprobs for choice in committed if choice.logprobs is not None]
         return True

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from slipstream.engine.errors import OutOfPagesError
@@ -68,7 +69,7 @@ class Append(NamedTuple):
         return max(1, self.wanted + len(self.scored))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Appended:
     """What a step answers to one append: ``wanted`` choices, and the log-probabilities of ``scored``.
 
@@ -287,15 +288,16 @@ class Engine:
             choices = iter(choose_apart(logits if len(rows) == end else logits.subset(chosen_rows), rows))
             for append, answer in zip(appends, answers, strict=True):
                 if answer.error is None:
-                    answer.choices.extend(next(choices) for _ in range(append.wanted))
+                    answer.choices.extend(islice(choices, append.wanted))
         self._score(appends, answers, logits)
         return answers
 
     def _rows(self, append: Append) -> list[Row]:
         sequence, rule, wanted = append.sequence, append.rule, append.wanted
         first = len(sequence) - wanted + 1
-        rows = [
-            Row(rule, position, sequence.tokens, drafting=append.drafting, candidate_count=append.candidate_count)
+        drafting, candidate_count = append.drafting, append.candidate_count
+        rows = [  # by place: nine of them by name take twice as long
+            Row(rule, position, sequence.tokens, None, None, drafting, candidate_count)
             for position in range(first, first + wanted)
         ]
         for row, proposed in zip(rows, append.proposed, strict=False):
@@ -310,6 +312,8 @@ class Engine:
 
     def _score(self, appends: TokenSequence[Append], answers: list[Appended], logits: BlockedLogits) -> None:
         """Fill in the log-probabilities that were asked for, all in one go."""
+        if all(append.top_logprob_count is None for append in appends):
+            return
         rows: list[int] = []
         tokens: list[int] = []
         counts: list[int] = []

@@ -273,6 +273,7 @@ class EngineHost(Generic[JobT]):
         self._is_about_to_compute = False
         if ended := self._thread.compute_here():
             self._deliver(ended)
+        self._loop.call_soon(self._thread.tell)  # after what sends the answers
 
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop

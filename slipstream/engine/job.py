@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slipstream.engine.engine import Append, Appended
 from slipstream.engine.errors import ContextExceededError, InvalidItemError
@@ -14,7 +15,7 @@ from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.step_note import StepNote
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
 from slipstream.sampling.row import Choice, Proposed
-from slipstream.sampling.rule import SamplingRule, token_id_violations
+from slipstream.sampling.rule import SamplingRule
 
 MOST_STEPS = 64
 """That a job remembers."""
@@ -56,8 +57,7 @@ class JobTiming:
         return self.finished - self.arrived
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """Where a request says the sequence stands: keep ``base_length`` tokens, then come the committed tokens ``tail``."""
 
     base_length: int
@@ -179,8 +179,6 @@ class Job:
         for token in (min(self.pending), max(self.pending)):
             if not 0 <= token < vocabulary_size:
                 raise InvalidItemError(f"token id {token} is not from 0 to {vocabulary_size - 1}", field="tail")
-        for violation in token_id_violations(self.rule, vocabulary_size):
-            raise InvalidItemError(f"{violation.field} {violation.description}", field=f"rule.{violation.field}")
         if self._length_limit > context_length:
             raise ContextExceededError(
                 f"{self._length_limit} tokens do not fit into the context of {context_length}",

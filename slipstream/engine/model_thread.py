@@ -134,7 +134,7 @@ class ModelThread:
 
     def compute_here(self) -> list[Ended]:
         """On the caller's thread take what has come and, where that is one job that is soon over, compute it; anything else is
-        left to the model thread. Returns what ended, which nobody else is told."""
+        left to the model thread. Returns what ended, which nobody else is told; once that has left, `tell` is to follow."""
         ended: list[Ended] = []
         if self._computing.acquire(blocking=False):
             try:
@@ -143,7 +143,6 @@ class ModelThread:
                     while self._is_soon_over():
                         ended += self._step()
                     self._settle(ended)
-                    self._clock.tell()
             except BaseException as error:
                 self._fail(error)
                 ended = []
@@ -152,6 +151,14 @@ class ModelThread:
         if self._tree.active or not self._inbox.is_empty:
             self.ring()
         return ended
+
+    def tell(self) -> None:
+        """Whoever looks at steps hears of what was computed here; unless somebody computes just now, and then from there."""
+        if self._computing.acquire(blocking=False):
+            try:
+                self._clock.tell()
+            finally:
+                self._computing.release()
 
     def _put(self, entry: Entry) -> None:
         self._inbox.put(entry)

@@ -54,6 +54,8 @@ class SequenceCache:
 
     def truncate(self, sequence: Sequence, length: int) -> None:
         """Drop everything past ``length``. SequenceTooShortError if the sequence is shorter; then nothing changes."""
+        if length == len(sequence):
+            return
         if length > len(sequence):
             raise SequenceTooShortError(
                 f"base_length is {length}, but {len(sequence)} tokens are cached; send the tokens from there on",
@@ -70,9 +72,11 @@ class SequenceCache:
 
         Returns how many of ``tokens`` are there already. SequenceTooShortError as in `truncate`.
         """
-        cached = sequence.tokens[base_length : base_length + len(tokens)]
-        pairs = enumerate(zip(cached, tokens, strict=False))
-        kept = next((index for index, (old, new) in pairs if old != new), min(len(cached), len(tokens)))
+        kept = 0
+        for old, new in zip(sequence.tokens[base_length : base_length + len(tokens)], tokens, strict=False):
+            if old != new:
+                break
+            kept += 1
         self.truncate(sequence, base_length + kept)
         return kept
 
@@ -82,6 +86,8 @@ class SequenceCache:
         Returns how many tokens that supplied: whole pages, and never the last token, whose logits are wanted.
         """
         adopted = 0
+        if len(sequence) % self.page_size or len(tokens) <= self.page_size:
+            return adopted
         self.publish(sequence, len(sequence))
         while len(sequence) % self.page_size == 0 and adopted + self.page_size < len(tokens):
             content = tokens[adopted : adopted + self.page_size]
@@ -101,18 +107,17 @@ class SequenceCache:
 
         OutOfPagesError if there are not enough; then nothing changes.
         """
-        first_page = len(sequence) // self.page_size
-        kept = sequence.pages[first_page : self.pages_for(len(sequence))]
-        fresh_count = self.pages_for(len(sequence) + len(tokens)) - len(sequence.pages)
-        copied = [page for page in kept if not self.pool.writable(page)]
-        fresh = self._allocate(fresh_count + len(copied), sequence.pages[-1] if sequence.pages else None)
-        for index, page in enumerate(sequence.pages[first_page:], first_page):
-            if page in copied:
-                destination = fresh.pop(0)
-                self._copies.append(PageCopy(page, destination))
-                sequence.pages[index] = destination
-                self.pool.release(page)
-        sequence.pages.extend(fresh)
+        length, pages = len(sequence.tokens), sequence.pages
+        last = pages[-1] if pages else None
+        is_copied = last is not None and length % self.page_size != 0 and not self.pool.writable(last)
+        count = self.pages_for(length + len(tokens)) - len(pages) + is_copied
+        if count:
+            fresh = self._allocate(count, last)
+            if last is not None and is_copied:
+                self._copies.append(PageCopy(last, fresh[0]))
+                pages[-1] = fresh.pop(0)
+                self.pool.release(last)
+            pages.extend(fresh)
         sequence.tokens.extend(tokens)
 
     def publish(self, sequence: Sequence, committed_length: int) -> None:

@@ -53,11 +53,10 @@ class StepClock:
         """A step, or several in one go, ended just now; `tell` is to follow."""
         finished = time.monotonic()
         duration = finished - started
-        token_count = sum(append.token_count for _, append in batch) if step_count == 1 else len(batch)
+        token_count = sum([append.token_count for _, append in batch]) if step_count == 1 else len(batch)
+        prompt_count = sum([append.prompt_count for _, append in batch])
         self._gathering.stepped(duration)
-        self._prompt_time.stepped(
-            finished, duration, token_count, min(token_count, sum(append.prompt_count for _, append in batch))
-        )
+        self._prompt_time.stepped(finished, duration, token_count, min(token_count, prompt_count))
         for job, _ in batch:
             timing = job.timing
             timing.started = timing.started or started
@@ -73,9 +72,10 @@ class StepClock:
             self._untold = None
 
     def _note(self, batch: Batch, started: float, seconds: float, token_count: int, step_count: int) -> None:
-        roots = dict.fromkeys(job if job.parent is None else job.parent for job, _ in batch)
+        self.tell()  # of the last one, if nobody has found the time
+        roots = dict.fromkeys([job if job.parent is None else job.parent for job, _ in batch])
         labelled = [job for job in roots if job.label]
-        labels = tuple(job.label for job in labelled)
+        labels = tuple([job.label for job in labelled])
         note = StepNote(started, seconds, token_count, len(roots), step_count, labels)
         for job in labelled:
             if len(job.timing.steps) < MOST_STEPS:

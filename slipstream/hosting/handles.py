@@ -63,7 +63,7 @@ class PeerHandles:
             raise InvalidFieldsError([FieldViolation("rule_hash", "must be set: it names the rule to choose by")])
         if not item.HasField("rule"):
             return name, self._rules.find(name, item.rule_hash)
-        rule = rule_of(item.rule)
+        rule = rule_of(item.rule, self._model.vocabulary_size)
         self._rules.keep(name, item.rule_hash, rule, item.rule.ByteSize())
         return name, rule
 

@@ -84,15 +84,13 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         )
 
 
-def timing_of(timing: JobTiming) -> model_pb2.ItemTiming:
-    """A job's timing for the wire."""
-    message = model_pb2.ItemTiming(forward_count=timing.forward_count, step_token_count=timing.step_token_count)
-    # Set in place: to make each Duration and copy it takes five times as long, in every item.
+def set_timing(message: model_pb2.ItemTiming, timing: JobTiming) -> None:
+    """A job's timing for the wire, set in place: to make each message and copy it takes several times as long."""
+    message.forward_count, message.step_token_count = timing.forward_count, timing.step_token_count
     set_duration(message.queue, timing.queue)
     set_duration(message.forward, timing.forward)
     set_duration(message.total, timing.total)
     set_duration(message.prefill, timing.prefill)
-    return message
 
 
 def _processors_message(processors: Processors) -> model_pb2.Processors | None:

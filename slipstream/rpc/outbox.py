@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Generator
+from types import coroutine
 from typing import Generic, Protocol, TypeVar
 
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES
@@ -30,11 +32,12 @@ def fits(byte_count: int) -> bool:
     return byte_count + _ENVELOPE_BYTES <= MAX_MESSAGE_BYTES
 
 
-async def let_answers_leave() -> None:
+@coroutine
+def let_answers_leave() -> Generator[None]:
     """Let go on what waited for a message that has been read, and then what sends what came of that. To begin to read the next
     one takes grpc as long as to send an answer, and nothing waits for it."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    yield
+    yield
 
 
 class Outbox(Generic[T]):

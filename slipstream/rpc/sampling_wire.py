@@ -17,6 +17,7 @@ from slipstream.sampling.rule import (
     SamplingDefaults,
     SamplingRule,
     sampling_violations,
+    token_id_violations,
 )
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.v1 import sampling_pb2
@@ -45,8 +46,8 @@ _STRUCTURE_FIELDS = {
 }
 
 
-def rule_of(message: rule_pb2.SamplingRule) -> SamplingRule:
-    """The sampling rule that a message states. InvalidFieldsError names what is left open or wrong."""
+def rule_of(message: rule_pb2.SamplingRule, vocabulary_size: int) -> SamplingRule:
+    """The sampling rule that a message states for a vocabulary. InvalidFieldsError names what is left open or wrong."""
     open_ = [name for name in _SAMPLING_FIELDS if not _is_set(message.sampling, name)]
     if open_:
         what = "must be set: a rule leaves nothing open"
@@ -67,7 +68,7 @@ def rule_of(message: rule_pb2.SamplingRule) -> SamplingRule:
         acceptance=acceptance,
         proposal_top_k=message.proposal_top_k,
     )
-    violations = sampling_violations(rule)
+    violations = [*sampling_violations(rule), *token_id_violations(rule, vocabulary_size)]
     if violations:
         raise InvalidFieldsError([FieldViolation(f"rule.{_path(v.field)}", v.description) for v in violations])
     return rule

@@ -16,9 +16,8 @@ def duration(seconds: float) -> Duration:
 
 def set_duration(message: Duration, seconds: float) -> None:
     """The same, in a message's own Duration."""
-    nanos = max(0, int(seconds * _NANOS))
-    message.nanos = nanos % _NANOS  # also where it is 0: to be set says that it is known
-    message.seconds = nanos // _NANOS
+    # Also where both are 0: to be set says that it is known.
+    message.seconds, message.nanos = divmod(max(0, int(seconds * _NANOS)), _NANOS)
 
 
 def seconds(message: Duration) -> float:

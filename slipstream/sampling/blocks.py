@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,15 +35,14 @@ class BlockedLogits:
         row_count, size = self.stored.shape
         if maxima is None:
             self.maxima: Floats32 = np.empty((row_count, block_count(size)), dtype=np.float32)
-            self._largest: Floats32 = np.empty(row_count, dtype=np.float32)
-            share_rows(self._find_maxima, row_count, max(1, size // _LOOKED_AT))
+            largest: Floats32 = np.empty(row_count, dtype=np.float32)
+            find_some = partial(find_maxima, self.stored, self.maxima, largest)
+            share_rows(find_some, row_count, max(1, size // _LOOKED_AT))
         else:
-            self.maxima, self._largest = maxima, maxima.max(axis=1, initial=-np.inf)
+            self.maxima, largest = maxima, maxima.max(axis=1, initial=-np.inf)
+        self._largest: list[float] = largest.tolist()
         self.indices: Ints = _first(row_count)
         self._is_whole = True
-
-    def _find_maxima(self, start: int, end: int) -> None:
-        find_maxima(self.stored[start:end], self.maxima[start:end], self._largest[start:end])
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -53,8 +52,7 @@ class BlockedLogits:
 
     def largest(self) -> list[float]:
         """Of each row; NaN if any logit is."""
-        values: list[float] = (self._largest if self._is_whole else self._largest[self.indices]).tolist()
-        return values
+        return self._largest if self._is_whole else [self._largest[index] for index in self.indices]
 
     def subset(self, indices: Sequence[int]) -> BlockedLogits:
         """Some of the rows, of which nothing is copied."""

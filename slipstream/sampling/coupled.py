@@ -7,6 +7,7 @@ Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant spe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -54,24 +55,22 @@ def choose_coupled(
     min_ps = np.array([cut.min_p for cut in cuts])
     slack = _CANDIDATE_SLACK if candidate_count else SLACK
 
-    def draw_some(start: int, end: int) -> None:
-        some = slice(start, end)
-        draw(
-            logits.stored,
-            logits.maxima,
-            logits.indices[some],
-            own_seeds[some],
-            own_positions[some],
-            temperatures[some],
-            top_ks[some],
-            top_ps[some],
-            min_ps[some],
-            slack,
-            found.tokens[some],
-            found.scores[some],
-            found.logprobs[some],
-        )
-
+    draw_some = partial(
+        draw,
+        logits.stored,
+        logits.maxima,
+        logits.indices,
+        own_seeds,
+        own_positions,
+        temperatures,
+        top_ks,
+        top_ps,
+        min_ps,
+        slack,
+        found.tokens,
+        found.scores,
+        found.logprobs,
+    )
     share_rows(draw_some, len(cuts), logits.stored.shape[1] + _SEARCH_LOGITS)
     choices = found.choices()
     if candidate_count is None:
@@ -88,17 +87,15 @@ def choose_likeliest(logits: BlockedLogits, candidate_count: int | None = None) 
     row_count = len(logits.indices)
     found = Found(row_count, candidate_count)
 
-    def find_some(start: int, end: int) -> None:
-        some = slice(start, end)
-        find_likeliest(
-            logits.stored,
-            logits.maxima,
-            logits.indices[some],
-            found.tokens[some],
-            found.scores[some],
-            found.logprobs[some],
-        )
-
+    find_some = partial(
+        find_likeliest,
+        logits.stored,
+        logits.maxima,
+        logits.indices,
+        found.tokens,
+        found.scores,
+        found.logprobs,
+    )
     if candidate_count is None:  # a few blocks of each row are looked at
         find_some(0, row_count)
     else:  # every token of them, for the sum of their weights
@@ -122,7 +119,7 @@ class Found:
         # Infinite ones may be equal.
         margins = [0.0 if first == second else first - second for first, second in self.scores[:count, :2].tolist()]
         if not len(self.logprobs):
-            return [Choice(token, margin) for token, margin in zip(tokens, margins, strict=True)]
+            return [*map(Choice, tokens, margins)]
         found = zip(tokens, margins, self.logprobs[:count].tolist(), strict=True)
         if not self._candidate_count:
             return [Choice(*choice) for choice in found]

@@ -287,11 +287,11 @@ def _largest_of(block: Stored) -> np.float32:
 
 
 @compiled
-def find_maxima(stored: Stored, maxima: Floats32, largest: Floats32) -> None:
-    """Write the largest logit of each block of rows ``[rows, vocabulary]`` to ``[rows, blocks]``, and that of each row to
-    ``[rows]``, NaN if any is."""
+def find_maxima(stored: Stored, maxima: Floats32, largest: Floats32, start: int, end: int) -> None:
+    """Of the rows from ``start`` to before ``end`` of ``stored`` ``[rows, vocabulary]``, write the largest logit of each block
+    to ``[rows, blocks]``, and that of each row to ``[rows]``, NaN if any is."""
     whole = stored.shape[1] // BLOCK
-    for at in range(len(stored)):
+    for at in range(start, end):
         row = stored[at]
         for block in range(whole):
             maxima[at, block] = _largest_of(row[block * BLOCK : block * BLOCK + BLOCK])
@@ -487,13 +487,16 @@ def draw(
     tokens: Ints,
     scores: Floats,
     logprobs: Floats,
+    start: int,
+    end: int,
 ) -> None:
-    """The coupled draw of some ``rows`` of ``stored`` ``[*, vocabulary]``, each by its own seed, position and cut.
+    """The coupled draw of some ``rows`` of ``stored`` ``[*, vocabulary]``, each by its own seed, position and cut: of those
+    from ``start`` to before ``end``.
 
     Writes each one's best tokens and scores ``[rows, n]``, best first, n at least 2; and, if there is room for them,
     ``logprobs`` ``[rows]`` of the best among what the cut keeps, near enough for a draft's confidence.
     """
-    for at in range(len(rows)):
+    for at in range(start, end):
         row, own = stored[rows[at]], maxima[rows[at]]
         temperature, top_p = np.float32(temperatures[at]), top_ps[at]
         largest = own.max()
@@ -521,10 +524,17 @@ def draw(
 
 @compiled
 def find_likeliest(
-    stored: Stored, maxima: Floats32, rows: Ints, tokens: Ints, values: Floats, logprobs: Floats
+    stored: Stored,
+    maxima: Floats32,
+    rows: Ints,
+    tokens: Ints,
+    values: Floats,
+    logprobs: Floats,
+    start: int,
+    end: int,
 ) -> None:
-    """The largest logits of some ``rows``, of equals the lower ids: written as `draw` writes what it finds."""
-    for at in range(len(rows)):
+    """The largest logits of some ``rows``, of equals the lower ids: read and written as `draw` does."""
+    for at in range(start, end):
         row, own = stored[rows[at]], maxima[rows[at]]
         _clear(tokens[at], values[at])
         for block in range(len(own)):

@@ -65,7 +65,7 @@ class Service(verifier_pb2_grpc.VerifierServiceServicer, draft_pb2_grpc.DraftSer
         token = 0
         if not item.HasField("close"):
             if item.HasField("rule"):
-                self.rules.keep(item.handle, item.rule_hash, rule_of(item.rule), 1)
+                self.rules.keep(item.handle, item.rule_hash, rule_of(item.rule, 259), 1)
             token = self.rules.find(item.handle, item.rule_hash).seed
         answer.finish(verifier_pb2.VerifyResult(handle=item.handle, round=item.round, next_token=token))
 

@@ -362,6 +362,8 @@ def test_a_rule_leaves_nothing_open_and_knows_no_stranger(paper: LocalServices) 
             "rule.sampling.temperature",
             "rule.proposal_top_k",
         ]
+        strangers = SamplingRule(end_token_ids=(259,), banned_token_ids=(5, 300), allowed_token_ids=(258,))
+        assert refusal_of(stated(strangers)["rule"]) == ["rule.end_token_ids", "rule.sampling.banned_token_ids"]
         verify_one(channel, verifier_pb2.VerifyItem(handle=name, round=2, close=model_pb2.CloseSequence()))
 
 
@@ -395,7 +397,7 @@ def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
         "INVALID_FIELDS",
         "INVALID_FIELDS",
         "CONTEXT_EXCEEDED",
-        "INVALID_ITEM",
+        "INVALID_FIELDS",
         "",
         "",
     ]

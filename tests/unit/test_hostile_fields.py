@@ -57,7 +57,7 @@ PARSERS: list[tuple[type[ProtobufMessage], Callable[[Any], object]]] = [
     (pb.ListSessionsRequest, commands.page_size_of),
     (pb.ListSessionsRequest, lambda request: commands.cursor_of(request.page_token)),
     (pb.GetTurnTracesRequest, commands.turn_count_of),
-    (rule_pb2.SamplingRule, rule_of),
+    (rule_pb2.SamplingRule, lambda message: rule_of(message, LIMITS.vocabulary_size)),
     (rule_pb2.TokenDistribution, lambda message: distribution_fault(5, distribution_of(message), 2048)),
     (pb.UserMessage, lambda message: context_of(message.traceparent)),
 ]
@@ -109,7 +109,10 @@ def test_settings_that_are_taken_are_kept_as_they_were_said(rng: random.Random, 
     resolved: Any = refused_or(lambda: resolve(asked, length, LIMITS))
     if resolved is None:
         return
-    assert rule_of(rule_message(resolved.terms.rule, LIMITS.vocabulary_size)) == resolved.terms.rule
+    assert (
+        rule_of(rule_message(resolved.terms.rule, LIMITS.vocabulary_size), LIMITS.vocabulary_size)
+        == resolved.terms.rule
+    )
     payload = TurnPayload("", resolved, "")
     assert turn_payload_of(turn_row(1, ("", b""), 0, [], payload)) == payload
 

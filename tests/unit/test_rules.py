@@ -41,7 +41,7 @@ def hash_of(rule: SamplingRule) -> int:
 
 @pytest.mark.parametrize("rule", [SamplingRule(), FULL], ids=["plain", "full"])
 def test_a_rule_survives_the_wire(rule: SamplingRule) -> None:
-    assert rule_of(rule_message(rule, 100)) == rule
+    assert rule_of(rule_message(rule, 100), 100) == rule
 
 
 def test_equal_rules_have_one_hash_and_others_another() -> None:

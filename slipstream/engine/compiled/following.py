@@ -78,7 +78,7 @@ def _choose(step: Any, run: Any, index: int, row: int) -> bool:
     stored = carray(pointer(step.logits + 4 * row * step.vocabulary_columns), (1, run.vocabulary_size), np.int32)
     maxima = carray(pointer(run.maxima), (1, (run.vocabulary_size + BLOCK - 1) // BLOCK), np.float32)
     largest = carray(pointer(run.largest), (1,), np.float32)
-    find_maxima(stored, maxima, largest)
+    find_maxima(stored, maxima, largest, 0, 1)
     if not math.isfinite(largest[0]):
         return False
     at = index * run.row_count + row
@@ -88,7 +88,7 @@ def _choose(step: Any, run: Any, index: int, row: int) -> bool:
     first = np.zeros(1, dtype=np.int64)
     temperatures = carray(pointer(run.temperatures + 8 * row), (1,), np.float64)
     if temperatures[0] == 0:
-        find_likeliest(stored, maxima, first, tokens, scores, logprobs)
+        find_likeliest(stored, maxima, first, tokens, scores, logprobs, 0, 1)
         return True
     draw(
         stored,
@@ -104,6 +104,8 @@ def _choose(step: Any, run: Any, index: int, row: int) -> bool:
         tokens,
         scores,
         logprobs,
+        0,
+        1,
     )
     return True
 
