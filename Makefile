@@ -22,11 +22,13 @@ chat: $(VENV)/runtime ## start the three services here and talk to the embedded 
 up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier :50052, draft :50053
 	@$(BIN)/slipstream up
 
-# Two files at a time; one torch thread each, or those of both would spin on one another's cores. A process that has ended is not
-# started again: it would be given the same test, and again. In the files' own order, which has short ones last: by their tests'
-# number, xdist's own, the longest file comes last and alone.
+# One file more at a time than there are processors, four at most, for tests often wait for services that start or for time to
+# pass; one torch thread each, or those of all would spin on one another's cores. A process that has ended is not started again:
+# it would be given the same test, and again. In the files' own order, which has short ones last: by their tests' number, xdist's
+# own, the longest file comes last and alone.
+WORKERS = $(shell count=$$(getconf _NPROCESSORS_ONLN); echo $$((count < 4 ? count + 1 : 4)))
 test: $(VENV)/dev ## run every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 gpu: $(VENV)/dev ## what only a CUDA device can show: its tests, and the proof by it
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/gpu
