@@ -39,11 +39,14 @@ RULES = {
     "T = 0.8, top-p 0.95": SamplingRule(temperature=0.8, top_p=0.95, seed=5),
     "T = 1, repetition penalty 1.1": SamplingRule(temperature=1.0, repetition_penalty=1.1, seed=5),
     "T = 1, top-k 50": SamplingRule(temperature=1.0, top_k=50, seed=5),
+    "T = 1, 4,000 tokens biased": SamplingRule(
+        temperature=1.0, logit_bias=tuple((token, 0.5) for token in range(4000)), seed=5
+    ),
 }
 
 
 def processors_of(rule: SamplingRule) -> LogitsProcessorList:
-    """The same rule, but for its top-k, as transformers has it."""
+    """The same rule, but for its top-k and biases, as transformers has it."""
     processors = LogitsProcessorList()
     if rule.repetition_penalty != 1:
         processors.append(RepetitionPenaltyLogitsProcessor(rule.repetition_penalty))
@@ -61,9 +64,12 @@ def systems(rule: SamplingRule, logits: torch.Tensor) -> dict[str, Callable[[], 
     rows = [Row(rule, CONTEXT_LENGTH + index, context) for index in range(count)]
     ids = torch.tensor([context] * count, device=device)
     processors = processors_of(rule)
+    biased, biases = (torch.from_numpy(array).to(device) for array in (rule.listed.biased, rule.listed.biases))
 
     def by_transformers() -> object:
         scores = processors(ids, logits.float())
+        if rule.logit_bias:
+            scores[:, biased] += biases
         if rule.top_k:
             scores = scores.masked_fill(scores < scores.topk(rule.top_k).values[:, -1:], -torch.inf)
         if rule.temperature == 0:

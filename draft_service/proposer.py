@@ -64,7 +64,7 @@ class _Drafting(Job):
         if self.rule.structure is None:
             self.steps_left = self.draft_length - len(self.drawn)
         # Nothing follows an end token: what the draft said after it would be wasted.
-        return len(self.drawn) == self.draft_length or choice.token in self.rule.end_token_ids
+        return len(self.drawn) == self.draft_length or choice.token in self.rule.ends
 
 
 class BranchJob(_Drafting):
@@ -128,7 +128,7 @@ class ProposeJob(_Drafting):
             raise choices[0].fault
         fitting = list(itertools.takewhile(lambda choice: choice.token != VOID, choices))
         candidates = [choice.candidates or ((choice.token, 0.0),) for choice in fitting]
-        ends = self.rule.end_token_ids
+        ends = self.rule.ends
         if self.in_flight[-1] in ends:
             del candidates[len(self.in_flight) :]
         outcomes = likeliest_outcomes(self.in_flight, candidates, self.branch_count + len(ends))

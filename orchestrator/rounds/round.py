@@ -124,7 +124,7 @@ class Round:
             return min(length, asked.draft_length)
         if self._terms.rule.draws_ratios:
             return length
-        ending = choice.candidate.proposal.ending(self._terms.rule.end_token_ids)
+        ending = choice.candidate.proposal.ending(self._terms.rule.ends)
         survivals = choice.candidate.survivals[:length]
         survivals = survivals[: self._speculation.best_length(survivals, self._plan.way, choice.waited, ending)]
         return budget.allowed(self._session, survivals, choice.waited, self._start.home_regime)

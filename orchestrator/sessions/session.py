@@ -106,7 +106,7 @@ class Answer:
             self.finish_reason = FinishReason.STOP_TOKEN
             shown = self._session.codec.token_text(token) if self.limits.include_stop else ""
             return self._detokenizer.flush() + shown
-        if token in self.rule.end_token_ids:
+        if token in self.rule.ends:
             self.finish_reason = FinishReason.END_TOKEN
             return self._detokenizer.flush()
         text, stopped = self._detokenizer.push(token)

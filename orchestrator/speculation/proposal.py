@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
@@ -54,9 +54,9 @@ class Proposal:
             confidences=self.confidences[:length],
         )
 
-    def ending(self, end_token_ids: Sequence[int]) -> int | None:
+    def ending(self, ends: Container[int]) -> int | None:
         """How many tokens it has up to the first that ends the turn, that one included; None if none does."""
-        return next((count for count, token in enumerate(self.tokens, 1) if token in end_token_ids), None)
+        return next((count for count, token in enumerate(self.tokens, 1) if token in ends), None)
 
     def past(self, length: int) -> Proposal:
         """What comes after its first ``length`` tokens."""

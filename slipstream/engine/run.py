@@ -69,7 +69,7 @@ class Run:
         self._steps.append(choices)
         tokens = [choice.token for choice in choices]
         for at, (token, rule) in enumerate(zip(tokens, self.rules, strict=True)):
-            if token in rule.end_token_ids or token == VOID:
+            if token in rule.ends or token == VOID:
                 self.lengths[at] = min(self.lengths[at], index + 1)
         tokens = [max(0, token) for token in tokens]  # after what ends a sequence's run any token will do
         if self.step_count < max(self.lengths):

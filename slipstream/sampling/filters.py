@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from slipstream.sampling.penalties import penalise
 from slipstream.sampling.row import Row
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import Listed, SamplingRule
 
 _OFF = SamplingRule()
 
@@ -55,7 +57,7 @@ def processed(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
     for index in changed:
         if rows[index].rule.logit_bias:
-            _bias(logits[index], rows[index].rule.logit_bias)
+            _bias(logits[index], rows[index].rule.listed)
     penalised = [index for index in changed if rows[index].rule.penalises]
     if penalised:
         penalise(logits, penalised, [rows[index] for index in penalised])
@@ -64,26 +66,30 @@ def processed(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     return logits
 
 
-def _bias(logits: torch.Tensor, logit_bias: Sequence[tuple[int, float]]) -> None:
-    """In place, for one row of logits ``[vocabulary]``."""
-    tokens, biases = zip(*logit_bias, strict=True)
-    logits[list(tokens)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+def _bias(logits: torch.Tensor, listed: Listed) -> None:
+    """In place, for one row of float32 logits ``[vocabulary]``."""
+    logits[_beside(logits, listed.biased)] += _beside(logits, listed.biases)
 
 
 def _forbid(logits: torch.Tensor, row: Row) -> None:
     """In place, for one row of logits ``[vocabulary]``: what must not be chosen."""
     rule = row.rule
     if rule.banned_token_ids:
-        logits[list(rule.banned_token_ids)] = -torch.inf
+        logits.index_fill_(0, _beside(logits, rule.listed.banned), -torch.inf)
     if rule.allowed_token_ids:
-        allowed = list(rule.allowed_token_ids)
+        allowed = _beside(logits, rule.listed.allowed)
         kept = logits[allowed]
         logits.fill_(-torch.inf)
         logits[allowed] = kept
     if row.position < rule.first_end_position and rule.end_token_ids:
-        logits[list(rule.end_token_ids)] = -torch.inf
+        logits.index_fill_(0, _beside(logits, rule.listed.ends), -torch.inf)
     if row.allowed is not None:
-        logits.masked_fill_(torch.from_numpy(~row.allowed).to(logits.device), -torch.inf)
+        logits.masked_fill_(_beside(logits, ~row.allowed), -torch.inf)
+
+
+def _beside(logits: torch.Tensor, values: NDArray[Any]) -> torch.Tensor:
+    """On the device of the logits."""
+    return torch.from_numpy(values).to(logits.device)
 
 
 def _top_k(logits: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:

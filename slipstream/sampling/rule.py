@@ -6,7 +6,11 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.errors import FieldViolation
 from slipstream.sampling.structure import Structure
@@ -47,7 +51,17 @@ class SamplingDefaults:
     repetition_penalty: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+class Listed(NamedTuple):
+    """The tokens that a rule lists, int64, and ``biases``, float32, of the ``biased`` ones."""
+
+    ends: NDArray[np.int64]
+    allowed: NDArray[np.int64]
+    banned: NDArray[np.int64]
+    biased: NDArray[np.int64]
+    biases: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class SamplingRule:
     """The rule by which the target chooses the tokens of one turn, with nothing left open.
 
@@ -90,6 +104,23 @@ class SamplingRule:
     def changes_logits(self) -> bool:
         """Whether it changes every row's logits before they are sampled from."""
         return self.penalises or bool(self.logit_bias or self.banned_token_ids or self.allowed_token_ids)
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """``end_token_ids``, to look tokens up in: there may be thousands."""
+        return frozenset(self.end_token_ids)
+
+    @cached_property
+    def listed(self) -> Listed:
+        """Its lists, for whoever changes logits by them: rows of many rounds are chosen by one rule, and to make an array of
+        8,192 tokens takes longer than what it is for."""
+        return Listed(
+            np.array(self.end_token_ids, dtype=np.int64),
+            np.array(self.allowed_token_ids, dtype=np.int64),
+            np.array(self.banned_token_ids, dtype=np.int64),
+            np.array([token for token, _ in self.logit_bias], dtype=np.int64),
+            np.array([bias for _, bias in self.logit_bias], dtype=np.float32),
+        )
 
     @property
     def token_ids(self) -> tuple[tuple[str, Sequence[int]], ...]:

@@ -44,6 +44,13 @@ def test_a_rule_survives_the_wire(rule: SamplingRule) -> None:
     assert rule_of(rule_message(rule, 100), 100) == rule
 
 
+def test_what_a_rule_lists_is_laid_out_once() -> None:
+    rule = replace(FULL)
+    assert rule == FULL and rule.ends == {2, 9} and rule.ends is rule.ends
+    assert [array.tolist() for array in rule.listed] == [[2, 9], [3, 4, 5], [6], [3, 4], [1.5, -2.0]]
+    assert rule.listed is rule.listed and rule == FULL and rule_of(rule_message(rule, 100), 100) == rule
+
+
 def test_equal_rules_have_one_hash_and_others_another() -> None:
     rules = [SamplingRule(), FULL, replace(FULL, temperature=0.25), replace(FULL, logit_bias=((3, 1.5), (4, -2.5)))]
     assert hash_of(replace(FULL)) == hash_of(FULL) != 0

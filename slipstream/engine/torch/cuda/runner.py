@@ -41,7 +41,7 @@ class CudaRunner:
             return []
         row_count, done, appended = len(segments), 0, segments
         self._chooser.begin(rules, [segment.end for segment in segments], count)
-        running = {row: rule.end_token_ids for row, rule in enumerate(rules)}
+        running = {row: rule.ends for row, rule in enumerate(rules)}
         while done < count:
             forward = self._forward_of(sum(len(segment.tokens) for segment in appended))
             forward.step.take(appended)
