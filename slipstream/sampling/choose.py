@@ -40,12 +40,24 @@ def choose(logits: Logits | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     """The token each row chooses from ``logits`` ``[rows, vocabulary]``, or its fault. A row depends on no other. Blocks that
     somebody has looked at already are not looked at again."""
     plain = _plain_kind(rows) if rows else None
-    if plain is None and any(row.is_processed for row in rows):
-        from slipstream.sampling.filters import processed  # torch, as below
+    changed = [] if plain is not None else [index for index, row in enumerate(rows) if row.is_processed]
+    if not changed:
+        return _choose_as_they_are(in_blocks(logits), rows, plain)
+    from slipstream.sampling.filters import processed  # torch, as below
 
-        blocked = BlockedLogits(processed(tensor_of(logits), rows))
-    else:
-        blocked = in_blocks(logits)
+    if len(changed) == len(rows):
+        return _choose_as_they_are(BlockedLogits(processed(tensor_of(logits), rows)), rows)
+    # To copy and to look at all rows anew for the few that are changed would take longer than all that is chosen.
+    blocked, own = in_blocks(logits), [rows[index] for index in changed]
+    choices = dict(zip(changed, choose(blocked.subset(changed).tensor, own), strict=True))
+    others = [index for index in range(len(rows)) if index not in choices]
+    unchanged = choose(blocked.subset(others), [rows[index] for index in others])
+    choices.update(zip(others, unchanged, strict=True))
+    return [choices[index] for index in range(len(rows))]
+
+
+def _choose_as_they_are(blocked: BlockedLogits, rows: Sequence[Row], plain: _Kind | None = None) -> list[Choice]:
+    """From logits that are what their rules make of them; ``plain``: as `_plain_kind` has it."""
     largest = blocked.largest()
     if plain is not None and math.isfinite(sum(largest)):
         return _choose(plain, blocked, rows)

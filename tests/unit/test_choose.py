@@ -46,6 +46,28 @@ def test_rows_of_every_kind_choose_together_as_they_would_alone() -> None:
     assert [choice.distribution is not None for choice in together] == [index == 6 for index in range(8)]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_their_rules_change_and_others_choose_together_as_they_would_alone(dtype: torch.dtype) -> None:
+    logits = LOGITS.to(dtype)
+    first, second = (tuple(map(int, logits[row].topk(3).indices)) for row in (1, 4))
+    rules = [
+        GREEDY,
+        replace(GREEDY, banned_token_ids=first),
+        COUPLED,
+        GREEDY,
+        replace(GREEDY, allowed_token_ids=second[1:]),
+        replace(COUPLED, logit_bias=((7, 50.0),)),
+        replace(COUPLED, seed=4),
+        replace(GREEDY, end_token_ids=(int(logits[7].argmax()),), first_end_position=8),
+    ]
+    rows = [Row(rule, position) for position, rule in enumerate(rules)]
+    together = choose(BlockedLogits(logits), rows)
+    assert together == [choose(logits[index : index + 1], [row])[0] for index, row in enumerate(rows)]
+    assert together[1].token not in first and together[4].token == second[1] and together[5].token == 7
+    assert together[7].token == int(logits[7].topk(2).indices[1])
+    assert [together[row].token for row in (0, 3)] == logits[[0, 3]].argmax(1).tolist()
+
+
 def test_after_a_proposals_end_the_ratio_test_chooses_as_coupled_sampling_does() -> None:
     rows, coupled = [[Row(rule, position) for position in range(8)] for rule in (RATIO, COUPLED)]
     assert choose(LOGITS, rows) == choose(LOGITS, coupled)
