@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -103,7 +104,7 @@ def _top_k(logits: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:
 
 def _top_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
     """As transformers does, but that tokens as likely as the last one kept are kept too: no order decides among equals."""
-    ascending = logits.sort(dim=-1).values
+    ascending = _ascending(logits)
     # The subtraction is done in Python's float64 and rounded once, as transformers does it for a scalar.
     removed = ascending.softmax(dim=-1).cumsum(dim=-1) <= _column([1 - p for p in ps], logits)
     last = removed.sum(dim=-1, keepdim=True).clamp(max=logits.shape[1] - 1)
@@ -121,10 +122,35 @@ def _typical_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
     """Meister et al., "Locally typical sampling" (2022): the tokens whose surprise is nearest to the entropy."""
     logprobs = logits.log_softmax(dim=-1)
     entropy = -(logprobs * logprobs.exp()).nansum(dim=-1, keepdim=True)
-    distances, order = (-logprobs - entropy).abs().sort(dim=-1, stable=True)
+    distances, order = _nearest_first((-logprobs - entropy).abs())
     reached = logits.gather(-1, order).softmax(dim=-1).cumsum(dim=-1) < _column(ps, logits)
     last = reached.sum(dim=1, keepdim=True).clamp(max=logits.shape[1] - 1)
     removed = distances > distances.gather(1, last)
     removed[:, 0] = False
     removed &= torch.tensor([p < 1 for p in ps], device=logits.device).unsqueeze(1)
     return logits.masked_fill(removed.scatter(1, order, removed), -torch.inf)
+
+
+def _ascending(values: torch.Tensor) -> torch.Tensor:
+    """Each row's values by size."""
+    if not _is_numpys(values):
+        return values.sort(dim=-1).values
+    return torch.from_numpy(np.sort(values.numpy(), axis=-1))
+
+
+def _nearest_first(distances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row's distances, which are not negative, by size, of equals the first first; and where they come from."""
+    if not _is_numpys(distances):
+        return distances.sort(dim=-1, stable=True)
+    # Of numbers that are not negative the bits are by size too. With its place below them each key is another, and any sort
+    # is a stable one.
+    keys = distances.numpy().view(np.uint32).astype(np.uint64) << np.uint64(32)
+    keys |= np.arange(keys.shape[-1], dtype=np.uint64)
+    keys.sort(axis=-1)
+    order = torch.from_numpy((keys & np.uint64(0xFFFFFFFF)).astype(np.int64))
+    return distances.gather(-1, order), order
+
+
+def _is_numpys(values: torch.Tensor) -> bool:
+    """Whether NumPy sorts them: on a CPU in a sixteenth of torch's time, and in a quarter where it has to be stable."""
+    return values.device.type == "cpu" and values.dtype == torch.float32
