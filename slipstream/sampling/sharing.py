@@ -45,11 +45,9 @@ def choose_with(threads: int) -> None:
 def share_rows(work: Callable[[int, int], object], row_count: int, row_logits: int) -> None:
     """Call ``work(start, end)`` for rows from ``start`` to before ``end`` until all have been worked at. Returns when all calls
     have; raises what one of them has raised. A row takes about as long as to sum the weights of ``row_logits`` tokens."""
-    if _helpers.pool is None:
-        work(0, row_count)
-        return
-    size = max(1, _PIECE_LOGITS // row_logits, -(-row_count // _MOST_PIECES))
-    if row_count <= size:
+    if _helpers.pool is None or row_count <= (
+        size := max(1, _PIECE_LOGITS // row_logits, -(-row_count // _MOST_PIECES))
+    ):
         work(0, row_count)
         return
     starts = deque(range(0, row_count, size))
