@@ -30,6 +30,7 @@ from slipstream.engine.job import Fork, Job, Statement
 from slipstream.engine.model import Segment
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import SequenceCache
+from slipstream.engine.step_note import StepNote
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.errors import SlipstreamError
@@ -475,6 +476,23 @@ async def test_whoever_computes_each_job_has_its_own_answer(monkeypatch: pytest.
         assert isinstance(backend, Watched)
         assert len(set(backend.askers)) == 1 + _is_profiled, "both have computed where both may"
         assert await settled_held_count(host) == 0
+
+
+async def test_the_last_step_is_told_of_once_its_answer_is_there_though_no_other_follows() -> None:
+    loop, told = asyncio.get_running_loop(), asyncio.Queue[int]()
+
+    def tell(note: StepNote) -> None:  # by whichever thread has computed
+        loop.call_soon_threadsafe(told.put_nowait, note.token_count)
+
+    host: EngineHost[Job] = EngineHost(paper, BatchLimits(), HostLimits(), tell)
+    await host.start()
+    try:
+        for length in (3, 5):
+            await verify(host, range(10, 10 + length))
+            assert await asyncio.wait_for(told.get(), 10) == length
+        assert told.empty()
+    finally:
+        await host.close_all()
 
 
 async def test_only_committed_tokens_are_ever_shared() -> None:
