@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from slipstream.engine.errors import OutOfPagesError
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Backend, Segment
 from slipstream.engine.pages import PagePool
 from slipstream.engine.run import Run
@@ -33,11 +33,10 @@ _PROFILE_FORWARDS = 120
 _MOST_PROFILE_SECONDS = 6.0
 """A profile may take as long as so many of its shortest forwards, up to that: a step's cost is known by several counts."""
 
-_UNASKED_SECONDS = 2e-3
-"""For so long steps may follow one another before somebody is asked whether others wait."""
-
 _WARMED_COUNTS = (8, 16, 24, 32)
 """Forwards of so many tokens are common."""
+
+_NEVER = Interruption()
 
 
 class Append(NamedTuple):
@@ -97,9 +96,6 @@ class Engine:
         self.step_count = 0
         self.step_times: list[tuple[int, float]] = []
         """What the last `profile` measured."""
-        self.unasked_steps = 1
-        """Steps of one row before it is asked whether their run is interrupted: one until a `profile` has seen what they
-        take."""
         self.structures = Structures()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
@@ -122,7 +118,6 @@ class Engine:
             points.append((token_count, min(times)))
         self.step_count = 0  # of steps that served
         self.step_times = points
-        self.unasked_steps = max(1, int(_UNASKED_SECONDS / points[0][1]))
         return points
 
     def warm(self, seconds: float) -> None:
@@ -158,13 +153,13 @@ class Engine:
         self.cache.release(sequence)
 
     def steps(
-        self, appends: TokenSequence[Append], count: int, interrupted: Callable[[], bool] = lambda: False
+        self, appends: TokenSequence[Append], count: int, interruption: Interruption = _NEVER
     ) -> list[list[Appended]]:
         """For each append what a step answers, or with a ``count`` above 1 what so many steps answer (`run_on`), one after
         another: fewer where a run ends early or finds no pages."""
         if count > 1:
             try:
-                return self.run_on(appends, count, interrupted)
+                return self.run_on(appends, count, interruption)
             except OutOfPagesError:
                 pass
         return [[answer] for answer in self.step(appends)]
@@ -198,12 +193,11 @@ class Engine:
         return self.backend.runs_on
 
     def run_on(
-        self, appends: TokenSequence[Append], count: int, interrupted: Callable[[], bool] = lambda: False
+        self, appends: TokenSequence[Append], count: int, interruption: Interruption = _NEVER
     ) -> list[list[Appended]]:
         """What ``count`` steps would answer after the appended tokens, each choice appended for the next: for each append
-        one choice a step, fewer if one is among the rule's end tokens or the run was ``interrupted``, which is asked after
-        each step, or after those that took no time (`_UNASKED_SECONDS`). Or the one error of a sequence that was discarded,
-        as in `step`.
+        one choice a step, fewer if one is among the rule's end tokens or the ``interruption`` is said, which is looked at
+        after each step. Or the one error of a sequence that was discarded, as in `step`.
 
         The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has changed.
         """
@@ -215,7 +209,7 @@ class Engine:
             Segment(sequence.tokens[start - append.token_count : start], start - append.token_count, sequence.pages, 1)
             for append, sequence, start in zip(appends, sequences, starts, strict=True)
         ]
-        run = Run(sequences, starts, [append.rule for append in appends], count, interrupted)
+        run = Run(sequences, starts, [append.rule for append in appends], count, interruption)
         while (tokens := run.take(self._run_steps(segments, run))) is not None:
             after = run.step_count - 1
             segments = [
@@ -229,23 +223,13 @@ class Engine:
         ]
 
     def _run_steps(self, segments: list[Segment], run: Run) -> list[list[Choice]]:
-        """One step's choices or several steps', as many as may pass without asking whether the run is interrupted."""
+        """One step's choices, or several steps'."""
         runner = self.backend.runner
-        if runner is not None:
-            count = run.steps_left if runner.asks else min(self._unasked_of(len(segments)), run.steps_left)
-            if count > 1 and run.needs_logits_only:
-                steps = runner.run(segments, run.rules, count, run.interrupted)
-                if steps:  # or the step that chooses alone is for it
-                    return steps
+        if runner is not None and run.steps_left > 1 and run.needs_logits_only:
+            steps = runner.run(segments, run.rules, run.steps_left, run.interruption)
+            if steps:  # or the step that chooses alone is for it
+                return steps
         return [run.choose(self.backend.forward(segments))]
-
-    def _unasked_of(self, row_count: int) -> int:
-        """Steps of so many rows that take as long as `unasked_steps` of one."""
-        if not self.step_times:
-            return self.unasked_steps
-        one = self.step_times[0][1]
-        each = next((seconds for count, seconds in self.step_times if count >= row_count), self.step_times[-1][1])
-        return max(1, int(self.unasked_steps * one / max(one, each)))
 
     def _run_answers(self, sequence: Sequence, start: int, choices: list[Choice]) -> list[Appended]:
         error = next((c.fault for c in choices if isinstance(c.fault, LogitsNotFiniteError)), None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.job import Job
 
 Entry = Job | Callable[[], None]
@@ -17,6 +18,8 @@ class Inbox:
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
+        self.interruption = Interruption()
+        """Said while there may be something to take."""
         # Held until it rings. No `queue.SimpleQueue`: its `get` waits for ever where its seconds are over before it has begun
         # (CPython 3.11, queues implemented in C).
         self._silence = Lock()
@@ -30,9 +33,11 @@ class Inbox:
     def put(self, entry: Entry) -> None:
         """Something comes. Nobody is woken by that."""
         self._entries.append(entry)
+        self.interruption.say()
 
     def take(self) -> list[Entry]:
         """All that has come, in order."""
+        self.interruption.unsay()
         taken = []
         while self._entries:
             taken.append(self._entries.popleft())

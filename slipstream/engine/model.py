@@ -6,11 +6,11 @@ A page is what the KV of sequences is counted, shared and copied in. A backend w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import Processors
 from slipstream.sampling.row import Choice
@@ -68,20 +68,17 @@ class Reserved:
 class Runner(Protocol):
     """Computes several steps in one call."""
 
-    asks: bool
-    """Whether it looks between steps if it is interrupted."""
-
     def run(
         self,
         segments: list[Segment],
         rules: TokenSequence[SamplingRule],
         count: int,
-        interrupted: Callable[[], bool],
+        interruption: Interruption,
     ) -> list[list[Choice]]:
         """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each by its rule, each choice
-        appended for the next. Fewer if ``interrupted``, once every sequence is seen to have had one of its end tokens, or
-        where logits are not finite; maybe none, and then a step that chooses alone is for it. Pages are there for all but
-        the last; the rules are such that `needs_logits_only`."""
+        appended for the next. Fewer once the ``interruption`` is said, which is looked at after each step, once every
+        sequence is seen to have had one of its end tokens, or where logits are not finite; maybe none, and then a step that
+        chooses alone is for it. Pages are there for all but the last; the rules are such that `needs_logits_only`."""
 
 
 class Backend(Protocol):

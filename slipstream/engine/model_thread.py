@@ -261,7 +261,7 @@ class ModelThread:
             return ended
         started, steps_before = time.monotonic(), self.engine.step_count
         try:
-            answers = self.engine.steps([a for _, a in batch], self._count_in_one_go(batch), self._interrupted)
+            answers = self.engine.steps([a for _, a in batch], self._count_in_one_go(batch), self._inbox.interruption)
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             for job, _ in batch:
@@ -272,9 +272,6 @@ class ModelThread:
         for (job, append), taken in zip(batch, answers, strict=True):
             ended += self._take(job, append, taken)
         return ended
-
-    def _interrupted(self) -> bool:
-        return not self._inbox.is_empty
 
     def _batch(self, ended: list[Ended]) -> list[tuple[Job, Append]]:
         """What goes into the next step, pages and all. Adds to ``ended`` who cannot: of jobs that all lack pages, one."""

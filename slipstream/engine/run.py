@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from typing import TYPE_CHECKING
 
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.blocks import in_blocks
 from slipstream.sampling.choose import choose_apart, needs_logits_only
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Run:
     """Up to ``count`` choices for each of ``sequences``, by its rule, whose tokens already have room for all but the last.
 
-    ``starts[i]`` is the position of sequence i's first choice. The run ends early once ``interrupted`` says so, which is asked
-    whenever choices are taken.
+    ``starts[i]`` is the position of sequence i's first choice. The run ends early once the ``interruption`` is said, which is
+    looked at whenever choices are taken.
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class Run:
         starts: list[int],
         rules: TokenSequence[SamplingRule],
         count: int,
-        interrupted: Callable[[], bool],
+        interruption: Interruption,
     ) -> None:
         self.step_count = 0
         self.lengths = [count] * len(sequences)
-        """Of each sequence's choices: fewer than ``count`` where one is an end token, or the run was interrupted."""
-        self.rules, self.interrupted = rules, interrupted
+        """Of each sequence's choices: fewer than ``count`` where one is an end token, or another job came."""
+        self.rules, self.interruption = rules, interruption
         self._sequences, self._starts = sequences, starts
         self._steps: list[list[Choice]] = []
 
@@ -58,7 +58,7 @@ class Run:
             tokens = self._take(choices)
             if self.step_count == max(self.lengths):
                 return None
-        if self.interrupted():
+        if self.interruption.is_said:
             self.lengths = [min(length, self.step_count) for length in self.lengths]
             return None
         return tokens

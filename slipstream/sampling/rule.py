@@ -52,7 +52,7 @@ class SamplingDefaults:
 
 
 class Listed(NamedTuple):
-    """The tokens that a rule lists, int64, and ``biases``, float32, of the ``biased`` ones."""
+    """The tokens that a rule lists, int64, its ``ends`` rising; and ``biases``, float32, of the ``biased`` ones."""
 
     ends: NDArray[np.int64]
     allowed: NDArray[np.int64]
@@ -115,7 +115,7 @@ class SamplingRule:
         """Its lists, for whoever changes logits by them: rows of many rounds are chosen by one rule, and to make an array of
         8,192 tokens takes longer than what it is for."""
         return Listed(
-            np.array(self.end_token_ids, dtype=np.int64),
+            np.array(sorted(self.end_token_ids), dtype=np.int64),
             np.array(self.allowed_token_ids, dtype=np.int64),
             np.array(self.banned_token_ids, dtype=np.int64),
             np.array([token for token, _ in self.logit_bias], dtype=np.int64),

@@ -1,8 +1,6 @@
 """A draft's choices on a CUDA device, and its steps in one go, by Triton's interpreter."""
 
 import math
-from collections.abc import Callable
-from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from transformers import GenerationConfig
 pytest.importorskip("triton", reason="Triton is there on Linux")
 
 from slipstream.engine.engine import Append, Engine
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import load_pretrained
 from slipstream.engine.sequence import Sequence
@@ -118,13 +117,13 @@ def run(
     sequences: list[Sequence],
     rules: list[SamplingRule],
     count: int,
-    interrupted: Callable[[], bool] = lambda: False,
+    interruption: Interruption | None = None,
 ) -> list[list[int]]:
     appends = [
         Append(sequence, len(sequence) - 14, 1, rule, drafting=True)
         for sequence, rule in zip(sequences, rules, strict=True)
     ]
-    answers = engine.run_on(appends, count, interrupted)
+    answers = engine.run_on(appends, count, interruption or Interruption())
     return [[answer.choices[0].token for answer in steps] for steps in answers]
 
 
@@ -141,10 +140,10 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     own_run = runner.run
 
     def watched_run(
-        segments: list[Segment], rules: list[SamplingRule], count: int, interrupted: Callable[[], bool]
+        segments: list[Segment], rules: list[SamplingRule], count: int, interruption: Interruption
     ) -> list[list[Choice]]:
         called.append(count)
-        return own_run(segments, rules, count, interrupted)
+        return own_run(segments, rules, count, interruption)
 
     monkeypatch.setattr(runner, "run", watched_run)
     together = [started(engine, f"run {index}", 1 + index) for index in range(3)]
@@ -152,9 +151,10 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     assert called == [count]
     for sequence, tokens, length in zip(together, steps, (count, 3, count), strict=True):
         assert sequence.tokens[-length + 1 :] == tokens[: length - 1]
-    asked = chain([False], repeat(True))
+    interruption = Interruption()
+    interruption.say()
     again = [started(engine, f"again {index}", 1) for index in range(2)]
-    assert [len(tokens) for tokens in run(engine, again, rules[:2], 9, asked.__next__)] == [2, 2]
+    assert [len(tokens) for tokens in run(engine, again, rules[:2], 9, interruption)] == [1, 1]
     taken: list[int] = []
     own_take = Step.take
 

@@ -52,3 +52,12 @@ def test_what_is_put_in_and_rung_for_is_never_missed() -> None:
         assert came or any(thread.is_alive() for thread in putting), "a ring was missed"
         taken += came
     assert inbox.is_empty
+
+
+def test_who_computes_is_interrupted_while_something_waits() -> None:
+    inbox = Inbox()
+    assert not inbox.interruption.is_said
+    inbox.put(list)
+    assert inbox.interruption.is_said
+    inbox.take()
+    assert not inbox.interruption.is_said

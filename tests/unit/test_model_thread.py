@@ -26,6 +26,7 @@ from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings, 
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import ModelThreadFailedError, RoundConflictError, UnknownHandleError
 from slipstream.engine.host import EngineHost, HostLimits
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.job import Fork, Job, Statement
 from slipstream.engine.model import Segment
 from slipstream.engine.schedule import BatchLimits
@@ -666,10 +667,10 @@ async def test_drafts_of_several_sequences_go_on_together_until_the_first_is_don
         begun, own = asyncio.Event(), host.engine.run_on
         loop = asyncio.get_running_loop()
 
-        def watched(appends: Sequence[Append], count: int, interrupted: Callable[[], bool]) -> list[list[Appended]]:
+        def watched(appends: Sequence[Append], count: int, interruption: Interruption) -> list[list[Appended]]:
             runs.append((len(appends), count))
             loop.call_soon_threadsafe(begun.set)
-            return own(appends, count, interrupted)
+            return own(appends, count, interruption)
 
         host.engine.run_on = watched  # type: ignore[assignment, method-assign]
         waiting = asyncio.create_task(propose(host, [10, 5], rules[0], length=lengths[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.compiled.runner import CompiledRunner
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.plan import TIGHT
@@ -20,6 +22,9 @@ from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 
+_LONG = 2000
+"""Steps, which take longer by far than another thread needs to say a word."""
+
 COMPILED, AT_ONCE = "compiled", "compiled, several steps in a call"
 
 
@@ -28,8 +33,8 @@ def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
         saved = tiny_models.save(tiny_models.build("llama", head_dim=32), directory)
         compiled = load_compiled(str(saved), dtype="float32", page_size=16, runs_on=True, threads=1)
         engine = Engine(compiled, kv_memory_mib=2 * mib)
-        if family == AT_ONCE:
-            engine.unasked_steps = 5
+        if family == COMPILED:
+            compiled.runner = None
         return engine
     saved = tiny_models.save(tiny_models.build(family), directory)
     model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=True)
@@ -175,15 +180,14 @@ def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) ->
         engine.cache.extend(sequence, [50])
         return sequence
 
-    if family == AT_ONCE:
-        engine.unasked_steps = 2
     whole, parts = started("whole"), started("parts")
     expected = [choice.token for choice in chosen(engine.run_on([Append(whole, 1, 1, rule, drafting=True)], 9))[0]]
     got: list[int] = []
+    interruption = Interruption()
     while len(got) < 9:
-        asked, left = iter([False, False, True]), 9 - len(got)
-        choices = chosen(engine.run_on([Append(parts, 1, 1, rule, drafting=True)], left, asked.__next__))[0]
-        assert len(choices) == min(left, 3 * engine.unasked_steps)
+        interruption.say()
+        choices = chosen(engine.run_on([Append(parts, 1, 1, rule, drafting=True)], 9 - len(got), interruption))[0]
+        assert len(choices) == 1, "the step that was begun"
         got += [choice.token for choice in choices]
         engine.cache.extend(parts, [got[-1]])
     assert got == expected
@@ -236,8 +240,9 @@ def test_several_steps_in_a_call_are_those_steps_to_the_bit(
             engine.cache.release(append.sequence)
         return answers
 
+    runner, backend.runner = backend.runner, None
     steps = run("steps")
-    engine.unasked_steps = 16
+    backend.runner = runner
     assert run("run") == steps
 
 
@@ -256,9 +261,8 @@ def test_a_run_whose_logits_are_not_finite_fails_as_its_step_does(tmp_path: Path
 
 
 def test_a_call_computes_nothing_after_the_last_sequence_has_ended(tmp_path: Path) -> None:
-    """Each by its own end tokens."""
+    """Each by its own end tokens, of which a rule may list thousands."""
     engine = tight_engine(AT_ONCE, tmp_path)
-    engine.unasked_steps = 9
     runner = engine.backend.runner
     found: list[list[list[Choice]]] = []
     assert isinstance(runner, CompiledRunner)
@@ -270,9 +274,37 @@ def test_a_call_computes_nothing_after_the_last_sequence_has_ended(tmp_path: Pat
             segments.append(Segment(sequence.tokens[:], 0, sequence.pages, 1))
             engine.cache.extend(sequence, [0] * 8)
             said = [step[index].token for step in found[0]] if ends else []
-            rules.append(SamplingRule(temperature=1.5, seed=index, end_token_ids=(said[ends[index]],) if ends else ()))
-        found.append(runner.run(segments, rules, 9, lambda: False))
+            strangers = [token for token in range(5000 + index, 0, -1) if token not in said]
+            listed = (*strangers, said[ends[index]]) if ends else ()
+            rules.append(SamplingRule(temperature=1.5, seed=index, end_token_ids=listed))
+        found.append(runner.run(segments, rules, 9, Interruption()))
     whole, ended = found
     firsts = [[step[index].token for step in whole].index(whole[at][index].token) for index, at in enumerate((2, 4))]
     assert len(whole) == 9 and firsts == [2, 4]
     assert ended == whole[:5]
+
+
+def test_a_call_ends_soon_after_another_thread_has_said_that_somebody_waits(tmp_path: Path) -> None:
+    engine = tight_engine(AT_ONCE, tmp_path)
+    sequence, interruption, begun = Sequence("long"), Interruption(), threading.Event()
+    engine.cache.extend(sequence, [50])
+    runner = engine.backend.runner
+    assert isinstance(runner, CompiledRunner)
+    walk = runner._walk
+
+    def watched(place: int, thread: int) -> None:
+        begun.set()
+        walk(place, thread)
+
+    runner._walk = watched
+
+    def say() -> None:
+        begun.wait()
+        interruption.say()
+
+    saying = threading.Thread(target=say)
+    saying.start()
+    (choices,) = chosen(engine.run_on([Append(sequence, 1, 1, SamplingRule(), drafting=True)], _LONG, interruption))
+    saying.join()
+    assert 0 < len(choices) < _LONG
+    assert len(sequence) == len(choices)

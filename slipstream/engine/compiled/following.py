@@ -48,7 +48,7 @@ def _follow(step: Any, index: int) -> bool:
             write_integer(run.ended + 8 * row, 1)
         goes_on = goes_on or not read_integer(run.ended + 8 * row)
     run.done = index + 1
-    if run.done == run.count or not goes_on:
+    if run.done == run.count or not goes_on or read_integer(run.interruption):
         return False
     if index == 0:
         _take_over(step, run)
@@ -65,9 +65,16 @@ def _token_of(run: Any, index: int, row: int) -> int:
 
 @compiled
 def _is_end(run: Any, row: int, token: int) -> bool:
-    found = False
-    for end in range(read_integer(run.end_places + 8 * row), read_integer(run.end_places + 8 * row + 8)):
-        found = found or read_integer(run.ends + 8 * end) == token
+    """By halving: a rule may list thousands."""
+    least, most = read_integer(run.end_places + 8 * row), read_integer(run.end_places + 8 * row + 8)
+    last = most
+    while least < most:
+        middle = (least + most) // 2
+        if read_integer(run.ends + 8 * middle) < token:
+            least = middle + 1
+        else:
+            most = middle
+    found: bool = least < last and read_integer(run.ends + 8 * least) == token
     return found
 
 

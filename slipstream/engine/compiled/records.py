@@ -51,16 +51,16 @@ RUN = np.dtype(
         for name in """
             count done row_count following vocabulary_size
             seeds temperatures top_ks top_ps min_ps ends end_places
-            positions ended maxima largest tokens scores logprobs
+            positions ended maxima largest tokens scores logprobs interruption
         """.split()
     ]
     + [("slack", np.float64)]
 )
 """What a run is told, and where it writes: ``count`` steps at most, of which so many are ``done``; each has the rows of the
 STEP ``following`` but for the first, which may have more of each sequence. Then each row's rule, by which a temperature of 0
-takes the likeliest token; row i's ``ends`` are those from ``end_places[i]`` to before ``end_places[i + 1]``. ``positions`` of
-what is chosen next, and whether a row has ``ended``, are int64; ``tokens`` and ``scores`` are ``[count, row_count, 2]``, the
-best two."""
+takes the likeliest token; row i's ``ends``, rising, are those from ``end_places[i]`` to before ``end_places[i + 1]``.
+``positions`` of what is chosen next, and whether a row has ``ended``, are int64; ``tokens`` and ``scores`` are
+``[count, row_count, 2]``, the best two. The run ends once there is something else than 0 at ``interruption``."""
 
 LAYER = np.dtype(
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,21 +12,16 @@ from slipstream.engine.compiled.forward import Walk
 from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.records import RUN, STEP
 from slipstream.engine.compiled.workspace import Workspace
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Segment
 from slipstream.sampling.coupled import SLACK, Found
 from slipstream.sampling.kernel import BLOCK
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 
-_MOST_ENDS = 64
-"""End tokens of a rule that compiled code looks for. A rule may list thousands, which others' steps would wait for; whoever
-takes a run's choices knows them all."""
-
 
 class CompiledRunner:
     """`slipstream.engine.model.Runner` of a backend whose ``step`` it shares."""
-
-    asks = False
 
     def __init__(
         self, model: Decoder, step: np.ndarray, workspace: Workspace, walk: Walk, *, page_size: int, most_rows: int
@@ -46,7 +41,7 @@ class CompiledRunner:
         step["follow"] = following().address
 
     def run(
-        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, interrupted: Callable[[], bool]
+        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, interruption: Interruption
     ) -> list[list[Choice]]:
         """See `slipstream.engine.model.Runner`."""
         step, run, row_count = self._step, self._run, len(segments)
@@ -62,15 +57,15 @@ class CompiledRunner:
         step["logits"] = logits.ctypes.data
         found = Found(count * row_count, 0)
         rows = np.array([[segment.end for segment in segments], [0] * row_count])  # positions, and whether it has ended
-        known_ends = [rule.end_token_ids[:_MOST_ENDS] for rule in rules]
-        ends = np.array([end for own in known_ends for end in own], dtype=np.int64)
-        end_places = np.cumsum([0, *map(len, known_ends)])
+        known_ends = [rule.listed.ends for rule in rules]
+        ends, end_places = np.concatenate(known_ends), np.cumsum([0, *map(len, known_ends)])
         drawn = _fields_of(rules)
         run["count"], run["done"], run["row_count"] = count, 0, row_count
         run["positions"], run["ended"] = rows[0].ctypes.data, rows[1].ctypes.data
         run["ends"], run["end_places"] = ends.ctypes.data, end_places.ctypes.data
         run["tokens"], run["scores"] = found.tokens.ctypes.data, found.scores.ctypes.data
         run["logprobs"] = found.logprobs.ctypes.data
+        run["interruption"] = interruption.place
         for name, values in drawn.items():
             run[name] = values.ctypes.data
         step["run"] = run.ctypes.data

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Segment
 from slipstream.engine.torch.cuda.choosing import Chooser
 from slipstream.engine.torch.cuda.recorded import RecordedForward
@@ -26,15 +27,13 @@ from slipstream.sampling.rule import SamplingRule
 class CudaRunner:
     """`slipstream.engine.model.Runner` of a backend whose forwards it shares."""
 
-    asks = True
-
     def __init__(self, forward_of: Callable[[int], RecordedForward], chooser: Chooser, most_rows: int) -> None:
         """``forward_of`` so many rows, of which a step has at most ``most_rows``."""
         self._forward_of, self._chooser, self._most_rows = forward_of, chooser, most_rows
 
     @torch.inference_mode()
     def run(
-        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, interrupted: Callable[[], bool]
+        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, interruption: Interruption
     ) -> list[list[Choice]]:
         """See `slipstream.engine.model.Runner`. Where it ends early a step may have been computed in vain."""
         if sum(len(segment.tokens) for segment in segments) > self._most_rows:
@@ -47,7 +46,7 @@ class CudaRunner:
             forward.step.take(appended)
             for tokens in self._chooser.told():
                 running = {row: ends for row, ends in running.items() if tokens[row] not in ends}
-            if done and (interrupted() or not running):
+            if done and (interruption.is_said or not running):
                 break
             if done:
                 forward.step.input_ids[0, :row_count].copy_(self._chooser.next_tokens())
