@@ -18,7 +18,8 @@ class Sequence:
     """One session's cache on this service: position i's KV is in ``pages[i // page_size]``."""
 
     handle: str
-    tokens: list[int] = field(default_factory=list)
+    tokens: array[int] = field(default_factory=lambda: array("q"))
+    """As int64: whoever looks at the whole context, as penalties do for every row, need not take up each number by itself."""
     pages: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     """Chain keys of the first full, committed pages."""
@@ -131,7 +132,7 @@ class SequenceCache:
         """A second sequence over the same pages, copy-on-write: whichever writes first gets a copy of the last page."""
         for page in sequence.pages:
             self.pool.acquire(page)
-        return Sequence(handle, list(sequence.tokens), list(sequence.pages), list(sequence.keys), is_fork=True)
+        return Sequence(handle, sequence.tokens[:], list(sequence.pages), list(sequence.keys), is_fork=True)
 
     def release(self, sequence: Sequence) -> None:
         """Give all pages back and forget the tokens."""

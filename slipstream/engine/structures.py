@@ -45,13 +45,13 @@ class Structures:
         matcher = self._matcher(sequence, rule.structure)
         first = len(sequence) - wanted + 1
         try:
-            fits = matcher.sync(sequence.tokens[rule.first_generated_position : first])
+            fits = matcher.sync(list(sequence.tokens[rule.first_generated_position : first]))
         except StructureFailedError:
             if first <= committed_length:
                 raise
             fits = False
         if fits:
-            return matcher.masks(sequence.tokens[first:])
+            return matcher.masks(list(sequence.tokens[first:]))
         if first <= committed_length:
             raise InvalidItemError("the tokens generated so far do not fit the structure", field="rule.structure")
         return [None] * wanted  # a guess of an earlier step breaks it

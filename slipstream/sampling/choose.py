@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -100,9 +99,8 @@ def warm() -> None:
     rows = [Row(SamplingRule(temperature=temperature), 1) for temperature in (0.0, 1.0)]
     for dtype in (np.int16, np.float32):
         choose(np.zeros((2, BLOCK), dtype=dtype), rows)
-    penalise_together(
-        np.zeros((1, BLOCK), dtype=np.float32), [(1, 0)], array("q", [0]), SamplingRule(repetition_penalty=2.0)
-    )
+    logits, context = np.zeros((1, BLOCK), dtype=np.float32), np.zeros(1, dtype=np.int64)
+    penalise_together(logits, [(1, 0)], context, SamplingRule(repetition_penalty=2.0))
     coin(0, 0, Domain.ACCEPTANCE)
 
 

@@ -9,13 +9,12 @@ presence.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipstream.sampling.kernel import Floats32, penalise_rows
+from slipstream.sampling.kernel import Floats32, Ints, penalise_rows
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 
@@ -32,36 +31,33 @@ def penalise(logits: torch.Tensor, indices: Sequence[int], rows: Sequence[Row]) 
         key = id(row.context), id(row.rule)
         groups.setdefault(key, []).append((row.position, index))
         shared[key] = row
-    contexts: dict[int, array[int]] = {}
+    contexts: dict[int, Ints] = {}
     for key, members in groups.items():
         row = shared[key]
         if key[0] not in contexts:
-            contexts[key[0]] = array("q", row.context)
+            contexts[key[0]] = np.array(row.context, dtype=np.int64)
         context, rule = contexts[key[0]], row.rule
         if logits.device.type == "cpu":
             penalise_together(logits.numpy(), members, context, rule)
         else:
             import torch
 
-            tokens = torch.tensor(context, dtype=torch.int64, device=logits.device)
+            tokens = torch.from_numpy(context).to(logits.device)
             for position, index in members:
                 _penalise_one(logits[index], rule, tokens[:position])
 
 
-def penalise_together(
-    logits: Floats32, members: list[tuple[int, int]], context: array[int], rule: SamplingRule
-) -> None:
+def penalise_together(logits: Floats32, members: list[tuple[int, int]], context: Ints, rule: SamplingRule) -> None:
     """In place, rows of ``logits`` with one rule and context: their positions and indices."""
     # Both in one piece, be there one row or many: compiled code is of a layout, and is to be there before it is asked for.
     positions, indices = np.array(sorted(members), dtype=np.int64).T.copy()
-    tokens = np.array(context, dtype=np.int64)
     off, repetition = np.float32(0.0), np.float32(rule.repetition_penalty)
     frequency, presence = np.float32(rule.frequency_penalty), np.float32(rule.presence_penalty)
     if repetition != 1:
-        penalise_rows(logits, indices, tokens, positions, 0, repetition, off, off)
+        penalise_rows(logits, indices, context, positions, 0, repetition, off, off)
     if frequency or presence:
-        start = min(max(0, rule.first_generated_position), len(tokens))
-        penalise_rows(logits, indices, tokens, positions, start, np.float32(1.0), frequency, presence)
+        start = min(max(0, rule.first_generated_position), len(context))
+        penalise_rows(logits, indices, context, positions, start, np.float32(1.0), frequency, presence)
 
 
 def _penalise_one(logits: torch.Tensor, rule: SamplingRule, context: torch.Tensor) -> None:

@@ -204,7 +204,7 @@ def test_several_steps_in_one_go_are_those_steps(dtype: str, tmp_path: Path) -> 
         appends = [Append(sequence, 1, 1, rule, drafting=True) for sequence, rule in zip(sequences, rules, strict=True)]
         answers = engine.run_on(appends, count)
         found.append([[answer.choices[0] for answer in steps] for steps in answers])
-        assert [sequence.tokens[-count + 1 :] for sequence in sequences] == [
+        assert [list(sequence.tokens[-count + 1 :]) for sequence in sequences] == [
             [choice.token for choice in choices[:-1]] for choices in found[-1]
         ]
         for sequence in sequences:

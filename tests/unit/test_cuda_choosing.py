@@ -150,7 +150,7 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     assert run(engine, together, [rules[0], ending, rules[2]], count) == [steps[0], steps[1][:3], steps[2]]
     assert called == [count]
     for sequence, tokens, length in zip(together, steps, (count, 3, count), strict=True):
-        assert sequence.tokens[-length + 1 :] == tokens[: length - 1]
+        assert list(sequence.tokens[-length + 1 :]) == tokens[: length - 1]
     interruption = Interruption()
     interruption.say()
     again = [started(engine, f"again {index}", 1) for index in range(2)]

@@ -82,7 +82,7 @@ def test_running_on_chooses_what_as_many_steps_choose(
     assert [choice.logprob for choice in got] == pytest.approx([choice.logprob for choice in expected], abs=1e-3)
     margins = [(ours.margin, theirs.margin) for ours, theirs in zip(got, expected, strict=True)]
     assert all(ours == pytest.approx(theirs, abs=1e-3) or 0.09 < ours < theirs for ours, theirs in margins)
-    assert fast.tokens == [*prompt, 77, *(choice.token for choice in expected[:-1])]
+    assert list(fast.tokens) == [*prompt, 77, *(choice.token for choice in expected[:-1])]
     engine.cache.release(slow)
     engine.cache.release(fast)
     engine.pool.check()
@@ -236,7 +236,7 @@ def test_several_steps_in_a_call_are_those_steps_to_the_bit(
         answers = chosen(engine.run_on(appends, count))
         for append, choices in zip(appends, answers, strict=True):
             first = len(append.sequence) - len(choices) + 1
-            assert append.sequence.tokens[first:] == [choice.token for choice in choices[:-1]]
+            assert list(append.sequence.tokens[first:]) == [choice.token for choice in choices[:-1]]
             engine.cache.release(append.sequence)
         return answers
 

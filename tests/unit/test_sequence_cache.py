@@ -117,7 +117,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def content_is_what_was_appended(self) -> None:
         for handle, sequence in self.sequences.items():
-            assert sequence.tokens == self.expected[handle]
+            assert list(sequence.tokens) == self.expected[handle]
             assert self.memory.read(sequence) == Memory.values(self.expected[handle])
             assert len(sequence.pages) == self.cache.pages_for(len(sequence))
 
@@ -195,14 +195,14 @@ def test_a_page_is_adopted_at_a_page_border_only() -> None:
     within = Sequence("b")
     cache.extend(within, list(range(6)))
     assert cache.adopt_prefix(within, [4, 5, 6, 7, 99]) == 0
-    assert within.tokens == list(range(6))
+    assert list(within.tokens) == list(range(6))
 
 
 def test_a_rewound_sequence_keeps_what_is_coming_anyway() -> None:
     for coming, kept in (([5, 6, 7], 3), ([5, 6, 99], 2), ([99, 6, 7], 0), ([5, 6, 7, 8, 9, 10, 11, 12], 7), ([], 0)):
         cache, first = cache_with(list(range(12)))
         assert cache.rewind(first, 5, coming) == kept, coming
-        assert first.tokens == list(range(5 + kept))
+        assert list(first.tokens) == list(range(5 + kept))
     with pytest.raises(SequenceTooShortError):
         cache.rewind(first, 6, [5])
 
@@ -218,7 +218,7 @@ def test_a_fork_shares_every_page_until_either_writes_and_has_its_names() -> Non
     cache.extend(first, [60])
     assert cache.take_copies() == [] and first.pages[1] == shared, "it is the only one that writes there now"
     cache.release(fork)
-    assert (fork.tokens, fork.pages, fork.keys) == ([], [], []) and len(first.keys) == 1
+    assert not (fork.tokens or fork.pages or fork.keys) and len(first.keys) == 1
     cache.release(first)
     cache.pool.check()
     assert cache.pool.counts().held == 0
@@ -315,7 +315,7 @@ def test_truncating_past_the_end_names_the_cached_length() -> None:
 
 def test_an_extension_that_does_not_fit_changes_nothing() -> None:
     cache, first = cache_with(list(range(5)))
-    before = (list(first.tokens), list(first.pages), cache.pool.counts())
+    before = (first.tokens[:], list(first.pages), cache.pool.counts())
     with pytest.raises(OutOfPagesError):
         cache.extend(first, [1] * 100)
     assert (first.tokens, first.pages, cache.pool.counts()) == before

@@ -1,5 +1,7 @@
 """Matchers beside sequences: what rows may choose, however the tokens came and went."""
 
+from array import array
+
 import pytest
 from tokenizers import Tokenizer
 
@@ -37,7 +39,7 @@ ONE, TWO, LETTER = digit("1"), digit("2"), digit("x")
 
 
 def test_rows_after_a_guess_that_breaks_the_structure_are_void_and_those_before_are_not(structures: Structures) -> None:
-    sequence = Sequence("a", [*PROMPT, ONE, LETTER, TWO])
+    sequence = Sequence("a", array("q", [*PROMPT, ONE, LETTER, TWO]))
     first, second, third = structures.masks(sequence, RULE, 3, committed_length=4)
     assert first is not None and first[TWO] and not first[LETTER]
     assert second is None and third is None
@@ -45,7 +47,7 @@ def test_rows_after_a_guess_that_breaks_the_structure_are_void_and_those_before_
 
 def test_a_window_split_over_two_steps_is_void_where_the_first_ones_guess_broke_it(structures: Structures) -> None:
     """The split depends on the batch; whether a turn goes on must not."""
-    sequence = Sequence("a", [*PROMPT, ONE, LETTER])
+    sequence = Sequence("a", array("q", [*PROMPT, ONE, LETTER]))
     assert structures.masks(sequence, RULE, 2, committed_length=4)[1] is None
     sequence.tokens.append(TWO)
     assert structures.masks(sequence, RULE, 1, committed_length=4) == [None]
@@ -54,9 +56,9 @@ def test_a_window_split_over_two_steps_is_void_where_the_first_ones_guess_broke_
 
 
 def test_a_rolled_back_sequence_is_as_one_that_never_went_there(structures: Structures) -> None:
-    sequence = Sequence("a", [*PROMPT, ONE, TWO, TWO])
+    sequence = Sequence("a", array("q", [*PROMPT, ONE, TWO, TWO]))
     structures.masks(sequence, RULE, 3, committed_length=4)
-    sequence.tokens[4:] = [ONE]
+    sequence.tokens[4:] = array("q", [ONE])
     fresh = Structures()
     fresh.compiler = structures.compiler
     (rolled,), (made,) = (
@@ -67,7 +69,7 @@ def test_a_rolled_back_sequence_is_as_one_that_never_went_there(structures: Stru
 
 
 def test_matchers_give_way_to_others_and_are_made_anew(structures: Structures) -> None:
-    sequences = [Sequence(str(index), [*PROMPT, ONE]) for index in range(100)]
+    sequences = [Sequence(str(index), array("q", [*PROMPT, ONE])) for index in range(100)]
     for _ in range(2):
         for sequence in sequences:
             (mask,) = structures.masks(sequence, RULE, 1, committed_length=4)
@@ -89,7 +91,7 @@ def test_eight_sessions_with_eight_branches_each_make_each_matcher_once(
 
     monkeypatch.setattr(compiler, "matcher", counted)
     cache = SequenceCache(PagePool(4), 16)
-    roots = [Sequence(str(index), [*PROMPT, ONE]) for index in range(8)]
+    roots = [Sequence(str(index), array("q", [*PROMPT, ONE])) for index in range(8)]
     forks = [cache.fork(root, f"{root.handle}/{index}") for root in roots for index in range(8)]
     for _ in range(3):
         for sequence in (*roots, *forks):
