@@ -25,6 +25,7 @@ from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Choice, Row
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
+from tests.interruptions import SaidLater
 
 # As on a device, where nobody says so.
 pytestmark = pytest.mark.filterwarnings("ignore:All-NaN", "ignore:invalid value", "ignore:overflow encountered")
@@ -151,10 +152,8 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     assert called == [count]
     for sequence, tokens, length in zip(together, steps, (count, 3, count), strict=True):
         assert list(sequence.tokens[-length + 1 :]) == tokens[: length - 1]
-    interruption = Interruption()
-    interruption.say()
     again = [started(engine, f"again {index}", 1) for index in range(2)]
-    assert [len(tokens) for tokens in run(engine, again, rules[:2], 9, interruption)] == [1, 1]
+    assert [len(tokens) for tokens in run(engine, again, rules[:2], 9, SaidLater(1))] == [2, 2]
     taken: list[int] = []
     own_take = Step.take
 
