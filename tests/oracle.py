@@ -22,7 +22,8 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from slipstream.sampling import filters
+from slipstream.sampling import filters, processing
+from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.kernel import BLOCK, Domain
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
@@ -101,4 +102,4 @@ def best_token(left: torch.Tensor, seed: int, position: int) -> int:
 
 def apply_filters(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     """All that rules do to logits ``[rows, vocabulary]``: float32, removed tokens at -inf."""
-    return filters.filtered(filters.processed(logits, rows).float(), [row.rule for row in rows])
+    return filters.filtered(processing.processed(BlockedLogits(logits), rows).tensor, [row.rule for row in rows])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Logits = torch.Tensor | Stored
 
-_LOOKED_AT = 2
+LOOKED_AT = 2
 """Tokens, and more where they lie in a cache, are looked at in the time that it takes to weigh one."""
 
 
@@ -37,7 +37,7 @@ class BlockedLogits:
             self.maxima: Floats32 = np.empty((row_count, block_count(size)), dtype=np.float32)
             largest: Floats32 = np.empty(row_count, dtype=np.float32)
             find_some = partial(find_maxima, self.stored, self.maxima, largest)
-            share_rows(find_some, row_count, max(1, size // _LOOKED_AT))
+            share_rows(find_some, row_count, max(1, size // LOOKED_AT))
         else:
             self.maxima, largest = maxima, maxima.max(axis=1, initial=-np.inf)
         self._largest: list[float] = largest.tolist()

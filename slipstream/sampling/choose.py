@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipstream.sampling.blocks import BlockedLogits, in_blocks, tensor_of
+from slipstream.sampling.blocks import BlockedLogits, in_blocks
 from slipstream.sampling.coupled import Cut, choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
 from slipstream.sampling.kernel import BLOCK, Domain, coin
-from slipstream.sampling.penalties import penalise_together
+from slipstream.sampling.processing import processed
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
 
@@ -40,15 +40,14 @@ def choose(logits: Logits | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
     somebody has looked at already are not looked at again."""
     plain = _plain_kind(rows) if rows else None
     changed = [] if plain is not None else [index for index, row in enumerate(rows) if row.is_processed]
+    blocked = in_blocks(logits)
     if not changed:
-        return _choose_as_they_are(in_blocks(logits), rows, plain)
-    from slipstream.sampling.filters import processed  # torch, as below
-
-    if len(changed) == len(rows):
-        return _choose_as_they_are(BlockedLogits(processed(tensor_of(logits), rows)), rows)
-    # To copy and to look at all rows anew for the few that are changed would take longer than all that is chosen.
-    blocked, own = in_blocks(logits), [rows[index] for index in changed]
-    choices = dict(zip(changed, choose(blocked.subset(changed).tensor, own), strict=True))
+        return _choose_as_they_are(blocked, rows, plain)
+    own = [rows[index] for index in changed]
+    left = processed(blocked if len(own) == len(rows) else blocked.subset(changed), own)
+    if len(own) == len(rows):
+        return _choose_as_they_are(left, rows)
+    choices = dict(zip(changed, _choose_as_they_are(left, own), strict=True))
     others = [index for index in range(len(rows)) if index not in choices]
     unchanged = choose(blocked.subset(others), [rows[index] for index in others])
     choices.update(zip(others, unchanged, strict=True))
@@ -97,10 +96,11 @@ def _choose_alone(logits: BlockedLogits, row: Row) -> Choice:
 def warm() -> None:
     """Have compiled what choosing needs: seconds on a machine's first start, and next to nothing later."""
     rows = [Row(SamplingRule(temperature=temperature), 1) for temperature in (0.0, 1.0)]
+    changed = [Row(SamplingRule(repetition_penalty=2.0), 1, [0], allowed=np.ones(BLOCK, dtype=np.bool_))]
     for dtype in (np.int16, np.float32):
-        choose(np.zeros((2, BLOCK), dtype=dtype), rows)
-    logits, context = np.zeros((1, BLOCK), dtype=np.float32), np.zeros(1, dtype=np.int64)
-    penalise_together(logits, [(1, 0)], context, SamplingRule(repetition_penalty=2.0))
+        logits = np.zeros((2, BLOCK), dtype=dtype)
+        choose(logits, rows)
+        choose(logits[:1], changed)
     coin(0, 0, Domain.ACCEPTANCE)
 
 

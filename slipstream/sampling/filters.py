@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from slipstream.sampling.penalties import penalise
-from slipstream.sampling.row import Row
-from slipstream.sampling.rule import Listed, SamplingRule
+from slipstream.sampling.rule import SamplingRule
 
 _OFF = SamplingRule()
 
@@ -44,53 +40,6 @@ def over_temperatures(logits: torch.Tensor, temperatures: Sequence[float]) -> to
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
-
-
-def processed(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-    """Logits as transformers' processors leave them: they look at tokens, and greedy rows have them too.
-
-    The order is logit bias, penalties, banned tokens, end tokens held back, allowed tokens, structure. Float32 if any row is
-    changed, and else the logits as they are. A row's result does not depend on the other rows.
-    """
-    changed = [index for index, row in enumerate(rows) if row.is_processed]
-    if not changed:
-        return logits
-    logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
-    for index in changed:
-        if rows[index].rule.logit_bias:
-            _bias(logits[index], rows[index].rule.listed)
-    penalised = [index for index in changed if rows[index].rule.penalises]
-    if penalised:
-        penalise(logits, penalised, [rows[index] for index in penalised])
-    for index in changed:
-        _forbid(logits[index], rows[index])
-    return logits
-
-
-def _bias(logits: torch.Tensor, listed: Listed) -> None:
-    """In place, for one row of float32 logits ``[vocabulary]``."""
-    logits[_beside(logits, listed.biased)] += _beside(logits, listed.biases)
-
-
-def _forbid(logits: torch.Tensor, row: Row) -> None:
-    """In place, for one row of logits ``[vocabulary]``: what must not be chosen."""
-    rule = row.rule
-    if rule.banned_token_ids:
-        logits.index_fill_(0, _beside(logits, rule.listed.banned), -torch.inf)
-    if rule.allowed_token_ids:
-        allowed = _beside(logits, rule.listed.allowed)
-        kept = logits[allowed]
-        logits.fill_(-torch.inf)
-        logits[allowed] = kept
-    if row.position < rule.first_end_position and rule.end_token_ids:
-        logits.index_fill_(0, _beside(logits, rule.listed.ends), -torch.inf)
-    if row.allowed is not None:
-        logits.masked_fill_(_beside(logits, ~row.allowed), -torch.inf)
-
-
-def _beside(logits: torch.Tensor, values: NDArray[Any]) -> torch.Tensor:
-    """On the device of the logits."""
-    return torch.from_numpy(values).to(logits.device)
 
 
 def _top_k(logits: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""All of choosing that is compiled: the field of noise, the search of each row for its best token, and penalties.
+"""All of choosing that is compiled: the field of noise, the search of each row for its best token, what rules make of logits.
 
 It is one file, and imports nothing of ours: Numba keeps what it has compiled by the file that a function is in, and would go on
 with old code if something that is compiled into it had changed in another. Sums keep their order and products are not
@@ -78,6 +78,13 @@ def _float(context: Any, bits: Any) -> tuple[Any, Any]:
     return types.float32(types.int32), code
 
 
+def _leading_zeros(context: Any, word: Any) -> tuple[Any, Any]:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), code
+
+
 multiply_high = intrinsic(_multiply_high)
 """The upper 64 bits of the product of two uint64."""
 
@@ -86,6 +93,9 @@ bits_of = intrinsic(_bits)
 
 float_of = intrinsic(_float)
 """The float32 of which an int32 has the bits."""
+
+leading_zeros = intrinsic(_leading_zeros)
+"""How many zeros a uint64 begins with: 64 where it is zero."""
 
 
 Floats = NDArray[np.float64]
@@ -117,7 +127,6 @@ FIRST, _SECOND, _OTHERS = np.uint64(Domain.FIRST), np.uint64(Domain.SECOND), np.
 _MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
 _WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
 _PLACE_MASK, _UNUSED_BITS = np.uint64(BLOCK - 1), np.uint64(12)
-_FIRST_BIT, _ONE_BIT = np.uint64(2**63), np.uint64(1)
 _LOG_BLOCK, _LOG_2 = math.log(BLOCK), math.log(2)
 _ROUNDS = 10
 
@@ -151,11 +160,7 @@ def first_arrival(word: np.uint64) -> float:
 def most_noise(word: np.uint64) -> float:
     """What minus the logarithm of a block's `first_arrival` is at most, without one: -log u is at least 1 - u, and that is more
     than 2^-(n + 1) where n is how many ones the word begins with. Near the largest word it may be less by rounding."""
-    bound = _LOG_BLOCK + _LOG_2
-    while word & _FIRST_BIT:
-        bound += _LOG_2
-        word = word << _ONE_BIT
-    return bound
+    return _LOG_BLOCK + _LOG_2 * (1 + np.float64(leading_zeros(~word)))
 
 
 @compiled
@@ -210,6 +215,7 @@ def coin(seed: int, position: int, domain: Domain) -> float:
 Stored = NDArray[Any]
 Floats32 = NDArray[np.float32]
 Ints32 = NDArray[np.int32]
+Mask = NDArray[np.bool_]
 
 _BLOCKS_AT_A_TIME = 32
 """Before it is looked whether their weight is enough."""
@@ -559,26 +565,113 @@ def _add_new(context: Ints, start: int, end: int, counts: Ints32, tokens: Ints, 
 
 
 @compiled
-def penalise_rows(
-    logits: Floats32,
-    indices: Ints,
-    context: Ints,
+def _widen(row: Stored, bits: Ints32) -> None:
+    for token in range(len(row)):
+        bits[token] = bits_of(row[token])
+
+
+@compiled
+def _forbid(row: Floats32, tokens: Ints, is_touched: Mask) -> None:
+    for token in tokens:
+        if 0 <= token < len(row):
+            row[token] = _NONE
+            is_touched[token // BLOCK] = True
+
+
+@compiled
+def _forbid_others(row: Floats32, allowed: Ints, own: Floats32, is_touched: Mask) -> None:
+    kept = np.empty(len(allowed), dtype=np.float32)
+    for at in range(len(allowed)):
+        kept[at] = row[allowed[at]] if 0 <= allowed[at] < len(row) else _NONE
+    row[:] = _NONE
+    own[:] = _NONE
+    is_touched[:] = False
+    for at in range(len(allowed)):
+        if 0 <= allowed[at] < len(row):
+            row[allowed[at]] = kept[at]
+            is_touched[allowed[at] // BLOCK] = True
+
+
+@compiled
+def _find_again(row: Floats32, own: Floats32, is_touched: Mask) -> None:
+    """Of a row of which some blocks have been touched their maxima."""
+    bits, whole = row.view(np.int32), len(row) // BLOCK
+    for block in range(len(own)):
+        if is_touched[block]:
+            if block < whole:
+                own[block] = _largest_of(bits[block * BLOCK : block * BLOCK + BLOCK])
+            else:
+                own[block] = _largest_of(_filled_up(bits[whole * BLOCK :]))
+
+
+@compiled
+def process_rows(
+    stored: Stored,
+    maxima: Floats32,
+    sources: Ints,
+    processed: Floats32,
+    processed_maxima: Floats32,
+    targets: Ints,
     positions: Ints,
-    start: int,
+    context: Ints,
+    biased: Ints,
+    biases: Floats32,
     repetition: np.float32,
+    first_counted: int,
     frequency: np.float32,
     presence: np.float32,
+    banned: Ints,
+    ends: Ints,
+    first_end_position: int,
+    allowed: Ints,
 ) -> None:
-    """Rows of one context, by rising positions, for what has occurred in it from ``start`` on. What is off changes no bit: a
-    number times one, or less nothing, is itself."""
-    counts, tokens = np.zeros(logits.shape[1], dtype=np.int32), np.empty(len(context), dtype=np.int64)
-    found, seen = 0, start
-    for at in range(len(indices)):
+    """Rows of one rule and context, by rising positions: from those of ``stored`` at ``sources`` what the rule makes of them
+    is written to those of ``processed`` at ``targets``, float32, and to its maxima, which are found anew where it touched one.
+
+    In transformers' order, each step where it is on: biases; what has occurred, for ``repetition`` from the context's
+    beginning, for ``frequency`` and ``presence`` from ``first_counted`` on; then what must not be chosen, the ``ends`` before
+    ``first_end_position``; and, if any are listed, all but the ``allowed``. Tokens beyond the vocabulary have no logit.
+    """
+    size, repeats, counts = processed.shape[1], repetition != 1, frequency != 0 or presence != 0
+    occurred, occurrences = np.zeros(size * repeats, dtype=np.int32), np.empty(len(context) * repeats, dtype=np.int64)
+    counted, generated = np.zeros(size * counts, dtype=np.int32), np.empty(len(context) * counts, dtype=np.int64)
+    occurrence_count, generated_count, seen, seen_generated = 0, 0, 0, first_counted
+    is_touched = np.empty(processed_maxima.shape[1], dtype=np.bool_)
+    for at in range(len(targets)):
+        row, own = processed[targets[at]], processed_maxima[targets[at]]
+        _widen(stored[sources[at]], row.view(np.int32))
+        own[:] = maxima[sources[at]]
+        is_touched[:] = False
+        for each in range(len(biased)):
+            token = biased[each]
+            if 0 <= token < size:
+                row[token] += biases[each]
+                is_touched[token // BLOCK] = True
         end = min(positions[at], len(context))
-        found = _add_new(context, seen, end, counts, tokens, found)
-        seen = max(seen, end)
-        row = logits[indices[at]]
-        for token in tokens[:found]:
-            score = row[token]
-            score = score * repetition if score < 0 else score / repetition
-            row[token] = (score - frequency * np.float32(counts[token])) - presence
+        if repeats:
+            occurrence_count = _add_new(context, seen, end, occurred, occurrences, occurrence_count)
+            seen = max(seen, end)
+            for token in occurrences[:occurrence_count]:
+                row[token] = row[token] * repetition if row[token] < 0 else row[token] / repetition
+                is_touched[token // BLOCK] = True
+        if counts:
+            generated_count = _add_new(context, seen_generated, end, counted, generated, generated_count)
+            seen_generated = max(seen_generated, end)
+            for token in generated[:generated_count]:
+                row[token] = (row[token] - frequency * np.float32(counted[token])) - presence
+                is_touched[token // BLOCK] = True
+        _forbid(row, banned, is_touched)
+        if positions[at] < first_end_position:
+            _forbid(row, ends, is_touched)
+        if len(allowed):
+            _forbid_others(row, allowed, own, is_touched)
+        _find_again(row, own, is_touched)
+
+
+@compiled
+def restrict_row(processed: Floats32, maxima: Floats32, index: int, is_allowed: Mask) -> None:
+    """In place, of the row at ``index`` all but what ``is_allowed`` ``[vocabulary]``."""
+    row = processed[index]
+    for token in range(len(row)):
+        row[token] = row[token] if is_allowed[token] else _NONE
+    _find_again(row, maxima[index], np.ones(maxima.shape[1], dtype=np.bool_))
