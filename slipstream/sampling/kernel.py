@@ -571,6 +571,31 @@ def _widen(row: Stored, bits: Ints32) -> None:
 
 
 @compiled
+def _bias(row: Floats32, tokens: Ints, biases: Floats32, is_touched: Mask) -> None:
+    for at in range(len(tokens)):
+        token = tokens[at]
+        if 0 <= token < len(row):
+            row[token] += biases[at]
+            is_touched[token // BLOCK] = True
+
+
+@compiled
+def _penalise_repetition(row: Floats32, tokens: Ints, repetition: np.float32, is_touched: Mask) -> None:
+    for token in tokens:
+        row[token] = row[token] * repetition if row[token] < 0 else row[token] / repetition
+        is_touched[token // BLOCK] = True
+
+
+@compiled
+def _penalise_counts(
+    row: Floats32, tokens: Ints, counts: Ints32, frequency: np.float32, presence: np.float32, is_touched: Mask
+) -> None:
+    for token in tokens:
+        row[token] = (row[token] - frequency * np.float32(counts[token])) - presence
+        is_touched[token // BLOCK] = True
+
+
+@compiled
 def _forbid(row: Floats32, tokens: Ints, is_touched: Mask) -> None:
     for token in tokens:
         if 0 <= token < len(row):
@@ -642,24 +667,16 @@ def process_rows(
         _widen(stored[sources[at]], row.view(np.int32))
         own[:] = maxima[sources[at]]
         is_touched[:] = False
-        for each in range(len(biased)):
-            token = biased[each]
-            if 0 <= token < size:
-                row[token] += biases[each]
-                is_touched[token // BLOCK] = True
+        _bias(row, biased, biases, is_touched)
         end = min(positions[at], len(context))
         if repeats:
             occurrence_count = _add_new(context, seen, end, occurred, occurrences, occurrence_count)
             seen = max(seen, end)
-            for token in occurrences[:occurrence_count]:
-                row[token] = row[token] * repetition if row[token] < 0 else row[token] / repetition
-                is_touched[token // BLOCK] = True
+            _penalise_repetition(row, occurrences[:occurrence_count], repetition, is_touched)
         if counts:
             generated_count = _add_new(context, seen_generated, end, counted, generated, generated_count)
             seen_generated = max(seen_generated, end)
-            for token in generated[:generated_count]:
-                row[token] = (row[token] - frequency * np.float32(counted[token])) - presence
-                is_touched[token // BLOCK] = True
+            _penalise_counts(row, generated[:generated_count], counted, frequency, presence, is_touched)
         _forbid(row, banned, is_touched)
         if positions[at] < first_end_position:
             _forbid(row, ends, is_touched)
