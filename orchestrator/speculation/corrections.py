@@ -19,6 +19,10 @@ _FIRST_ROUNDS = 8
 _WINDOW, _WINDOW_EACH = 24, 8
 """Rounds, and more for every session, after which what one showed has lost most of its weight."""
 
+_WINDOW_SECONDS = 0.5
+"""And no sooner than after so long: other work that comes over a machine for a tenth of a second is dozens of a small pair's
+rounds, and it slows whatever way is taken."""
+
 _BOUNDS, _PLAIN_BOUNDS, _PLAIN_ALONE_BOUNDS = (0.3, 1.5), (0.9, 1.1), (0.8, 1.1)
 """Of what is believed. Plain decoding's forecast is its own measured round, the orchestrator's part left out, which is up to
 a fifth of it where verifications are short: where its rounds show more than that, they ran beside others that draft. They may
@@ -67,20 +71,21 @@ class Corrections:
         return 1 + (factor - 1) * self._fresh(known)
 
     def observe(
-        self, regime: Regime, session_count: int, forecast_tokens: float, tokens: float, weight: float = 1.0
+        self, regime: Regime, session_count: int, rate: float, seconds: float, tokens: float, weight: float = 1.0
     ) -> None:
-        """A round was good for ``tokens``, and ``forecast_tokens`` were expected in the time it took. It weighs as ``weight``
-        others."""
+        """A round was good for ``tokens`` and took ``seconds``, where a ``rate`` of tokens a second was forecast. It weighs as
+        ``weight`` others."""
         known = self._each.get(regime)
         if known is None:
             known = self._each[regime] = self._nearest(regime.way)
         else:
             known.brought = known.forecast + (known.brought - known.forecast) * self._fresh(known)
         known.rounds += 1
-        weight *= max(1 / (_FIRST_ROUNDS + session_count + known.rounds), 1 / (_WINDOW + _WINDOW_EACH * session_count))
+        window = max(_WINDOW + _WINDOW_EACH * session_count, _WINDOW_SECONDS * session_count * rate / tokens)
+        weight *= 1 / min(_FIRST_ROUNDS + session_count + known.rounds, window)
         known.brought += weight * (tokens - known.brought)
         # What one hiccup of the machine cost is not the forecast's fault.
-        known.forecast += weight * (min(forecast_tokens, 4.0 * tokens) - known.forecast)
+        known.forecast += weight * (min(rate * seconds, 4.0 * tokens) - known.forecast)
         known.latest = self._rounds
         self._latest[regime.way] = known
         if regime.way is not None:

@@ -152,7 +152,7 @@ class Planner:
             return  # the first round of a way finds nothing prepared
         if shows and rate:
             weight = 1.0 if pair.is_settled else _UNSETTLED
-            pair.corrections.observe(regime, pair.session_count, rate * seconds, tokens, weight)
+            pair.corrections.observe(regime, pair.session_count, rate, seconds, tokens, weight)
 
     def fixed(self, draft_length: int, overlap: Overlap) -> RoundPlan:
         """A plan that leaves nothing open."""

@@ -38,7 +38,7 @@ def test_many_turns_at_once_are_told_from_a_steady_load() -> None:
 
 def shown(corrections: Corrections, regime: Regime, share: float, *, rounds: int = 200, weight: float = 1.0) -> None:
     for _ in range(rounds):
-        corrections.observe(regime, 8, 4 / share, 4, weight)
+        corrections.observe(regime, 8, 4 / share, 1.0, 4, weight)
 
 
 def test_what_one_way_shows_is_expected_of_another_as_far_as_it_may_be_common() -> None:
@@ -63,6 +63,17 @@ def test_a_round_that_weighs_less_moves_less() -> None:
     shown(full, Regime(NONE, 2), 0.5, rounds=16)
     shown(part, Regime(NONE, 2), 0.5, rounds=16, weight=0.25)
     assert full.factor(Regime(NONE, 2)) < part.factor(Regime(NONE, 2)) < 1.0
+
+
+def test_other_work_of_a_tenth_of_a_second_moves_little_however_many_rounds_it_slows() -> None:
+    def after_ten_slow_rounds(round_seconds: float) -> float:
+        corrections, regime, rate = Corrections(), Regime(NONE), 4 / round_seconds
+        for slower in [1.0] * 300 + [2.5] * 10:
+            corrections.observe(regime, 1, rate, slower * round_seconds, 4)
+        return corrections.factor(regime)
+
+    assert after_ten_slow_rounds(0.1) < 0.75, "more than two seconds: this is how it is now"
+    assert after_ten_slow_rounds(0.004) > 0.85
 
 
 def test_plain_decodings_own_measured_round_is_hardly_corrected() -> None:
