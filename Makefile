@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt \
 	--config-settings editable_mode=compat
 
+# Python takes no code from the folder it runs in: the packages are found by what is installed.
+export PYTHONSAFEPATH := 1
+
 .DEFAULT_GOAL := help
 PROMPTS ?= 40
 FAULTS ?= 20

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -36,6 +35,7 @@ from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, Settings
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.event_loop import run_in_loop
+from slipstream.interpreter import module_command
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.server import Server
 from slipstream.rpc.status import PeerError
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     report = Report("exchange", __doc__ or "", options.output)
     address = free_address()
-    echo = subprocess.Popen([sys.executable, "-m", "benchmarks.exchange", "--echo", address])
+    echo = subprocess.Popen(module_command("benchmarks.exchange", "--echo", address))
     try:
         flags = ["--kv-memory-mib", "1"]
         with LocalServices(PairSettings(target=MODEL, draft=MODEL, target_flags=flags, draft_flags=flags)) as local:

@@ -11,7 +11,6 @@ import gc
 import os
 import statistics
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from benchmarks.scale import orchestrator
 from slipstream.cli.load import LoadSettings, run_load
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Settings
+from slipstream.interpreter import module_command
 
 _SCRAPE_SECONDS = 1.0
 
@@ -51,7 +51,7 @@ class Seen:
 def collector() -> Iterator[str]:
     """A process that takes spans and drops them; its address."""
     address = free_address()
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.sink", address])
+    process = subprocess.Popen(module_command("benchmarks.sink", address))
     try:
         yield address
     finally:

@@ -11,7 +11,6 @@ import argparse
 import gc
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from benchmarks.report import Picture, Report, add_output
 from slipstream.cli.load import LoadSettings, run_load
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Client, Settings
+from slipstream.interpreter import module_command
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def orchestrator(options: argparse.Namespace, *flags: str, store: str = "") -> I
 
 def _orchestrator(options: argparse.Namespace, *flags: str) -> Iterator[Service]:
     address = free_address()
-    command = [sys.executable, "-m", "benchmarks.simulated", "--address", address]
+    command = module_command("benchmarks.simulated", "--address", address)
     command += ["--agreement", str(options.acceptance), "--verify-ms", str(options.verify_ms)]
     command += ["--step-ms", str(options.step_ms)]
     peers = subprocess.Popen(command)

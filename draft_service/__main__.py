@@ -1,4 +1,4 @@
-"""Run a draft service: ``python -m draft_service --model DIRECTORY``."""
+"""Run a draft service: ``python -P -m draft_service --model DIRECTORY``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slipstream.wire.v1 import draft_pb2_grpc
 class DraftSettings(ModelServiceSettings):
     """Hosts the draft model, which proposes tokens. Each flag is also a SLIPSTREAM_DRAFT_* variable."""
 
-    model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_DRAFT_", cli_prog_name="python -m draft_service")
+    model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_DRAFT_", cli_prog_name="python -P -m draft_service")
 
     address: str = Field("127.0.0.1:50053", description="host:port to listen on; port 0 takes a free one")
 

@@ -1,4 +1,4 @@
-"""Run the orchestrator: ``python -m orchestrator --verifier HOST:PORT --draft HOST:PORT``."""
+"""Run the orchestrator: ``python -P -m orchestrator --verifier HOST:PORT --draft HOST:PORT``."""
 
 from __future__ import annotations
 

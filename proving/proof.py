@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from proving.results import ResultStore
 from proving.schedule import DTYPES, Cell, plan
 from proving.serving import CellRun
 from slipstream.errors import Code, SlipstreamError
+from slipstream.interpreter import module_command
 
 _SPEED_SECONDS = 300.0
 """Over which the time that is left is estimated: start-ups and slow cells should even out."""
@@ -131,7 +131,7 @@ class Proof:
         run = self._run
         flags = ["--directory", str(run.directory), "--prompts", str(run.prompt_count), "--seed", str(run.seed)]
         flags += ["--tokens", str(run.token_count), "--dtype", dtype, "--backend", run.backend]
-        command = [sys.executable, "-m", "slipstream.cli.child", str(os.getpid()), "proving.reference", *flags]
+        command = module_command("slipstream.cli.child", str(os.getpid()), "proving.reference", *flags)
         with self._reference_log(dtype).open("w") as errors:
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
 

@@ -1,4 +1,4 @@
-"""Run a verifier service: ``python -m verifier_service --model DIRECTORY``."""
+"""Run a verifier service: ``python -P -m verifier_service --model DIRECTORY``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from verifier_service.verifier import VerifyJob
 class VerifierSettings(ModelServiceSettings):
     """Hosts the target model, which decides every token. Each flag is also a SLIPSTREAM_VERIFIER_* variable."""
 
-    model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_VERIFIER_", cli_prog_name="python -m verifier_service")
+    model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_VERIFIER_", cli_prog_name="python -P -m verifier_service")
 
     address: str = Field("127.0.0.1:50052", description="host:port to listen on; port 0 takes a free one")
 

@@ -29,7 +29,7 @@ class OrchestratorSettings(ListenSettings):
         cli_hide_none_type=True,
         extra="forbid",
         env_prefix="SLIPSTREAM_ORCHESTRATOR_",
-        cli_prog_name="python -m orchestrator",
+        cli_prog_name="python -P -m orchestrator",
         cli_implicit_flags=True,
     )
 

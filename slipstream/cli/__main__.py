@@ -59,6 +59,7 @@ def bench(context: typer.Context) -> None:
     checkout = Path(__file__).parents[2]
     if not (checkout / "benchmarks").is_dir():
         _fail("the benchmarks are not installed with the package: clone the repository and run make bench there")
+    # The folder it runs in is the checkout: its code is what is meant.
     raise SystemExit(subprocess.call([sys.executable, "-m", "benchmarks", *context.args], cwd=checkout))
 
 

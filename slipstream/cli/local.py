@@ -8,7 +8,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slipstream.errors import Code, SlipstreamError
+from slipstream.interpreter import module_command
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 
 _POLL_SECONDS = 0.05
@@ -108,7 +108,7 @@ def execute(module: str, flags: Sequence[str], log: Path, environment: Mapping[s
     and, in Linux's view of a parent, already when the thread that started it ends."""
     with log.open("w") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "slipstream.cli.child", str(os.getpid()), module, *flags],
+            module_command("slipstream.cli.child", str(os.getpid()), module, *flags),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,13 @@
+"""How a process of ours starts another one by the same Python."""
+
+from __future__ import annotations
+
+import sys
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module and takes no code from the current folder.
+
+    Without ``-P`` a file there that is called like a module, ``queue.py`` for one, is executed in that module's place.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
