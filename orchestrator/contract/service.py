@@ -125,7 +125,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             parent = context_of_metadata(context.invocation_metadata())
             with self._noting_refusals(parent, request.session_id):
                 caller, asking = self._access.principal_of(context), Asking(context.time_remaining())
-                record = self._sessions.get(request.session_id, caller)
+                record = self._sessions.kept(request.session_id, caller)
                 message = message_of(request, caller)
                 turn = await self._sessions.send(record, message, _NO_STREAM_SETTINGS, parent, asking)
             async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
@@ -137,7 +137,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> AsyncIterator[orchestrator_pb2.WatchTurnResponse]:
         async with _refusals(context):
             caller = self._access.principal_of(context)
-            turn = self._sessions.turn(request.session_id, request.turn, caller)
+            turn = await self._sessions.turn(request.session_id, request.turn, caller)
             async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
                 async for event in events:
                     yield orchestrator_pb2.WatchTurnResponse(event=event)
@@ -147,7 +147,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> orchestrator_pb2.CancelTurnResponse:
         async with _refusals(context):
             caller = self._access.principal_of(context)
-            await self._sessions.cancel(self._sessions.get(request.session_id, caller), request.turn)
+            await self._sessions.cancel(self._sessions.kept(request.session_id, caller), request.turn)
             return orchestrator_pb2.CancelTurnResponse()
 
     async def Chat(
@@ -165,7 +165,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.GetSessionRequest, context: Context
     ) -> orchestrator_pb2.GetSessionResponse:
         async with _refusals(context):
-            record = self._sessions.get(request.session_id, self._access.principal_of(context))
+            record = await self._sessions.get(request.session_id, self._access.principal_of(context))
             return orchestrator_pb2.GetSessionResponse(
                 session=session_message(record.summary, self._sessions.ttl_seconds),
                 messages=map(message_message, record.session.messages),
@@ -199,7 +199,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.ExportSessionRequest, context: Context
     ) -> AsyncIterator[orchestrator_pb2.ExportSessionResponse]:
         async with _refusals(context):
-            record = self._sessions.get(request.session_id, self._access.principal_of(context))
+            record = await self._sessions.get(request.session_id, self._access.principal_of(context))
             first = record.session.messages[:1]
             exported = orchestrator_pb2.ExportedSession(
                 session=session_message(record.summary, self._sessions.ttl_seconds),
@@ -245,7 +245,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             caller, most = self._access.principal_of(context), turn_count_of(request)
             turns = self._watching.ring.of(request.session_id, most, None if caller.operator else caller.name)
             if not turns:
-                self._sessions.get(request.session_id, caller)  # there may be no such session
+                await self._sessions.get(request.session_id, caller)  # there may be no such session
             return orchestrator_pb2.GetTurnTracesResponse(turns=map(turn_trace_message, fitting(turns)))
 
     async def GetStatus(

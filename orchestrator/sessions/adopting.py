@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.errors import SessionExpiredError, UnreadableError
+from orchestrator.errors import SessionExpiredError, SessionMovedError, UnreadableError
 from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
 from orchestrator.sessions.pair import Pair
 from orchestrator.sessions.requests import RequestName
@@ -51,15 +51,29 @@ class Adopting:
         tasks: TurnTasks,
         pair: Callable[[], Pair],
         on_adopted: Callable[[Sequence[Adopted]], None],
+        on_moved: Callable[[SessionRecord], Awaitable[None]],
     ) -> None:
-        """``pair`` raises NotReadyError while there is none. ``on_adopted`` is told what has to be kept here from now on."""
+        """``pair`` raises NotReadyError while there is none. ``on_adopted`` is told what has to be kept here from now on, and
+        ``on_moved`` of a session that another process owns."""
         self._store = store
         self._ownership = ownership
         self._loaded = loaded
         self._tasks = tasks
         self._pair = pair
         self._on_adopted = on_adopted
+        self._on_moved = on_moved
         self._one_at_a_time = asyncio.Lock()
+
+    async def confirm(self, record: SessionRecord) -> None:
+        """Read in the store that this process still owns a session. SessionMovedError, and the session leaves memory, if it
+        does not; StoreUnavailableError."""
+        if record.row is None:
+            return
+        found = await self._store.session(record.row.id)
+        if found is None or not record.is_kept_as(found[0]):
+            await self._on_moved(record)
+            what = f"session {record.session.id} is kept elsewhere by now, or gone"
+            raise SessionMovedError(what, session_id=record.session.id)
 
     async def locate(self, session_id: str, principal: str | None) -> OwnerRow | None:
         """The process that keeps a principal's session, or with None anybody's; None if it is this one, which has it in memory

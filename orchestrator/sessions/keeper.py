@@ -181,7 +181,7 @@ class Keeper:
             raise SessionMovedError(f"session {record.session.id} is kept elsewhere", session_id=record.session.id)
 
     async def delete(self, record: SessionRecord, *, expired: bool = False) -> None:
-        """A session is gone for good. StoreUnavailableError."""
+        """Delete a session for good. SessionMovedError, StoreUnavailableError: then it is not."""
         if record.row is None:
             return
         record.is_deleted = True
@@ -233,17 +233,20 @@ class KeptTurn:
                 log.error("turn %d of session %s waits: %s", self._turn.turn, self._record.session.id, error)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def ended(self, ended: TurnEnded) -> None:
+    async def ended(self, ended: TurnEnded) -> bool:
         """See `TurnKeeper`."""
         self._touch(self._record)
         forgotten = ended.error is not None and not ended.generated_token_count
         try:
             await self._keeper.end(self._record, self._turn, ended, forgotten=forgotten)
-        except SessionMovedError as error:  # whoever has it by now runs the turn to the same end
-            if not self._record.is_deleted:
-                log.warning("turn %d: %s", self._turn.turn, error)
+        except SessionMovedError as error:
             self._on_moved()
+            if not self._record.is_deleted:  # the owner runs the turn, and tells how it ends
+                log.warning("turn %d: %s", self._turn.turn, error)
+                self._record.running = None
+                return False
         self._on_ended(ended)
+        return True
 
     async def left(self, *, moved: bool) -> None:
         """See `TurnKeeper`."""

@@ -61,6 +61,10 @@ class SessionRecord:
         """What created it; empty if that had no name."""
         return "" if self.row is None else self.row.request_id
 
+    def is_kept_as(self, row: SessionRow) -> bool:
+        """Return whether a session's row, as the store has it, names the ownership that this record was made under."""
+        return self.row is not None and (row.owner, row.epoch) == (self.row.owner, self.row.epoch)
+
     @property
     def rests(self) -> bool:
         """Whether nothing of it is only in memory."""

@@ -154,7 +154,9 @@ class Sessions:
         self._beginning = Beginning(
             loaded, self._keeper, self._unloading, self.admission, self.tasks, watcher, self._there
         )
-        self.elsewhere = Adopting(store, ownership, loaded, self.tasks, self._there, self._beginning.take_over)
+        self.elsewhere = Adopting(
+            store, ownership, loaded, self.tasks, self._there, self._beginning.take_over, self._leave
+        )
         """Where sessions are that are not in this process's memory."""
         self._tending = Tending(
             store,
@@ -248,20 +250,36 @@ class Sessions:
         row = self._keeper.new_row(session, new.name, new.settings, now, system=new.system, principal=new.caller.name)
         record = self._record(pair, session, new.settings, now, row, new.caller)
         written = await self.tasks.surely(self._create(record, row, new.caller))
-        return self._mine(new.name, written)[0]
+        return (await self._mine(new.name, written))[0]
 
-    def get(self, session_id: str, caller: Principal) -> SessionRecord:
-        """One of the caller's that this process keeps. SessionNotFoundError."""
+    def kept(self, session_id: str, caller: Principal) -> SessionRecord:
+        """Return a session of the caller's that this process has in memory: another may own it by now. SessionNotFoundError."""
         record = self._loaded.get(session_id)
         if record.principal != caller.name:  # in the words of one that is not there
             raise _not_there(session_id)
         return record
 
+    async def get(self, session_id: str, caller: Principal) -> SessionRecord:
+        """Return a session of the caller's that this process owns, or owned less than a lease ago.
+
+        SessionNotFoundError; SessionMovedError; StoreUnavailableError if it cannot be known.
+        """
+        record = self.kept(session_id, caller)
+        await self._confirm(record)
+        return record
+
+    async def _confirm(self, record: SessionRecord) -> None:
+        if not self._ownership.is_sure:
+            await self.elsewhere.confirm(record)
+
+    async def _leave(self, record: SessionRecord) -> None:
+        await self._unloading.drop(record, Ending.MOVED)
+
     async def resume(self, session_id: str, stream_settings: GenerationSettings, caller: Principal) -> SessionRecord:
         """A session that a stream goes on with. What ``get`` raises, NotReadyError, and InvalidFieldsError as for a new one."""
-        record = self.get(session_id, caller)
+        record = await self.get(session_id, caller)
         await self.pair.check(stream_settings.over(record.settings))
-        return self.get(session_id, caller)  # it may be gone by now
+        return await self.get(session_id, caller)  # it may be gone by now
 
     async def page(
         self, size: int, after: tuple[int, str] | None, caller: Principal
@@ -283,11 +301,11 @@ class Sessions:
         if known:
             return known[0]
         self.tasks.refuse_while_draining()
-        record = self.get(session_id, caller)
+        record = self.kept(session_id, caller)
         source = record.row
         if source is None or not record.listed:
             raise _not_there(session_id)
-        await self._keeper.write_ends(record)
+        await self._write_ends(record)
         ended = [stored for stored in await self._store.turns(source.id) if stored.end is not None]
         last = max((stored.begun.turn for stored in ended), default=0)
         if after_turn is not None and not 0 <= after_turn <= last:
@@ -298,12 +316,16 @@ class Sessions:
         copied = [stored for stored in nameless if stored.begun.turn <= last]
         forked = (await rebuilt_beside(row, copied, self.pair)).record
         forked.row = row = self._keeper.counted(row, forked.session)
-        written = await self.tasks.surely(self._create(forked, row, caller, like=(source.id, last, len(copied))))
-        return self._mine(name, written)[0]
+        try:
+            written = await self.tasks.surely(self._create(forked, row, caller, like=(source, last, len(copied))))
+        except SessionMovedError:
+            await self._leave(record)
+            raise
+        return (await self._mine(name, written))[0]
 
     async def turns(self, record: SessionRecord) -> AsyncGenerator[ToldTurn]:
         """All turns of a session that have ended and were not undone."""
-        await self._keeper.write_ends(record)
+        await self._write_ends(record)
         for stored in [] if record.row is None else await self._store.turns(record.row.id):
             if stored.end is not None and stored.end.tokens:
                 yield await asyncio.to_thread(told, stored)
@@ -324,6 +346,7 @@ class Sessions:
         """
         if message.caller.name != record.principal:  # a chat's token may have become somebody else's
             raise _not_there(record.session.id)
+        await self._confirm(record)
         known = self._known_turn(record, message)
         if known is not None:
             return known
@@ -358,7 +381,7 @@ class Sessions:
                             record, prompt, resolved, message.name, parent, message.content, places[0]
                         )
                     except SessionMovedError:
-                        await self._unloading.drop(record, Ending.MOVED)
+                        await self._leave(record)
                         raise
                     record.requests.keep(message.name, turn.turn)
                     return turn
@@ -420,7 +443,7 @@ class Sessions:
         payloads = [TurnPayload(None, choice, traceparent_of(parent)) for choice in choices]
         rows = await self._keeper.create_running(records, target_of(pair.target), prompt, payloads)
         if rows and rows[0].id != records[0].session.id:
-            return [record.turns.get(1) for record in self._mine(name, rows)]
+            return [record.turns.get(1) for record in await self._mine(name, rows)]
         turns: list[TurnRecord] = []
         for record, choice, place in zip(records, choices, places, strict=True):
             self._loaded.add(record)
@@ -442,9 +465,9 @@ class Sessions:
         """Of a message or a generation: no turn of it will be seen."""
         self._watcher.refused(error, "" if self._pair is None else self._pair.target.name, parent, session_id)
 
-    def turn(self, session_id: str, turn: int, caller: Principal) -> TurnRecord:
-        """A turn's record. SessionNotFoundError, TurnNotFoundError or TurnNotKeptError."""
-        return self.get(session_id, caller).turns.get(turn)
+    async def turn(self, session_id: str, turn: int, caller: Principal) -> TurnRecord:
+        """A turn's record. What `get` raises, TurnNotFoundError or TurnNotKeptError."""
+        return (await self.get(session_id, caller)).turns.get(turn)
 
     def turn_of_request(self, record: SessionRecord, request_id: str) -> int:
         """The turn that a session's message has started. TurnNotFoundError."""
@@ -454,17 +477,30 @@ class Sessions:
         return turn
 
     async def cancel(self, record: SessionRecord, turn: int) -> None:
-        """End a turn, if it runs, and see it ended. TurnNotFoundError or TurnNotKeptError."""
-        record.turns.get(turn)
-        if record.running is not None and record.running.record.turn == turn:
+        """End a turn, if it runs, and see its end written down.
+
+        TurnNotFoundError or TurnNotKeptError; SessionMovedError, StoreUnavailableError: then the turn may go on elsewhere.
+        """
+        known = record.turns.get(turn)
+        if record.running is not None and record.running.record is known:
             await self.tasks.end(record.running, Ending.CANCELLED)
+            if known.broken_off is not None:
+                raise known.broken_off
+        elif not record.unwritten:
+            await self.elsewhere.confirm(record)
+        await self._write_ends(record)
 
     async def delete(self, session_id: str, caller: Principal) -> None:
-        """Take a session out, end its turn, give its pages back. SessionNotFoundError, StoreUnavailableError."""
-        record = self.get(session_id, caller)
+        """Take a session out, end its turn, give its pages back. SessionNotFoundError, SessionMovedError,
+        StoreUnavailableError."""
+        record = self.kept(session_id, caller)
 
         async def delete() -> None:
-            await self._keeper.delete(record)
+            try:
+                await self._keeper.delete(record)
+            except SessionMovedError:
+                await self._leave(record)
+                raise
             await self._unloading.drop(record, Ending.CANCELLED)
 
         await self.tasks.surely(delete())
@@ -478,8 +514,16 @@ class Sessions:
                 if record.running is not None:
                     record.running.end(Ending.CANCELLED)  # its pages come back when it has ended
 
+    async def _write_ends(self, record: SessionRecord) -> None:
+        """Write down which turns of a session have ended. SessionMovedError, StoreUnavailableError."""
+        try:
+            await self._keeper.write_ends(record)
+        except SessionMovedError:
+            await self._leave(record)
+            raise
+
     async def _create(
-        self, record: SessionRecord, row: SessionRow, caller: Principal, like: tuple[str, int, int] | None = None
+        self, record: SessionRecord, row: SessionRow, caller: Principal, like: tuple[SessionRow, int, int] | None = None
     ) -> list[SessionRow]:
         """Write a new session down and keep it; where its request has got another before, that."""
         written = await self._store.create(
@@ -509,12 +553,12 @@ class Sessions:
 
     async def _known(self, caller: Principal, name: RequestName) -> list[SessionRecord]:
         rows = await self._store.of_request(caller.name, name.id, listed=True) if name.id else []
-        return self._mine(name, rows)
+        return await self._mine(name, rows)
 
     async def _known_generation(self, generation: Generation) -> list[TurnRecord] | None:
         name, principal = generation.name, generation.caller.name
         rows = await self._store.of_request(principal, name.id, listed=False) if name.id else []
-        records = self._mine(name, rows)
+        records = await self._mine(name, rows)
         turns = [record.turns.get(1) for record in records]
         undone = all(turn.ended is not None and turn.ended.error and not turn.token_count for turn in turns)
         if turns and (undone or len(turns) < generation.choice_count):  # or not all of them are kept: generated anew
@@ -524,18 +568,24 @@ class Sessions:
             return None
         return turns or None
 
-    def _mine(self, name: RequestName, rows: Sequence[SessionRow]) -> list[SessionRecord]:
+    async def _mine(self, name: RequestName, rows: Sequence[SessionRow]) -> list[SessionRecord]:
         """What a request got, as this process has it in memory. RequestIdReusedError, SessionMovedError."""
         if rows and rows[0].fingerprint != name.fingerprint:
             raise RequestIdReusedError(f"request_id {name.id!r} came with another content before")
-        records = [record for row in rows if (record := self._loaded.find(row.id)) is not None]
+        records: list[SessionRecord] = []
+        for row in rows:
+            record = self._loaded.find(row.id)
+            if record is not None and record.is_kept_as(row):
+                records.append(record)
+            elif record is not None:
+                await self._leave(record)
         if len(records) < len(rows):
             raise SessionMovedError("another process has answered this request", session_id=rows[0].id)
         return records
 
     def _summary(self, row: SessionRow) -> SessionSummary:
         record = self._loaded.find(row.id)
-        if record is not None:
+        if record is not None and record.is_kept_as(row):
             return record.summary
         return SessionSummary(
             row.id,

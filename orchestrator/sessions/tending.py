@@ -57,14 +57,13 @@ class Tending:
 
     async def _live(self) -> None:
         """Stay an owner."""
-        is_sure = True
         while True:
             await asyncio.sleep(self._ownership.period)
             try:
-                is_sure = await self._ownership.beat() and is_sure
-                if not is_sure:
+                await self._ownership.beat()
+                if self._ownership.has_lost:
                     await self._drop_lost()
-                    is_sure = True
+                    self._ownership.settled()
             except StoreUnavailableError as error:
                 log.error("%s", error)
 

@@ -50,8 +50,9 @@ class TurnKeeper(Protocol):
     async def committing(self, tokens: Sequence[int]) -> None:
         """Write down tokens that are about to be told. SessionMovedError, StoreUnavailableError."""
 
-    async def ended(self, ended: TurnEnded) -> None:
-        """The turn has ended, which nobody has been told yet. Raises nothing."""
+    async def ended(self, ended: TurnEnded) -> bool:
+        """Write down how the turn ended, which no reader has been told yet. False if another process owns the session: that
+        one says how the turn ends. Raises nothing."""
 
     async def left(self, *, moved: bool) -> None:
         """The turn goes on elsewhere, with ``moved`` by now. Raises nothing."""
@@ -187,18 +188,23 @@ class Turn:
 
     async def _end(self, error: Exception | None) -> None:
         ended = self._close(self._answer.cut_short(), error)
-        await self._keeper.ended(ended)
-        self.record.end(ended)
+        if await self._keeper.ended(ended):
+            self.record.end(ended)
+        else:
+            self.record.break_off(self._moved())
 
     async def _leave(self) -> None:
         """What has been said stays said: whoever goes on with the turn says it again."""
-        why: Exception = SessionMovedError("the turn goes on in another process", session_id=self._session.id)
+        why: Exception = self._moved()
         if self._ending is Ending.SHUTTING_DOWN:
             why = ShuttingDownError("the server is shutting down: the turn goes on where it is looked for next")
         await self._keeper.left(moved=self._ending is Ending.MOVED)
         self._answer.cut_short()
         self._close("", why)
         self.record.break_off(why)
+
+    def _moved(self) -> SessionMovedError:
+        return SessionMovedError("the turn goes on in another process", session_id=self._session.id)
 
     def _close(self, text: str, error: Exception | None) -> TurnEnded:
         """Have no part in the rounds and the session any more."""

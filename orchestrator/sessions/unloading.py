@@ -54,6 +54,9 @@ class Unloading:
         except StoreUnavailableError as error:
             log.error("session %s: %s", record.session.id, error)
             return False
+        except SessionMovedError:  # its owner decides
+            self.lose(record)
+            return False
         self.lose(record)
         return True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ class Ownership:
         self._seconds = 0.0
         """The store's time at the last beat."""
         self._beaten = clock()
+        self._sure_since = -math.inf
+        """When the last beat was sent that the store took."""
+        self.has_lost = False
+        """True from a beat that the store did not take until `settled`: others may own what was this process's."""
         self._seen: dict[str, _Seen] = {}
         self._living: set[str] = set()
         self._looked = asyncio.Event()
@@ -49,6 +54,15 @@ class Ownership:
     def period(self) -> float:
         """Seconds between two beats."""
         return self.lease_seconds / _BEATS_A_LEASE
+
+    @property
+    def is_sure(self) -> bool:
+        """True while no other process can have taken a session of this one: its last beat is younger than a lease."""
+        return not self.has_lost and self._clock() - self._sure_since < self.lease_seconds
+
+    def settled(self) -> None:
+        """Note that this process keeps no session any more that others have taken."""
+        self.has_lost = False
 
     async def join(self) -> None:
         """Become an owner. Who was in this place before has ended."""
@@ -68,7 +82,10 @@ class Ownership:
         except StoreUnavailableError:
             self._seen.clear()  # nor who could not look: they could not write either
             raise
-        if not alive:
+        if alive:
+            self._sure_since = now
+        else:
+            self.has_lost = True
             log.warning("the other processes took this one for dead")
             await self._store.register(self.me)
         return alive

@@ -135,7 +135,7 @@ class Store:
         most: int | None = None,
         most_of_principal: int | None = None,
         turns: Sequence[TurnRow] = (),
-        like: tuple[str, int, int] | None = None,
+        like: tuple[SessionRow, int, int] | None = None,
     ) -> list[SessionRow]:
         """Write one request's new sessions down, or find those that it has got before.
 
@@ -231,11 +231,14 @@ class Store:
         return [_session_of(row) for row in rows]
 
     async def delete(self, session: SessionRow, *, expired: bool = False) -> None:
-        """A session is gone for good, if its owner says so; of an ``expired`` one it is remembered that it was."""
+        """Delete a session for good; of an ``expired`` one it is remembered that it was. SessionMovedError if another owns it
+        by now, or it is gone."""
 
         def work(t: Transaction) -> None:
             values = (session.id, session.owner, session.epoch)
-            if t.execute("DELETE FROM sessions WHERE id = ? AND owner = ? AND epoch = ?", values) and expired:
+            if not t.execute("DELETE FROM sessions WHERE id = ? AND owner = ? AND epoch = ?", values):
+                raise _moved(session)
+            if expired:
                 _note_expired(t, [(session.principal, session.id)])
 
         await self._database.run(work)
@@ -287,10 +290,7 @@ class Store:
         def work(t: Transaction) -> list[str]:
             moved = []
             for session, turn, position, tokens in progress:
-                values = (session.id, session.owner, session.epoch)
-                # A write, so that nobody takes it before this is over.
-                owns = "UPDATE sessions SET epoch = epoch WHERE id = ? AND owner = ? AND epoch = ?"
-                if not t.execute(owns, values):
+                if not _holds(t, session):
                     moved.append(session.id)
                     continue
                 t.execute(
@@ -353,14 +353,27 @@ def _insert_turn(t: Transaction, session_id: str, turn: TurnRow) -> None:
     )
 
 
-def _copy_turns(t: Transaction, session_id: str, source_id: str, last_turn: int, count: int) -> None:
+def _holds(t: Transaction, session: SessionRow) -> bool:
+    """Return whether an owner has its session still. A write, so that no other takes the session before this is over."""
+    owns = "UPDATE sessions SET epoch = epoch WHERE id = ? AND owner = ? AND epoch = ?"
+    return t.execute(owns, (session.id, session.owner, session.epoch)) == 1
+
+
+def _moved(session: SessionRow) -> SessionMovedError:
+    what = f"session {session.id} is kept elsewhere by now, or gone"
+    return SessionMovedError(what, session_id=session.id)
+
+
+def _copy_turns(t: Transaction, session_id: str, source: SessionRow, last_turn: int, count: int) -> None:
+    if not _holds(t, source):
+        raise _moved(source)
     copied = t.execute(
         "INSERT INTO turns SELECT ?, turn, '', fingerprint, shared_count, prompt, payload, tokens, ended "
         "FROM turns WHERE session_id = ? AND turn <= ? AND ended IS NOT NULL",
-        (session_id, source_id, last_turn),
+        (session_id, source.id, last_turn),
     )
     if copied != count:
-        raise SessionMovedError(f"session {source_id} is gone, or kept elsewhere by now", session_id=source_id)
+        raise _moved(source)
 
 
 def _update(t: Transaction, session: SessionRow, counts: Counts, running_turn: str, turn: int) -> None:
@@ -370,7 +383,7 @@ def _update(t: Transaction, session: SessionRow, counts: Counts, running_turn: s
         (*astuple(counts), turn, session.target, session.id, session.owner, session.epoch),
     )
     if not changed:
-        raise SessionMovedError(f"session {session.id} is kept elsewhere by now, or gone", session_id=session.id)
+        raise _moved(session)
 
 
 def _expired_name(principal: str, session_id: str) -> str:

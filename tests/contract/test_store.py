@@ -120,12 +120,15 @@ async def test_a_session_like_another_has_its_turns_or_is_not_there(store: Store
     for number in (1, 2):
         await store.begin_turn(row, turn(number, f"m{number}"), COUNTS)
         await store.end_turn(row, number, EndRow(b"", "x", forgotten=False), COUNTS)
-    await store.create([session("fork")], like=("s", 1, 1))
+    await store.create([session("fork")], like=(row, 1, 1))
     (copied,) = await store.turns("fork")
     assert copied.begun == turn(1) and copied.end is not None
+    for source in (dataclasses.replace(row, epoch=2), dataclasses.replace(row, owner="b")):  # another's by now
+        with pytest.raises(SessionMovedError):
+            await store.create([session("late")], like=(source, 2, 2))
     await store.delete(row)
     with pytest.raises(SessionMovedError):  # deleted in this moment
-        await store.create([session("late")], like=("s", 2, 2))
+        await store.create([session("late")], like=(row, 2, 2))
     assert await store.session("late") is None
 
 
@@ -273,7 +276,8 @@ async def test_late_writes_of_an_owner_that_was_robbed_fail(store: Store) -> Non
         with pytest.raises(SessionMovedError):
             await write
     assert await store.note_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
-    await store.delete(late)
+    with pytest.raises(SessionMovedError):
+        await store.delete(late)
     assert [stored.begun.turn for stored in await store.turns("s")] == [1]
     assert (await store.turns("s"))[0].end is None and (await store.turns("s"))[0].tokens == b""
     await store.end_turn(own, 1, EndRow(b"", "mine", forgotten=False), COUNTS)
@@ -311,7 +315,8 @@ async def test_what_nobody_owns_expires_by_the_time_in_which_somebody_lived(stor
     assert await store.has_expired("", "idle") and not await store.has_expired("", "mine")
     await store.delete(session("mine"), expired=True)
     assert await store.has_expired("", "mine")
-    await store.delete(session("never"), expired=True)
+    with pytest.raises(SessionMovedError):
+        await store.delete(session("never"), expired=True)
     assert not await store.has_expired("", "never")
 
 

@@ -72,7 +72,7 @@ class Process:
     async def adopted(self, session_id: str) -> SessionRecord:
         """A session that is nobody's, taken over."""
         assert await self.sessions.elsewhere.locate(session_id, "") is None
-        return self.sessions.get(session_id, ANYBODY)
+        return self.sessions.kept(session_id, ANYBODY)
 
     def holding(self, operation: str) -> tuple[asyncio.Event, asyncio.Event]:
         """From now on an operation of the store says when it is asked for, and waits to be let go."""
