@@ -184,7 +184,11 @@ class VerifierLostError(SlipstreamError):
 
 
 class StoreUnavailableError(SlipstreamError):
-    """Sessions cannot be written down, or read, just now: a full disk, a database that is away. What is there stays."""
+    """Sessions cannot be written down, or read, just now: a full disk, a database that is away. What is there stays.
+
+    Metadata: outcome, where something was to be written. It is ``not_done``, or ``unknown`` where the database took the work
+    and has not answered: then the work may still be done.
+    """
 
     code = Code.UNAVAILABLE
     reason = "STORE_UNAVAILABLE"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -63,6 +64,20 @@ class Server:
         if self._process is not None:
             self._process.send_signal(2)
             self._process.wait()
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Inside, the server and all its processes are stopped, and hold their connections."""
+        assert self._process is not None
+        server = psutil.Process(self._process.pid)
+        stopped = [server, *server.children(recursive=True)]
+        for process in stopped:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in stopped:
+                process.resume()
 
     def address(self, name: str) -> str:
         """Of a database."""

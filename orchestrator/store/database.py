@@ -26,6 +26,11 @@ log = logging.getLogger(__name__)
 _LONGEST_SECONDS = 30.0
 """For one answer: a database that is there and says nothing is away."""
 
+_UNKNOWN = (
+    "; whether it was done is not known: send the same request with the same request_id again, and it happens once "
+    "(a request without a request_id may happen twice)"
+)
+
 _MOST_TOGETHER = 256
 """Pieces of work in a transaction."""
 
@@ -154,7 +159,7 @@ class Database(ABC):
             elif renewed:
                 self._do_anew(batch)
             else:
-                self._fail(batch[0], error)
+                self._fail(batch[0], error, outcome="not_done")  # the database has said so
 
     def _do_anew(self, batch: Sequence[_Piece[Any]]) -> None:
         """On another connection: the one that was there had been lost before."""
@@ -164,7 +169,7 @@ class Database(ABC):
             batch[0].error = error
         except Exception as error:
             self._drop_if_unusable()
-            self._fail(batch[0], error)
+            self._fail(batch[0], error, outcome="unknown")
 
     def _do_together(self, batch: Sequence[_Piece[Any]]) -> None:
         if self._connection is None:
@@ -180,9 +185,11 @@ class Database(ABC):
                         raise
                     piece.error = error
 
-    def _fail(self, piece: _Piece[Any], error: Exception) -> None:
+    def _fail(self, piece: _Piece[Any], error: Exception, *, outcome: str) -> None:
         what = "read from" if piece.reads else "written to"
-        piece.error = StoreUnavailableError(f"sessions cannot be {what} {self._name}: {' '.join(str(error).split())}")
+        piece.error = _unavailable(
+            f"sessions cannot be {what} {self._name}: {' '.join(str(error).split())}", piece, outcome
+        )
 
     def _drop_if_unusable(self) -> bool:
         """Whether there was a connection that is none any more: the next piece of work opens another."""
@@ -191,6 +198,12 @@ class Database(ABC):
         self._connection.close()
         self._connection = None
         return True
+
+
+def _unavailable(what: str, piece: _Piece[Any], outcome: str) -> StoreUnavailableError:
+    if piece.reads:
+        return StoreUnavailableError(what)
+    return StoreUnavailableError(what + (_UNKNOWN if outcome == "unknown" else ""), outcome=outcome)
 
 
 class DatabaseAtHand(Database):
@@ -244,12 +257,14 @@ class DatabaseOnThread(Database):
     async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
         """See `Database`."""
         outcome: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
-        self._pieces.put(_Awaited(work, reads, outcome=outcome))
+        piece = _Awaited(work, reads, outcome=outcome)
+        self._pieces.put(piece)
         try:
             async with asyncio.timeout(_LONGEST_SECONDS):
                 return await outcome
         except TimeoutError:
-            raise StoreUnavailableError(f"{self._name} has not answered for {_LONGEST_SECONDS:g} s") from None
+            what = f"{self._name} has not answered for {_LONGEST_SECONDS:g} s"
+            raise _unavailable(what, piece, "unknown") from None
 
     def _run(self) -> None:
         open_ = True

@@ -95,7 +95,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 34
     """RESOURCE_EXHAUSTED: there is more to do than can be done in time. Try again as RetryInfo says."""
     ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 35
-    """UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again."""
+    """UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again with the same request_id.
+    Metadata: outcome, where the call was to change something. `not_done`: nothing has changed. `unknown`: the database has not answered, and
+    the change may still be made; with the same request_id the call happens once, without one it may happen twice.
+    """
     ERROR_REASON_SESSION_MOVED: _ErrorReason.ValueType  # 36
     """UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost: make the same call again."""
     ERROR_REASON_SESSION_UNREADABLE: _ErrorReason.ValueType  # 37
@@ -193,7 +196,10 @@ ERROR_REASON_BAD_RESULT: ErrorReason.ValueType  # 33
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 34
 """RESOURCE_EXHAUSTED: there is more to do than can be done in time. Try again as RetryInfo says."""
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 35
-"""UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again."""
+"""UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again with the same request_id.
+Metadata: outcome, where the call was to change something. `not_done`: nothing has changed. `unknown`: the database has not answered, and
+the change may still be made; with the same request_id the call happens once, without one it may happen twice.
+"""
 ERROR_REASON_SESSION_MOVED: ErrorReason.ValueType  # 36
 """UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost: make the same call again."""
 ERROR_REASON_SESSION_UNREADABLE: ErrorReason.ValueType  # 37

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SessionLimitError, SessionMovedError, StoreFormatError, StoreUnavailableError
+from orchestrator.store import database as databases
 from orchestrator.store import store as stores
 from orchestrator.store.database import DatabaseAtHand, Value
 from orchestrator.store.opening import MEMORY, open_store
@@ -457,11 +458,34 @@ async def test_a_full_disk_refuses_what_is_new_and_loses_nothing(tmp_path: Path)
     try:
         await store.create([session("s")])
         await store._database.run(lambda t: t.rows("PRAGMA max_page_count = 1"))  # no page more than there are
-        with pytest.raises(StoreUnavailableError, match="full"):
+        with pytest.raises(StoreUnavailableError, match="full") as caught:
             await store.create([session("t", payload="x" * 100_000)])
+        assert caught.value.metadata == {"outcome": "not_done"}
         assert await store.session("s") == (session("s"), None)
         await store._database.run(lambda t: t.rows("PRAGMA max_page_count = 100000"))
         await store.create([session("t", payload="x" * 100_000)])
+    finally:
+        store.close()
+
+
+async def test_a_write_that_a_server_has_not_answered_may_still_happen_and_says_so(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_LONGEST_SECONDS", 0.5)
+    store, row = open_store(server.new_database()), session("s")
+    try:
+        await store.create([row])
+        with server.standing_still():
+            with pytest.raises(StoreUnavailableError, match="with the same request_id again") as caught:
+                await store.begin_turn(row, turn(1, "m"), COUNTS)
+            assert caught.value.metadata == {"outcome": "unknown"}
+            with pytest.raises(StoreUnavailableError) as caught:
+                await store.turns("s")
+            assert caught.value.metadata == {}, "a read has no outcome"
+        monkeypatch.undo()
+        assert [stored.begun.request_id for stored in await store.turns("s")] == ["m"], "it has happened"
+        await store.begin_turn(row, turn(1, "m"), COUNTS)
+        assert [stored.begun.request_id for stored in await store.turns("s")] == ["m"], "and happens once"
     finally:
         store.close()
 
