@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from slipstream.cli.chat import converse
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.cli.reaching import Server, with_server
+from slipstream.cli.terminal import argument_text, settle_streams, shows_unicode
 from slipstream.cli.token import token_and_entry
 from slipstream.cli.top import as_dict, look_twice, print_once, watch
 from slipstream.cli.trace import as_json as traces_as_json
@@ -36,6 +38,9 @@ app = typer.Typer(
     help="Serve a large language model faster with a small one that guesses ahead; the text never changes.",
 )
 progress = Console(stderr=True)
+
+_LOOK_SECONDS = 0.2
+"""From one look at the services that ``up`` has started to the next. macOS cannot wait for a signal."""
 
 _ADVICE = {
     "UNAVAILABLE": "is an orchestrator running there? slipstream up starts one here",
@@ -102,7 +107,7 @@ def up(
             progress.print(f"{name:>12}  {service.address}  log {service.log}")
         progress.print("ready; Ctrl-C stops all three")
         while all(service.process.poll() is None for service in local.services.values()):
-            signal.sigtimedwait([signal.SIGCHLD], 1.0)
+            time.sleep(_LOOK_SECONDS)
         ended = next(s for s in local.services.values() if s.process.poll() is not None)
         _fail(ended.last_words())
 
@@ -138,6 +143,9 @@ def chat(
         draft_length=draft_length,
         token_origins=show_rounds or None,
     )
+    with _refusals(server.address):
+        session = None if session is None else argument_text(session, "--session")
+        system = None if system is None else argument_text(system, "--system")
     options: dict[str, Any] = {"session_id": session, "system": system, "settings": settings}
     if not local:
         _converse(server, options, show_rounds)
@@ -162,7 +170,8 @@ def export(server: Server, session: Annotated[str, typer.Argument(help="its id")
     slipstream export 218bec703ea10c96 > session.json
     """
     with _refusals(server.address), server.client() as client:
-        typer.echo(json.dumps(client.export_session(session), ensure_ascii=False, indent=2))
+        found = client.export_session(argument_text(session, "the session's id"))
+        typer.echo(json.dumps(found, ensure_ascii=not shows_unicode(), indent=2))
 
 
 @app.command()
@@ -208,6 +217,7 @@ def trace(
     As a file: slipstream trace 6a1f0c2e9b7d4835 --html turn.html
     """
     with _refusals(server.address), server.client() as client:
+        session = argument_text(session, "the session's id")
         answer = client.turn_traces(session, turns)
     if not answer.turns:
         _fail(f"session {session} has no turn whose rounds are kept: it had none yet, or newer turns took their room")
@@ -283,7 +293,9 @@ def token(
 
     slipstream token shop >> access.toml     the lines go to the file; the token is shown on the terminal, once
     """
-    made, entry = token_and_entry(name, days)
+    with _refusals(""):
+        name = argument_text(name, "the name")
+    made, entry = token_and_entry(name, days, ascii_only=not shows_unicode())
     typer.echo(f"the token, to be kept by {name} alone: {made}", err=True)
     typer.echo(entry)
 
@@ -351,8 +363,10 @@ def main() -> None:
     def unwind(number: int, _: object) -> NoReturn:
         sys.exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, unwind)
+    settle_streams()
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        if (number := getattr(signal, name, None)) is not None:
+            signal.signal(number, unwind)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
     app()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 
 from slipstream.cli.show_rounds import RoundsShown, legend, say
+from slipstream.cli.terminal import NotTextError, line_text
 from slipstream.client import Client, PeerError, Reply, Result, Session
 
 
@@ -15,34 +17,51 @@ def converse(client: Client, options: dict[str, Any], *, shows_rounds: bool = Fa
     """Send what the user types, print what the model says, and after each answer one line of statistics.
 
     Ends at the end of input. In a terminal Ctrl-C ends the running answer, and at the prompt the chat. A server that is lost is
-    called again; the answer goes on where it was. PeerError if the session cannot be opened or the server has never been there.
+    called again; the answer goes on where it was. PeerError if the session cannot be opened or the server has never been there,
+    NotTextError if a line that comes from no terminal is not text.
     With ``shows_rounds`` each token shows how it came about, and their counts follow the statistics; the settings must ask for
     origins.
     """
-    interactive = sys.stdin.isatty()
+    interactive = sys.stdin is not None and sys.stdin.isatty()
     console = Console(highlight=False)
     if shows_rounds and console.is_terminal:
         console.print(legend(), soft_wrap=True)
     with client.chat(**options) as chat:
         if interactive:
             console.print(f"session {chat.session_id}; an empty line or Ctrl-D ends the chat", style="dim")
-        while (content := _read(console, interactive)) is not None:
+        for content in _typed(console) if interactive else _piped():
             rounds = RoundsShown(console, Console(stderr=True)) if shows_rounds else None
             _answer(chat, content, console, interactive, rounds)
             if rounds is not None:
                 rounds.close()
 
 
-def _read(console: Console, interactive: bool) -> str | None:
-    if not interactive:
-        for line in sys.stdin:
-            if line.strip():
-                return line.strip()
-        return None
-    try:
-        return console.input("[bold cyan]> [/]").strip() or None
-    except (EOFError, KeyboardInterrupt):
-        return None
+def _piped() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin or (), 1):
+        try:
+            content = line_text(line, number).strip()
+        except NotTextError as error:
+            raise NotTextError(f"{error}; nothing from there on is sent") from error
+        if content:
+            yield content
+
+
+def _typed(console: Console) -> Iterator[str]:
+    number = 0
+    while True:
+        number += 1
+        try:
+            typed = console.input("[bold cyan]> [/]").strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if not typed:
+            return
+        try:
+            content = line_text(typed, number)
+        except NotTextError as error:
+            console.print(f"{error}; it is not sent", style="red", markup=False)
+        else:
+            yield content
 
 
 def _answer(chat: Session, content: str, console: Console, interactive: bool, rounds: RoundsShown | None) -> None:
