@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from slipstream.extras import require
 from slipstream.garbage import leave_imports_alone
+from slipstream.home import borrow_home
 
 require("draft", "models")  # before anything imports what it brings
 leave_imports_alone()
+borrow_home()
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict

@@ -9,6 +9,7 @@ from platformdirs import user_cache_path, user_state_path
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from orchestrator.errors import StoreFormatError
 from orchestrator.sessions.admission import AdmissionSettings
 from orchestrator.watching.turn_trace import Detail
 from slipstream.rpc.reaching import Reaching, refuse_plaintext_token
@@ -165,13 +166,24 @@ class OrchestratorSettings(ListenSettings):
     def learnt_path(self) -> Path | None:
         """Where to keep what is learnt."""
         if self.learnt_directory is None:
-            return user_cache_path("slipstream", appauthor=False) / "learnt"
+            try:
+                return user_cache_path("slipstream", appauthor=False) / "learnt"
+            except RuntimeError:  # this user has no home folder
+                return None
         return Path(self.learnt_directory) if self.learnt_directory else None
 
     @property
     def store_place(self) -> str:
-        """Where sessions are kept."""
-        return self.store or str(user_state_path("slipstream", appauthor=False) / "sessions.db")
+        """Where sessions are kept. StoreFormatError if that is not said and this user has no home folder."""
+        if self.store:
+            return self.store
+        try:
+            return str(user_state_path("slipstream", appauthor=False) / "sessions.db")
+        except RuntimeError as error:
+            raise StoreFormatError(
+                "this user has no home folder to keep sessions in: choose --store FILE, or memory to keep none, or set HOME or "
+                "XDG_STATE_HOME"
+            ) from error
 
     @property
     def admission(self) -> AdmissionSettings:

@@ -22,11 +22,14 @@ from slipstream.client.sessions import Message, SessionInfo, exported
 from slipstream.client.settings import Settings
 from slipstream.client.watching import Watching
 from slipstream.rpc.status import PeerError
-from slipstream.v1 import orchestrator_pb2
+from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
 
 class AsyncClient:
-    """A connection to one orchestrator, to be made and used on one event loop. It has Client's methods, awaited."""
+    """A connection to one orchestrator. It may be made anywhere, and belongs to the event loop where it is first used.
+
+    It has Client's methods, awaited.
+    """
 
     def __init__(
         self,
@@ -45,8 +48,11 @@ class AsyncClient:
         never there is not waited for. ``on_lost`` is told once of each loss."""
         said = call_metadata(address, credentials, metadata, token)
         self._connection = AsyncConnection(address, credentials, said, timeout, Contact(reconnect, on_lost))
-        self.stub = self._connection.stub
+
+    @property
+    def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub:
         """The bare service, for what is not here: the Chat stream, for one."""
+        return self._connection.stub
 
     async def generate(
         self,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
@@ -35,8 +36,15 @@ class TurnCall(EndingCall, Protocol):
         """End the stream."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    loop: asyncio.AbstractEventLoop
+    channel: grpc.aio.Channel
+    stub: orchestrator_pb2_grpc.OrchestratorServiceAsyncStub
+
+
 class AsyncConnection:
-    """Belongs to the event loop that runs when it is made."""
+    """Belongs to the event loop on which it is first used: grpc's channel takes the loop that runs when it is opened."""
 
     def __init__(
         self,
@@ -46,13 +54,30 @@ class AsyncConnection:
         timeout: float | None,
         contact: Contact,
     ) -> None:
-        self._channel = open_channel(address, credentials)
-        self.stub = orchestrator_pb2_grpc.OrchestratorServiceStub(self._channel)
+        self._address = address
+        self._credentials = credentials
+        self._opened: _Opened | None = None
         self._contact = contact
         self._metadata = tuple(metadata)
         self._timeout = timeout
         self.running: set[AsyncWatcher] = set()
         """Replies that have not been read to their end."""
+
+    @property
+    def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub:
+        """The bare service. RuntimeError on no event loop, or on another than where the connection was first used."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError("an AsyncClient is used where no event loop runs: use it inside a coroutine") from None
+        if self._opened is None:
+            channel = open_channel(self._address, self._credentials)
+            self._opened = _Opened(loop, channel, orchestrator_pb2_grpc.OrchestratorServiceStub(channel))
+        if self._opened.loop is not loop:
+            raise RuntimeError(
+                "an AsyncClient belongs to the event loop where it was first used: make one for each loop"
+            )
+        return self._opened.stub
 
     def attempts(self, timeout: float | None) -> Attempts:
         """At one call; ``timeout`` None is the connection's own."""
@@ -106,7 +131,8 @@ class AsyncConnection:
     async def close(self) -> None:
         """End the replies that run, then the channel."""
         await asyncio.gather(*(watcher.end() for watcher in tuple(self.running)))
-        await self._channel.close()
+        if self._opened is not None:
+            await self._opened.channel.close()
 
     def _stream(self, request: Any, timeout: float | None) -> TurnCall:
         method = getattr(self.stub, METHODS[type(request)])

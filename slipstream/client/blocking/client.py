@@ -22,7 +22,7 @@ from slipstream.client.sessions import Message, SessionInfo, exported
 from slipstream.client.settings import Settings
 from slipstream.client.watching import Watching
 from slipstream.rpc.status import PeerError
-from slipstream.v1 import orchestrator_pb2
+from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
 
 class Client:
@@ -45,8 +45,11 @@ class Client:
         never there is not waited for. ``on_lost`` is told once of each loss."""
         said = call_metadata(address, credentials, metadata, token)
         self._connection = Connection(address, credentials, said, timeout, Contact(reconnect, on_lost))
-        self.stub = self._connection.stub
+
+    @property
+    def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceStub:
         """The bare service, for what is not here: the Chat stream, for one."""
+        return self._connection.stub
 
     def generate(
         self,

@@ -1,0 +1,29 @@
+"""A home folder for users who have none: what is compiled or loaded is kept somewhere below it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+def has_home() -> bool:
+    """Return whether this user has a home folder: containers run under numbers that belong to no user."""
+    try:
+        Path.home()
+    except RuntimeError:
+        return False
+    return True
+
+
+def borrow_home() -> None:
+    """Give a user without a home folder a private one, which ends with this process.
+
+    Libraries would keep files in a folder called "~" of the current folder, and execute what they find there.
+    """
+    if not has_home():
+        home = tempfile.mkdtemp(prefix="slipstream-home-")
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
+        os.environ["HOME"] = home
