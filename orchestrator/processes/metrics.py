@@ -69,6 +69,7 @@ def _turns(totals: Totals) -> Iterator[Reading]:
     yield reading(instruments.GENERATION_TOKENS, totals.generation_tokens)
     yield reading(instruments.PREFIX_CACHE_QUERIES, totals.prompt_tokens)
     yield reading(instruments.PREFIX_CACHE_HITS, totals.cached_tokens)
+    yield reading(instruments.LOST_CONTEXT_TOKENS, totals.lost_context_tokens)
     for instrument, counts in (
         (instruments.REQUESTS_SUCCEEDED, totals.finished),
         (instruments.REQUESTS_FAILED, totals.failed),

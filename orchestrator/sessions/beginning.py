@@ -85,6 +85,7 @@ class Beginning:
         has prefilled the same prompt finds its pages in the prefix cache."""
         pair, session = self._pair(), record.session
         shared = common_prefix_length(session.tokens, prompt)
+        lost = len(session.tokens) - shared
         rule = resolved.terms.rule
         answer = session.begin_turn(list(prompt), rule, resolved.limits, content)
         pair.rounds.begin_turn(record.rounds, shared, recompute=resolved.wants_prompt_logprobs)
@@ -105,6 +106,7 @@ class Beginning:
                 parent,
                 record.traced,
                 shown,
+                lost,
             )
         )
         turn = Turn(

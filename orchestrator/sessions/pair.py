@@ -12,8 +12,8 @@ from orchestrator.errors import PromptTooLongError
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
+from orchestrator.sessions.next_prompt import NextPrompt
 from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, check_prompt_length, resolve
-from orchestrator.sessions.session import NextPrompt
 from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.text import Codec, Message
 from orchestrator.sessions.text_work import TextWork

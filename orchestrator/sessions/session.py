@@ -14,6 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
+from orchestrator.sessions.next_prompt import NextPrompt, Said
 from orchestrator.sessions.text import Codec, Detokenizer, Message
 from slipstream.sampling.rule import Acceptance, SamplingRule
 
@@ -137,42 +138,6 @@ class PastTurn:
     ended_with_end_token: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NextPrompt:
-    """A user message after a session's others, from which its tokens can be made on any thread."""
-
-    codec: Codec
-    clock: datetime
-    messages: tuple[Message, ...]
-    """The last one is the user's."""
-    before: list[int]
-    """The session's committed tokens."""
-    turn_count: int
-    """The session's, which has begun another turn since if it has more."""
-    ended_with_end_token: bool
-
-    @property
-    def length(self) -> int:
-        """In characters."""
-        return sum(message.length for message in self.messages)
-
-    def tokens(self) -> list[int]:
-        """The committed tokens that the turn would start with.
-
-        What was generated stays as it was generated: only the text that the template puts after it is tokenized anew.
-        Where a template rewrites what came before, the whole conversation is.
-        """
-        rendered, earlier = self.codec.render(self.messages, self.clock), self.messages[:-1]
-        if earlier and earlier[-1].role == "assistant":
-            before = self.codec.render(earlier[:-1], self.clock) + earlier[-1].content
-            if rendered.startswith(before):
-                rest = rendered[len(before) :]
-                if self.ended_with_end_token:  # the tokens hold what the template would repeat
-                    rest = rest.removeprefix(self.codec.token_text(self.before[-1]))
-                return self.before + self.codec.encode_rendered(rest)
-        return self.codec.encode_rendered(rendered)
-
-
 class Session:
     """One conversation. ``tokens`` are the committed tokens: the only state that matters."""
 
@@ -182,6 +147,8 @@ class Session:
         self.codec = codec
         self.clock = clock
         self.messages = [] if system is None else [Message("system", system)]
+        self.answers: list[Said] = []
+        """The tokens of the assistant's messages, in their order."""
         self.tokens: list[int] = []
         self.turn_count = 0
         """Turns begun, undone ones included: a number always means the same turn."""
@@ -189,12 +156,11 @@ class Session:
         self.acceptance: Acceptance | None = None
         """That of the first turn, and so of all: the two kinds are never mixed within a session."""
         self._before_turn: tuple[list[int], list[Message], Acceptance | None] | None = None
-        self._ended_with_end_token = False
 
     def prompt_for(self, content: str) -> NextPrompt:
         """What a user message would start its turn with, as long as no other turn begins."""
         messages = (*self.messages, Message("user", content))
-        return NextPrompt(self.codec, self.clock, messages, self.tokens, self.turn_count, self._ended_with_end_token)
+        return NextPrompt(self.codec, self.clock, messages, tuple(self.answers), self.tokens, self.turn_count)
 
     def begin_turn(
         self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None
@@ -225,8 +191,9 @@ class Session:
         if answer.generated_count == 0:
             self.tokens, self.messages, self.acceptance = self._before_turn
         else:
-            self._ended_with_end_token = answer.finish_reason in ENDED_WITH_END_TOKEN
-            self.messages.append(Message("assistant", answer.text))
+            self._add_answer(
+                answer.text, self.tokens[answer.prompt_length :], answer.finish_reason in ENDED_WITH_END_TOKEN
+            )
         self._before_turn = None
 
     def replay_turn(self, past: PastTurn) -> None:
@@ -237,9 +204,12 @@ class Session:
         self.tokens = [*self.prompt_of(past.shared_count, past.prompt), *past.tokens]
         if past.content is not None:
             self.messages.append(Message("user", past.content))
-        self.messages.append(Message("assistant", past.text))
+        self._add_answer(past.text, past.tokens, past.ended_with_end_token)
         self.acceptance = past.acceptance
-        self._ended_with_end_token = past.ended_with_end_token
+
+    def _add_answer(self, text: str, tokens: Sequence[int], ended_with_end_token: bool) -> None:
+        self.messages.append(Message("assistant", text))
+        self.answers.append(Said(tuple(tokens), ended_with_end_token))
 
     def prompt_of(self, shared_count: int, rest: Sequence[int]) -> list[int]:
         """A prompt that begins with that many of the session's tokens."""
@@ -248,7 +218,7 @@ class Session:
     def forget(self) -> None:
         """Nothing follows: tokens and messages are needed no more."""
         assert self.answer is None, "a turn is running"
-        self.tokens, self.messages = [], []
+        self.tokens, self.messages, self.answers = [], [], []
 
 
 def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
@@ -58,11 +59,33 @@ def _compile(template: str) -> jinja2.Template:
     return environment.from_string(template)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A text's ids and which of its characters each stands for."""
+
+    text: str
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+    def border(self, at: int, after: int | None = None) -> int | None:
+        """Return the index of the first id whose characters begin at ``at`` or later, None if ``at`` is inside of an id's.
+
+        The id ``after`` may reach further: a special token with rstrip takes the spaces that follow it.
+        """
+        index = bisect_left(self.starts, at)
+        if index and self.ends[index - 1] > at and self.ids[index - 1] != after:
+            return None
+        return index
+
+
 class Codec:
     """A tokenizer and a chat template, from the files the verifier hands out."""
 
     def __init__(self, tokenizer_json: bytes, special_tokens: dict[str, str], template: str | None) -> None:
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
+        self._post_processor = self.tokenizer.post_processor
+        self.tokenizer.post_processor = None  # it may move the places of tokens
         self._special_tokens = special_tokens
         self._template = None if template is None else _compile(template)
 
@@ -74,24 +97,50 @@ class Codec:
         return cls(files["tokenizer.json"], special_tokens, None if template is None else template.decode())
 
     def encode_text(self, text: str) -> list[int]:
-        """Raw text with the special tokens the tokenizer itself adds."""
-        return self._encode(text, add_special_tokens=True)
+        """Encode raw text with the special tokens that the tokenizer itself adds."""
+        encoding = self._encode(text)
+        if self._post_processor is not None:
+            encoding = self._post_processor.process(encoding, add_special_tokens=True)
+        return encoding.ids
 
     def encode_rendered(self, text: str) -> list[int]:
-        """Text that a chat template rendered: special tokens are in it already."""
-        return self._encode(text, add_special_tokens=False)
+        """Encode text that a chat template rendered: special tokens are in it already."""
+        return self._encode(text).ids
 
-    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """By the one way that lets go of Python's lock, so that a thread stops nobody."""
-        return self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    def encode_with_places(self, text: str) -> Encoded:
+        """Encode rendered text, and tell where in it each id stands."""
+        encoding = self._encode(text)
+        places = encoding.offsets
+        return Encoded(text, encoding.ids, [start for start, _ in places], [end for _, end in places])
+
+    def _encode(self, text: str) -> Encoding:
+        """Encode by a call that releases Python's lock, so that other threads run meanwhile."""
+        return self.tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Tokens as text, special tokens left out."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
 
+    def text_with_special_tokens(self, tokens: Sequence[int]) -> str:
+        """Decode tokens as they stand in rendered text, special tokens included."""
+        return self.tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+    def text_ends(self, tokens: Sequence[int]) -> list[int | None]:
+        """Return where in that text each of the tokens ends, None within a character."""
+        stream = DecodeStream(skip_special_tokens=False)
+        length, ends = 0, list[int | None]()
+        for token in tokens:
+            try:
+                piece = stream.step(self.tokenizer, token)
+            except Exception:  # its only class of error, where bytes that make no character take text back
+                break
+            length += len(piece or "")
+            ends.append(None if piece is None else length)
+        return ends + [None] * (len(tokens) - len(ends))
+
     def token_text(self, token: int) -> str:
         """A token as it stands in rendered text, special tokens included."""
-        return self.tokenizer.decode([token], skip_special_tokens=False)
+        return self.text_with_special_tokens([token])
 
     def render(self, messages: Sequence[Message], clock: datetime) -> str:
         """The conversation as the model wants it, up to where its answer begins. ``clock`` is what the template takes for now.

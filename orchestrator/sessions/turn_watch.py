@@ -31,6 +31,8 @@ class TurnBegun:
     previous: SpanContext | None = None
     content: str | None = None
     """What the user said; only where text may be shown."""
+    lost_context_count: int = 0
+    """Tokens of the session that its next prompt could not keep, and so their KV."""
 
 
 class TurnWatch(Protocol):

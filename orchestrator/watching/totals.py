@@ -37,6 +37,7 @@ class Totals:
         self.generation_tokens = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.lost_context_tokens = 0
         self.finished: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter(dict.fromkeys(OF_TOO_MUCH, 0))

@@ -63,6 +63,7 @@ class WatchedTurn:
     def __init__(self, watching: Watching, totals: Totals, begun: TurnBegun) -> None:
         self._watching = watching
         self._totals = totals
+        totals.lost_context_tokens += begun.lost_context_count
         self._trace = TurnTrace(begun, watching.detail, watching.budget, shows_text=watching.shows_text)
         context = self._trace.context
         trace_id = f"{context.trace_id:032x}" if context.is_valid and context.trace_flags.sampled else ""

@@ -106,6 +106,12 @@ PROMPT_TOKENS = _counter("prompt_tokens", "tokens", "Prompt tokens of turns that
 GENERATION_TOKENS = _counter("generation_tokens", "tokens", "Tokens that rounds brought.")
 PREFIX_CACHE_QUERIES = _counter("prefix_cache_queries", "tokens", "Prompt tokens looked up in the verifiers' caches.")
 PREFIX_CACHE_HITS = _counter("prefix_cache_hits", "tokens", "Prompt tokens found there.")
+LOST_CONTEXT_TOKENS = _counter(
+    "lost_context_tokens",
+    "tokens",
+    "Tokens of sessions that the next message's prompt could not keep: the chat template or the tokenizer gives other ids "
+    "there. Their KV is computed again.",
+)
 REQUESTS_SUCCEEDED = _counter("request_success", "turns", "Turns that ended, by why.", "finished_reason")
 REQUESTS_FAILED = _counter(
     "request_failure", "turns", "Turns that could not go on, by the reason clients get.", "reason"

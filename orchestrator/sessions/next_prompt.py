@@ -1,0 +1,145 @@
+"""A user message's prompt: the ids of the whole rendered conversation, in which generated tokens stay as they were. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from orchestrator.sessions.text import Codec, Encoded, Message
+
+_PIECE_SPACE = "▁"
+"""What the first token of an answer may begin with although its text does not: decoders strip it."""
+
+_LEADING = 8
+"""Tokens of an answer that are looked at for spaces at its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The tokens of one answer as the model generated them."""
+
+    tokens: tuple[int, ...]
+    ended_with_end_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NextPrompt:
+    """A user message after a session's others, from which its tokens can be made on any thread."""
+
+    codec: Codec
+    clock: datetime
+    messages: tuple[Message, ...]
+    """The last one is the user's."""
+    answers: tuple[Said, ...]
+    """The tokens of the assistant's messages, in their order."""
+    before: Sequence[int]
+    """The session's committed tokens."""
+    turn_count: int
+    """The number of turns that the session had begun when this was made."""
+
+    @property
+    def length(self) -> int:
+        """The length in characters."""
+        return sum(message.length for message in self.messages)
+
+    def tokens(self) -> list[int]:
+        """Return the committed tokens that the turn would start with.
+
+        They are the ids of the whole rendered conversation. An answer's generated tokens take the place of the ids of its text,
+        as far as the text is there and a token ends where they end. While the template only appends, all tokens before the last
+        answer stay as they were, too.
+        """
+        messages = self._rendered_messages()
+        rendered = self.codec.render(messages, self.clock)
+        whole = self.codec.encode_with_places(rendered)
+        if len(messages) > 1 and messages[-2].role == "assistant":
+            earlier = self.codec.render(messages[:-2], self.clock)
+            if rendered.startswith(earlier):
+                appended = self._appended(whole, len(earlier))
+                if appended is not None:
+                    return appended
+        return self._replaced(whole, messages)
+
+    def _rendered_messages(self) -> list[Message]:
+        """The messages without end tokens in their text, which the template writes itself."""
+        answers = iter(self.answers)
+        return [self._without_end(m, next(answers)) if m.role == "assistant" else m for m in self.messages]
+
+    def _without_end(self, message: Message, said: Said) -> Message:
+        if not (said.ended_with_end_token and said.tokens):
+            return message
+        return Message(message.role, message.content.removesuffix(self.codec.token_text(said.tokens[-1])))
+
+    def _appended(self, whole: Encoded, start: int) -> list[int] | None:
+        """The tokens so far and what follows the last answer, which begins at ``start``; None if no token border is there."""
+        generated = self.answers[-1].tokens
+        kept, follows = _kept(self.codec, whole, start, generated)
+        if follows is None:
+            return None
+        return [*self.before[: len(self.before) - len(generated) + kept], *whole.ids[follows:]]
+
+    def _replaced(self, whole: Encoded, messages: Sequence[Message]) -> list[int]:
+        """The ids of the rendered text, with the generated tokens of each answer whose text it holds."""
+        ids: list[int] = []
+        answers, done, at = iter(self.answers), 0, 0
+        for message in messages:
+            said = next(answers) if message.role == "assistant" else None
+            content = message.content.strip()
+            found = whole.text.find(content, at)
+            if found < 0:
+                continue
+            at = found + len(content)
+            if said is not None and content:
+                first, follows, kept = self._place(whole, found, message, said)
+                if follows is not None and first is not None and first >= done:
+                    ids += [*whole.ids[done:first], *said.tokens[:kept]]
+                    done = follows
+        return [*ids, *whole.ids[done:]]
+
+    def _place(self, whole: Encoded, found: int, message: Message, said: Said) -> tuple[int | None, int | None, int]:
+        """Where an answer's tokens go among the ids: the first that they replace, the first after them, how many they are."""
+        start = found - (len(message.content) - len(message.content.lstrip()))
+        if whole.text[start - 1 : start] == " " and _lost_space(self.codec, said.tokens, message.content):
+            start -= 1
+        kept, follows = _kept(self.codec, whole, start, said.tokens)
+        return whole.border(start), follows if kept else None, kept
+
+
+def _lost_space(codec: Codec, tokens: Sequence[int], text: str) -> bool:
+    """Whether a decoder has stripped the space that the first of these tokens begins with."""
+    pieces = "".join(codec.tokenizer.id_to_token(token) or "" for token in tokens[:_LEADING])
+    return _count_of(_PIECE_SPACE, pieces) > _count_of(" ", text)
+
+
+def _count_of(space: str, text: str) -> int:
+    return len(text) - len(text.lstrip(space))
+
+
+def _kept(codec: Codec, whole: Encoded, start: int, tokens: Sequence[int]) -> tuple[int, int | None]:
+    """How many of an answer's tokens stay, which begins at ``start`` of the text, and the index of the first id after them.
+
+    The most whose text is there and ends where an id ends; None if not even the answer's beginning is such a place.
+    """
+    text = codec.text_with_special_tokens(tokens)
+    leads = (0, 1) if whole.text.startswith(" ", start) and _lost_space(codec, tokens, text) else (0,)
+    equal, lead = max((_common_length(whole.text, start + lead, text), lead) for lead in leads)
+    if equal == len(text) and tokens:
+        follows = whole.border(start + lead + equal, after=tokens[-1])
+        if follows is not None:
+            return len(tokens), follows
+    ends = codec.text_ends(tokens)
+    for count in range(len(tokens), 0, -1):
+        end = ends[count - 1]
+        if end is not None and end <= equal:
+            follows = whole.border(start + lead + end, after=tokens[count - 1])
+            if follows is not None:
+                return count, follows
+    return 0, whole.border(start)
+
+
+def _common_length(text: str, start: int, other: str) -> int:
+    """How many characters of ``other`` stand in ``text`` from ``start`` on."""
+    if text.startswith(other, start):
+        return len(other)
+    return next(at for at in range(len(other)) if not text.startswith(other[at], start + at))

@@ -1,0 +1,150 @@
+"""A conversation's ids are those of transformers' apply_chat_template, over three turns, for forty tokenizers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from orchestrator.sessions.session import Session, TurnLimits, common_prefix_length
+from orchestrator.sessions.text import Codec, Message
+from slipstream.hosting.tokenizer_files import load_tokenizer_files
+from slipstream.sampling.rule import SamplingRule
+from tests.tokenizer_models import ANSWERS, CASES, QUESTIONS, TokenizerCase
+
+CLOCK = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def _by_transformers(tokenizer: Any, messages: list[Message]) -> list[int]:
+    conversation = [{"role": message.role, "content": message.content} for message in messages]
+    ids: list[int] = tokenizer.apply_chat_template(conversation, add_generation_prompt=True)["input_ids"]
+    return ids
+
+
+def _generated(codec: Codec, messages: list[Message], answer: str) -> list[int]:
+    """An answer as the model gives it that knows the template: in the tokens of its text there, up to an end token."""
+    prompt = codec.render(messages, CLOCK)
+    rendered = codec.render([*messages, Message("assistant", answer), Message("user", "x")], CLOCK)
+    whole = codec.encode_with_places(rendered)
+    begin = whole.border(len(prompt))
+    if not rendered.startswith(prompt) or begin is None:  # what stands there is not what a model could give
+        return codec.encode_rendered(answer)
+    end = whole.text.index(answer.strip(), len(prompt)) + len(answer.strip())
+    special = _special(codec)
+    stop = next(index for index, start in enumerate(whole.starts) if start >= end)
+    return whole.ids[begin : stop + 1 if whole.ids[stop] in special else stop]
+
+
+def _special(codec: Codec) -> set[int]:
+    added = codec.tokenizer.get_added_tokens_decoder()
+    return {index for index, token in added.items() if token.special and token.content != "<unk>"}
+
+
+def _say(session: Session, prompt: list[int], content: str, tokens: list[int]) -> None:
+    rule = SamplingRule(end_token_ids=tuple(_special(session.codec)))
+    turn = session.begin_turn(prompt, rule, TurnLimits(len(tokens), 100_000), content)
+    turn.commit(tokens)
+    session.end_turn()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_three_turns_have_the_ids_of_transformers(case: TokenizerCase, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(case.write(tmp_path))
+    session = Session("s", Codec.from_files(load_tokenizer_files(str(tmp_path)).files), CLOCK)
+    for question, answer in zip(QUESTIONS, ANSWERS, strict=True):
+        messages = [*session.messages, Message("user", question)]
+        prompt = session.prompt_for(question).tokens()
+        expected = _by_transformers(tokenizer, messages)
+        assert prompt == expected, _difference(session.codec, prompt, expected)
+        _say(session, prompt, question, _generated(session.codec, messages, answer))
+        assert session.messages[-1].content
+
+
+def _difference(codec: Codec, ids: list[int], expected: list[int]) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(ids, expected, strict=False)) if a != b), min(len(ids), len(expected)))
+    near = slice(max(0, at - 3), at + 6)
+    ours, theirs = ([codec.tokenizer.id_to_token(token) for token in each[near]] for each in (ids, expected))
+    return f"from token {at}: {ours} in place of {theirs}"
+
+
+def _session(name: str, directory: Path) -> Session:
+    case = next(case for case in CASES if case.name == name)
+    return Session("s", Codec.from_files(load_tokenizer_files(str(case.write(directory))).files), CLOCK)
+
+
+def _ids(codec: Codec, *names: str) -> list[int]:
+    found = [codec.tokenizer.token_to_id(name) for name in names]
+    return [token for token in found if token is not None]
+
+
+@pytest.mark.parametrize(
+    ("name", "end_token", "lost"),
+    [
+        ("gpt2", "<|im_end|>", 0),
+        ("llama2-legacy", "</s>", 1),  # the template writes a space before it
+        ("vicuna-first", "</s>", 0),
+        ("phi3-rstrip", "<|end|>", 0),
+        ("gemma", "<end_of_turn>", 0),
+        ("llama3", "<|eot_id|>", 0),
+    ],
+)
+def test_generated_tokens_stay_though_their_text_has_other_ids(
+    name: str, end_token: str, lost: int, tmp_path: Path
+) -> None:
+    """The model spells "The end" letter by letter, as no tokenizer does."""
+    session = _session(name, tmp_path)
+    codec = session.codec
+    space = "Ġ" if codec.tokenizer.token_to_id("Ġ") is not None else "▁"
+    begins_with_space = name in ("llama2-legacy", "vicuna-first")
+    spelt = _ids(codec, *([space] if begins_with_space else []), *"The", space, *"end")
+    [end] = _ids(codec, end_token)
+    for turn in range(3):
+        prompt = session.prompt_for("hello").tokens()
+        kept = common_prefix_length(session.tokens, prompt)
+        assert len(session.tokens) - kept == (lost if turn else 0)
+        session.begin_turn(prompt, SamplingRule(end_token_ids=(end,)), TurnLimits(100, 10_000), "hello")
+        assert session.answer is not None
+        session.answer.commit([*spelt, end])
+        session.end_turn()
+    assert session.messages[-1].content == "The end"
+
+
+def test_a_template_that_rewrites_an_answer_keeps_the_tokens_of_the_others(tmp_path: Path) -> None:
+    """The template drops what stands before "items" of each answer, as templates drop what a model has thought."""
+    session = _session("qwen3-thinking", tmp_path)
+    spelt = session.codec.encode_rendered("T") + session.codec.encode_rendered("he end")
+    end = _ids(session.codec, "<|im_end|>")
+    for content, tokens in (
+        ("one", spelt),
+        ("two", session.codec.encode_rendered("thought items done")),
+        ("three", spelt),
+    ):
+        _say(session, session.prompt_for(content).tokens(), content, [*tokens, *end])
+    prompt = session.prompt_for("four").tokens()
+    text = session.codec.tokenizer.decode(prompt, skip_special_tokens=False)
+    assert "thought" not in text and "assistant\n done<|im_end|>" in text
+    joined = ",".join(map(str, prompt))
+    assert joined.count(",".join(map(str, [*spelt, *end]))) == 2
+
+
+def test_what_a_stop_string_cut_off_is_not_in_the_next_prompt(tmp_path: Path) -> None:
+    session = _session("qwen2", tmp_path)
+    prompt = session.prompt_for("hello").tokens()
+    turn = session.begin_turn(prompt, SamplingRule(), TurnLimits(100, 10_000, ("STOP",)), "hello")
+    turn.commit(session.codec.encode_rendered("The end STOP"))
+    session.end_turn()
+    text = session.codec.tokenizer.decode(session.prompt_for("more").tokens(), skip_special_tokens=False)
+    assert "assistant\nThe end <|im_end|>" in text and "STOP" not in text
+
+
+def test_an_answer_whose_end_the_template_trims_loses_only_what_is_trimmed(tmp_path: Path) -> None:
+    session = _session("llama3", tmp_path)
+    words, lines = session.codec.encode_rendered("The end"), session.codec.encode_rendered("\n\n")
+    _say(session, session.prompt_for("one").tokens(), "one", [*words, *lines])
+    before = list(session.tokens)
+    prompt = session.prompt_for("two").tokens()
+    assert session.messages[-1].content == "The end\n\n"
+    assert common_prefix_length(before, prompt) == len(before) - len(lines)
