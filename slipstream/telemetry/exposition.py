@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from opentelemetry.sdk.metrics.export import (
@@ -15,6 +14,7 @@ from opentelemetry.sdk.metrics.export import (
     Histogram,
     HistogramDataPoint,
     Metric,
+    MetricExporter,
     MetricsData,
     NumberDataPoint,
     ResourceMetrics,
@@ -31,6 +31,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from slipstream.errors import Code, SlipstreamError
 from slipstream.telemetry.ending import say_last
+from slipstream.telemetry.exporters import metric_exporters, milliseconds
 from slipstream.telemetry.instruments import Kind
 from slipstream.telemetry.metrics import Distribution, Labels, Reading, Source
 from slipstream.telemetry.tracing import resource_of
@@ -62,8 +63,8 @@ class Exposition:
     def __enter__(self) -> Exposition:
         if self._address:
             self._serve()
-        if _wants_otlp():
-            self._pusher = _Pusher(self._source, resource_of(self._service_name))
+        if exporters := metric_exporters():
+            self._pusher = _Pusher(self._source, resource_of(self._service_name), exporters)
         return self
 
     def __exit__(
@@ -126,19 +127,15 @@ def _family(reading: Reading) -> Family:
 
 
 class _Pusher:
-    """Tells an OTLP collector every OTEL_METRIC_EXPORT_INTERVAL milliseconds, and once more at the end."""
+    """Tells exporters every OTEL_METRIC_EXPORT_INTERVAL milliseconds, and once more at the end."""
 
-    def __init__(self, source: Source, resource: Resource) -> None:
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
-            OTLPMetricExporter,
-        )  # only who tells waits for it
-
+    def __init__(self, source: Source, resource: Resource, exporters: Sequence[MetricExporter]) -> None:
         self._source = source
         self._resource = resource
         self._begun = time.time_ns()
-        self._exporter = OTLPMetricExporter()
+        self._exporters = exporters
         self._stopped = threading.Event()
-        self._interval = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", 60_000)) / 1e3
+        self._interval = milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1e3
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
@@ -151,13 +148,15 @@ class _Pusher:
         while not self._stopped.wait(self._interval):
             self._push()
         self._push()
-        self._exporter.shutdown()
+        for exporter in self._exporters:
+            exporter.shutdown()
 
     def _push(self) -> None:
-        try:
-            self._exporter.export(otlp_metrics(self._source(), self._resource, self._begun, time.time_ns()))
-        except Exception:  # the collector is somebody else's: what is wrong with it ends nothing here
-            log.exception("metrics could not be exported")
+        for exporter in self._exporters:
+            try:
+                exporter.export(otlp_metrics(self._source(), self._resource, self._begun, time.time_ns()))
+            except Exception:  # the collector is somebody else's: what is wrong with it ends nothing here
+                log.exception("metrics could not be exported")
 
 
 def otlp_metrics(readings: Iterable[Reading], resource: Resource, begun: int, now: int) -> MetricsData:
@@ -203,10 +202,3 @@ def _metric(reading: Reading, begun: int, now: int) -> Metric:
 
 def _attributes(reading: Reading, labels: Labels) -> dict[str, str]:
     return dict(zip(reading.instrument.labels, labels, strict=True))
-
-
-def _wants_otlp() -> bool:
-    """Only where it is asked for: what takes traces, Jaeger for one, often takes nothing else."""
-    if os.environ.get("OTEL_METRICS_EXPORTER", "").strip() == "otlp":
-        return True
-    return bool(os.environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"))

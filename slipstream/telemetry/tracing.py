@@ -17,8 +17,14 @@ from typing import Any, NamedTuple
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.resources import (
+    SERVICE_NAME,
+    SERVICE_NAMESPACE,
+    SERVICE_VERSION,
+    OTELResourceDetector,
+    Resource,
+)
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, SynchronousMultiSpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
@@ -29,6 +35,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from slipstream.errors import SlipstreamError
 from slipstream.telemetry import names
 from slipstream.telemetry.ending import say_last
+from slipstream.telemetry.exporters import span_exporters
 from slipstream.version import VERSION
 
 _LONGEST_MESSAGE = 1000
@@ -46,17 +53,18 @@ _propagator = TraceContextTextMapPropagator()
 
 @contextmanager
 def exporting_spans(service_name: str) -> Iterator[None]:
-    """Inside, spans go out over OTLP/gRPC if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
-    if not (os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
+    """Inside, spans go out to where the environment says. TelemetrySettingsError if that cannot be followed."""
+    exporters = span_exporters()
+    if not exporters:
         yield
         return
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # only who exports waits for it
-
     os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", _EXPORT_DELAY)
     os.environ.setdefault("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _EXPORT_BATCH)
     os.environ.setdefault("OTEL_BSP_MAX_QUEUE_SIZE", _EXPORT_QUEUE)
     provider = TracerProvider(resource=resource_of(service_name), shutdown_on_exit=False)
-    processor = BatchSpanProcessor(OTLPSpanExporter())
+    processor = SynchronousMultiSpanProcessor()  # type: ignore[no-untyped-call]
+    for exporter in exporters:
+        processor.add_span_processor(BatchSpanProcessor(exporter))
     provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
     _writer.start(provider, processor)
@@ -128,9 +136,11 @@ def root_span() -> SpanContext:
 
 
 def resource_of(service_name: str) -> Resource:
-    """What a service's spans are of. Its name is what OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say, if they do."""
+    """What a service's spans and metrics are of. Its name is what OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say, if they
+    do, and its namespace what the latter say: the three services are one system."""
     said = OTELResourceDetector().detect().attributes
-    return Resource.create({SERVICE_NAME: said.get(SERVICE_NAME, service_name), SERVICE_VERSION: VERSION})
+    own = {SERVICE_NAME: service_name, SERVICE_NAMESPACE: "slipstream"}
+    return Resource.create({**{name: said.get(name, value) for name, value in own.items()}, SERVICE_VERSION: VERSION})
 
 
 class Ending(NamedTuple):
