@@ -74,6 +74,7 @@ class TurnTrace:
         if shows_text and begun.content is not None:
             attributes[names.INPUT_MESSAGES] = _message("user", begun.content)
         self._span = _begin(begun.model_name, begun.parent, attributes, begun.previous)
+        self._model_name = begun.model_name
         self._prefix = trace_prefix_of(self._span)
         self._detail = detail
         self._budget = budget
@@ -125,6 +126,7 @@ class TurnTrace:
             {
                 names.USAGE_INPUT_TOKENS: ended.prompt_token_count,
                 names.USAGE_OUTPUT_TOKENS: ended.generated_token_count,
+                names.USAGE_CACHE_READ_INPUT_TOKENS: ended.cached_token_count,
                 names.CACHED_TOKENS: ended.cached_token_count,
                 names.ROUND_COUNT: statistics.round_count,
                 names.ROUNDS_NOT_TRACED: folded,
@@ -142,6 +144,9 @@ class TurnTrace:
                 names.RESPONSE_FINISH_REASONS: ["error" if ended.error is not None else ended.finish_reason.value],
             }
         )
+        if statistics.round_count:
+            self._span.set_attribute(names.RESPONSE_MODEL, self._model_name)
+            self._span.set_attribute(names.RESPONSE_TIME_TO_FIRST_CHUNK, statistics.time_to_first_token)
         if statistics.draft_token_count:
             self._span.set_attribute(names.ACCEPTANCE, statistics.accepted_token_count / statistics.draft_token_count)
 
@@ -260,7 +265,11 @@ def write_refused(model_name: str, parent: Context, session_id: str, error: Exce
 def _begin(
     model_name: str, parent: Context, attributes: dict[str, AttributeValue], linked: SpanContext | None = None
 ) -> Span:
-    known: dict[str, AttributeValue] = {names.OPERATION_NAME: "chat", names.REQUEST_MODEL: model_name}
+    known: dict[str, AttributeValue] = {
+        names.OPERATION_NAME: "chat",
+        names.PROVIDER_NAME: names.PROVIDER,
+        names.REQUEST_MODEL: model_name,
+    }
     return tracer.start_span(
         names.CHAT.format(model=model_name),
         parent,

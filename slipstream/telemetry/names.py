@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+PROVIDER = "slipstream"
+"""Whose spans say that they answered."""
+
 # Spans
 CHAT = "chat {model}"
 ROUND = "round"
@@ -14,13 +17,18 @@ STEP = "step"
 # Attributes of a turn
 CONVERSATION_ID = "gen_ai.conversation.id"
 OPERATION_NAME = "gen_ai.operation.name"
+PROVIDER_NAME = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
 REQUEST_TEMPERATURE = "gen_ai.request.temperature"
 REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
 REQUEST_SEED = "gen_ai.request.seed"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+"""In seconds."""
 RESPONSE_FINISH_REASONS = "gen_ai.response.finish_reasons"
 USAGE_INPUT_TOKENS = "gen_ai.usage.input_tokens"
 USAGE_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+USAGE_CACHE_READ_INPUT_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 TURN = "slipstream.turn"
 CACHED_TOKENS = "slipstream.cached_tokens"
 ROUND_COUNT = "slipstream.round_count"

@@ -87,6 +87,11 @@ def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verificati
         assert root.attribute(names.USAGE_INPUT_TOKENS) == result.prompt_token_count
         assert root.attribute(names.USAGE_OUTPUT_TOKENS) == 30
         assert root.attribute(names.CACHED_TOKENS) == result.cached_token_count
+        assert root.attribute("gen_ai.provider.name") == "slipstream"
+        assert root.attribute("gen_ai.request.model") == root.attribute("gen_ai.response.model") == PAPER_PAIR.target
+        assert root.attribute("gen_ai.usage.cache_read.input_tokens") == result.cached_token_count
+        first_chunk = root.attribute("gen_ai.response.time_to_first_chunk")
+        assert first_chunk == pytest.approx(result.time_to_first_token, abs=1e-6)
         assert root.attribute(names.REQUEST_SEED) == 11
         assert root.attribute(names.ACCEPTED_TOKEN_COUNT) == result.accepted_token_count
         assert root.attribute(names.DRAFT_TOKEN_COUNT) == result.draft_token_count
@@ -372,6 +377,8 @@ def test_metrics_are_there_while_a_model_is_being_loaded() -> None:
 def test_a_refused_message_is_a_span_with_its_reason(turn_of: Callable[[str], Received]) -> None:
     root = turn_of("refused")
     assert root.attribute(names.ERROR_TYPE) == "INVALID_FIELDS"
+    assert root.attribute("gen_ai.provider.name") == "slipstream"
+    assert not root.has("gen_ai.response.model") and not root.has("gen_ai.response.time_to_first_chunk")
     assert not root.has(names.ROUND_COUNT)
 
 
