@@ -1,8 +1,7 @@
-"""The door: every call's principal. Where nobody has to say who they are, all are one."""
+"""The door: every call's principal. Where no file says who may ask, all callers are one principal."""
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from orchestrator.access.access_file import AccessFile, KeptToken, read_access_file
+from orchestrator.access.metadata import Metadata
+from orchestrator.access.vouching import Vouching
 from orchestrator.errors import AccessFileError, UnauthenticatedError
 from orchestrator.sessions.principal import ANYBODY, Principal
 from slipstream.bearer_tokens import id_of
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
     from orchestrator.access.web_tokens import WebTokenCheck
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Metadata = tuple[tuple[str, str | bytes], ...]
-
-_PRINCIPAL, _PROOF = "slipstream-principal-bin", "slipstream-proof"
-"""Metadata of a call that another process of ours has passed on: on whose behalf, and that it is one of ours."""
-
-OWN_METADATA = (_PRINCIPAL, _PROOF)
-"""What no client may say."""
 
 _AUTHORIZATION, _SCHEME = "authorization", "bearer"
 _LONGEST_NAME = 200
@@ -36,29 +30,30 @@ _MOST_KNOWN = 4096
 """Tokens whose principal is remembered: a web token takes 50 us to check where RSA signed it, and 370 where a curve did."""
 
 _WEB_TOKEN_DOTS = 2
+_NO_USER = (
+    "this certificate is an orchestrator's, which asks nothing for itself: show a certificate of your own, or a token"
+)
 _WHAT_TO_SHOW = "this orchestrator wants to know who asks: send `authorization: Bearer TOKEN` with each call"
 
 
 class Access:
     """Who may ask, by a file that may change."""
 
-    def __init__(self, path: Path, proof: str = "", clock: Callable[[], float] = time.time) -> None:
-        """``proof`` is what our own processes know and nobody else; empty: there are none, or nothing that all know.
-        AccessFileError if the file cannot be read."""
-        self._proof = proof
+    def __init__(self, path: Path, vouching: Vouching | None = None, clock: Callable[[], float] = time.time) -> None:
+        """``vouching`` tells who asks where another process passes a call on. AccessFileError if the file cannot be read."""
+        self._vouching = vouching
         self._clock = clock
         self._rules = Watched([str(path)], partial(_Rules, path))
         self._known: OrderedDict[str, tuple[object, str, float]] = OrderedDict()
         """By token by which rules and keys it was checked, whose it is, and until when."""
 
     def principal_of(self, context: Context) -> Principal:
-        """Whoever makes a call. UnauthenticatedError."""
+        """Return the principal that makes a call, or that another process makes it for. UnauthenticatedError."""
         rules = self._rules.current
         metadata = context.invocation_metadata() or ()
-        said = dict(metadata)
-        proof = self._proof
-        if proof and _PROOF in said and hmac.compare_digest(str(said[_PROOF]).encode(), proof.encode()):
-            return rules.principal(_text(said.get(_PRINCIPAL, b"")))
+        vouched = None if self._vouching is None else self._vouching.principal_of(metadata)
+        if vouched is not None:
+            return rules.principal(vouched)
         shown = [str(value) for key, value in metadata if key == _AUTHORIZATION]
         if len(shown) > 1:
             raise UnauthenticatedError("send one authorization, not several", why="wrong")
@@ -68,15 +63,15 @@ class Access:
             next(iter(context.auth_context().get("x509_common_name", ())), b"") if rules.file.certificates else b""
         )
         if certified:
-            return rules.principal("cert:" + _checked(certified.decode(errors="replace")))
+            name = _checked(certified.decode(errors="replace"))
+            if name in rules.file.orchestrators:
+                raise UnauthenticatedError(_NO_USER, why="wrong")
+            return rules.principal("cert:" + name)
         raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
 
-    def on_behalf(self, context: Context) -> Metadata:
-        """What a call that is passed on says of whoever makes it."""
-        proof = self._proof
-        if not proof:  # the other process looks at the token itself
-            return ()
-        return (_PRINCIPAL, self.principal_of(context).name.encode()), (_PROOF, proof)
+    def on_behalf(self, context: Context, to: str) -> Metadata:
+        """Return what a call that is passed on, to the process with this name, says of its caller. UnauthenticatedError."""
+        return () if self._vouching is None else self._vouching.metadata(self.principal_of(context).name, to)
 
     def _name_of(self, rules: _Rules, authorization: str) -> str:
         scheme, _, token = authorization.partition(" ")
@@ -94,10 +89,6 @@ class Access:
         return name
 
 
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode()
-
-
 class Everybody:
     """Where no file says who may ask."""
 
@@ -105,7 +96,7 @@ class Everybody:
         """All are one."""
         return ANYBODY
 
-    def on_behalf(self, context: Context) -> Metadata:
+    def on_behalf(self, context: Context, to: str) -> Metadata:
         """Nothing has to be said."""
         return ()
 

@@ -85,6 +85,8 @@ class AccessFile(_Part):
     jwt: WebTokens | None = None
     certificates: bool = False
     """Whether a client's certificate, which the listener has checked, says who it is."""
+    orchestrators: tuple[str, ...] = ()
+    """Common names of certificates that orchestrators show one another. Such a certificate is no user's."""
 
     @model_validator(mode="after")
     def _names_each_once(self) -> AccessFile:

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 from grpc_status import rpc_status
 
-from orchestrator.access.access import OWN_METADATA, Access, Context, Everybody
+from orchestrator.access.access import Access, Context, Everybody
+from orchestrator.access.vouching import VOUCHING_METADATA
 from orchestrator.contract.service import OrchestratorService, PeersView
 from orchestrator.errors import NotReadyError, SessionMovedError, UnauthenticatedError
 from orchestrator.processes.place import Place
@@ -37,7 +38,7 @@ Locate = Callable[[], Awaitable[OwnerRow | None]]
 _PASSED_ON = "slipstream-passed-on"
 """In the metadata of a call that another process has passed on: it goes no further."""
 
-_OWN_TO_A_HOP = ("grpc-", "user-agent", _PASSED_ON, *OWN_METADATA)
+_OWN_TO_A_HOP = ("grpc-", "user-agent", _PASSED_ON, *VOUCHING_METADATA)
 _MOST_CHANNELS = 64
 _CONNECT_SECONDS, _PAUSE_SECONDS = 1.0, 0.05
 _PATIENCE_LEASES = 3.0
@@ -81,13 +82,13 @@ class Others:
         except PlaintextError as error:  # it is ours to mend, not the client's
             raise NotReadyError(f"the process that keeps this session cannot be reached: {error}") from error
 
-    async def siblings(self) -> list[Stub]:
-        """Those that share this one's port, as far as they can be reached."""
+    async def siblings(self) -> dict[str, Stub]:
+        """Those that share this one's port, by their addresses, as far as they can be reached."""
         if self._place is None:
-            return []
-        numbers = [number for number in range(self._place.count) if number != self._place.number]
-        found = await asyncio.gather(*(self.ready(self._place.address(number)) for number in numbers))
-        return [stub for stub in found if stub is not None]
+            return {}
+        addresses = [self._place.address(number) for number in range(self._place.count) if number != self._place.number]
+        found = await asyncio.gather(*map(self.ready, addresses))
+        return {address: stub for address, stub in zip(addresses, found, strict=True) if stub is not None}
 
     async def close(self) -> None:
         """Close the channels."""
@@ -194,9 +195,10 @@ class PassingService(OrchestratorService):
         self, request: orchestrator_pb2.GetStatusRequest, context: Context
     ) -> orchestrator_pb2.GetStatusResponse:
         answers = [await super().GetStatus(request, context)]
-        for stub in [] if _is_passed_on(context) else await self._others.siblings():
+        siblings = {} if _is_passed_on(context) else await self._others.siblings()
+        for address, stub in siblings.items():
             try:
-                answers.append(await stub.GetStatus(request, **self._passed_on(context, to_sibling=True)))
+                answers.append(await stub.GetStatus(request, **self._passed_on(context, to=address)))
             except UnauthenticatedError as error:  # its token has ended meanwhile
                 await abort(context, error)
             except grpc.aio.AioRpcError as error:
@@ -223,11 +225,11 @@ class PassingService(OrchestratorService):
             return self._session(first.start, context)
         return self._request(first, context, listed=True)
 
-    def _passed_on(self, context: Context, *, to_sibling: bool) -> dict[str, Any]:
-        """What a call that is passed on takes along: on whose behalf it is, its trace, and its client's time. Only siblings
-        are told who that is, and believe it: others look at the client's token themselves."""
+    def _passed_on(self, context: Context, *, to: str) -> dict[str, Any]:
+        """Return what a call takes along that is passed on to the process with this name: on whose behalf it is, its trace,
+        and its client's time."""
         metadata = [pair for pair in context.invocation_metadata() or () if not pair[0].startswith(_OWN_TO_A_HOP)]
-        on_behalf = self._access.on_behalf(context) if to_sibling else ()
+        on_behalf = self._access.on_behalf(context, to)
         return {"metadata": [*metadata, (_PASSED_ON, "1"), *on_behalf], "timeout": context.time_remaining()}
 
     async def _reach(self, locate: Locate, context: Context) -> tuple[Stub, OwnerRow, dict[str, Any]] | None:
@@ -239,8 +241,7 @@ class PassingService(OrchestratorService):
                     raise SessionMovedError("the session is kept by another process by now")
                 stub = await self._others.ready(owner.address)
                 if stub is not None:
-                    to_sibling = self._others.sibling(owner.address) is not None
-                    return stub, owner, self._passed_on(context, to_sibling=to_sibling)
+                    return stub, owner, self._passed_on(context, to=owner.id)
                 if time.monotonic() > patience:
                     raise NotReadyError(f"the process that keeps this session cannot be reached{_why(owner.address)}")
                 with suppress(TimeoutError):  # nobody looks while the store is away

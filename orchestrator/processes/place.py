@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.store.rows import OwnerRow
@@ -23,8 +22,6 @@ class Place:
     count: int
     directory: Path
     """Where each process has its socket file, for calls that the others pass on."""
-    proof: str = field(default_factory=partial(secrets.token_hex, 16), repr=False)
-    """What only these processes know: who shows it is one of them."""
     outside: str = ""
     """host:port where the first of them is reached from other machines, each of the others at the next port; empty: none is."""
 

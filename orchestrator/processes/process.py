@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.access.access import Access, Everybody
+from orchestrator.access.vouching import Vouching
 from orchestrator.processes.connecting import Peers
 from orchestrator.processes.metrics import readings
 from orchestrator.processes.passing_on import Others, PassingService
@@ -22,6 +23,7 @@ from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.warming import warm_up
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
+from orchestrator.store.store import Store
 from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
@@ -66,7 +68,6 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
     )
-    access = Access(Path(settings.access), "" if place is None else place.proof) if settings.access else Everybody()
     peers = Peers(settings, reaching)
     async with AsyncExitStack() as stack:
         store = open_store(settings.store_place)
@@ -78,7 +79,9 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
             own_address = settings.advertise or address_to_reach(settings.address, server.bind())
         else:
             own_address = place.own_address
-        ownership = Ownership(store, owner_of(own_address), settings.session_lease_seconds)
+        me = owner_of(own_address)
+        access = await _access(settings, store, [me.id, *([] if place is None else [place.address(number)])])
+        ownership = Ownership(store, me, settings.session_lease_seconds)
         sessions = Sessions(
             loaded,
             store,
@@ -115,6 +118,13 @@ def _own_ports(settings: OrchestratorSettings, place: Place) -> list[str]:
     if place.outside:
         own.append(place.outside_port(settings.address))
     return own
+
+
+async def _access(settings: OrchestratorSettings, store: Store, own_names: list[str]) -> Access | Everybody:
+    """Return who may ask. ``own_names`` are those by which other processes speak to this one. AccessFileError."""
+    if not settings.access:
+        return Everybody()
+    return Access(Path(settings.access), Vouching(await store.secret(), own_names))
 
 
 async def _listen(server: Server) -> None:

@@ -238,7 +238,7 @@ class ChatStream:
                     )
         if waits_for_place and record.requests.answer_to(which) is None:
             return None  # the message itself is told
-        await self._sessions.cancel(record, self._sessions.turn_of_request(record, which))
+        await self._sessions.cancel(record, await self._sessions.turn_of_request(record, which))
         return None
 
     async def _start_next(self) -> CommandFailed | ChatClosing | None:

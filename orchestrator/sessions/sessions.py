@@ -469,8 +469,9 @@ class Sessions:
         """A turn's record. What `get` raises, TurnNotFoundError or TurnNotKeptError."""
         return (await self.get(session_id, caller)).turns.get(turn)
 
-    def turn_of_request(self, record: SessionRecord, request_id: str) -> int:
-        """The turn that a session's message has started. TurnNotFoundError."""
+    async def turn_of_request(self, record: SessionRecord, request_id: str) -> int:
+        """The turn that a session's message has started. TurnNotFoundError, SessionMovedError, StoreUnavailableError."""
+        await self._confirm(record)
         turn = record.requests.answer_to(request_id)
         if turn is None:
             raise TurnNotFoundError(f"no message with request_id {request_id!r} has started a turn")
@@ -481,14 +482,15 @@ class Sessions:
 
         TurnNotFoundError or TurnNotKeptError; SessionMovedError, StoreUnavailableError: then the turn may go on elsewhere.
         """
-        known = record.turns.get(turn)
-        if record.running is not None and record.running.record is known:
-            await self.tasks.end(record.running, Ending.CANCELLED)
-            if known.broken_off is not None:
-                raise known.broken_off
+        running = record.running
+        if running is not None and running.record.turn == turn:
+            await self.tasks.end(running, Ending.CANCELLED)
+            if running.record.broken_off is not None:
+                raise running.record.broken_off
         elif not record.unwritten:
             await self.elsewhere.confirm(record)
         await self._write_ends(record)
+        record.turns.get(turn)
 
     async def delete(self, session_id: str, caller: Principal) -> None:
         """Take a session out, end its turn, give its pages back. SessionNotFoundError, SessionMovedError,

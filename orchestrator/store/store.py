@@ -7,6 +7,7 @@ anybody's.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import astuple, fields, replace
 from typing import Any, Final
@@ -66,6 +67,10 @@ def prepare(transaction: Transaction, bytes_type: str) -> None:
             transaction.execute(table.format(bytes=bytes_type))
         for name, value in (("format", _FORMAT), ("seconds", 0)):
             transaction.execute("INSERT INTO about VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
+    # Not part of the format: a version that does not know this table leaves it alone.
+    transaction.execute("CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    made = ("processes", secrets.token_hex(32))
+    transaction.execute("INSERT INTO secrets VALUES (?, ?) ON CONFLICT DO NOTHING", made)
 
 
 class Store:
@@ -118,6 +123,14 @@ class Store:
             return t.execute("DELETE FROM owners WHERE id = ? AND beat = ?", (owner_id, beat)) == 1
 
         return await self._database.run(work)
+
+    async def secret(self) -> bytes:
+        """Return what only the processes of this store know."""
+        rows = await self._database.run(
+            lambda t: t.rows("SELECT value FROM secrets WHERE name = 'processes'"), reads=True
+        )
+        ((value,),) = rows
+        return bytes.fromhex(value)
 
     async def owned(self, owner_id: str) -> dict[str, int]:
         """What an owner has, with the epochs."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from orchestrator.access.access import Access
 from orchestrator.errors import AccessFileError
-from proving.certificates import Authority
 from slipstream.bearer_tokens import TokenHash, make_token
-from slipstream.cli.local import LocalServices, Service, free_address
+from slipstream.cli.local import LocalServices
 from slipstream.client import Client, PeerError, Settings
-from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.rpc.status import error_of, error_of_call
 from slipstream.v1 import orchestrator_pb2 as pb
 from slipstream.v1 import orchestrator_pb2_grpc
-from tests.system.conftest import PAPER_PAIR, paper_tokens, wait_for_health
+from tests.system.conftest import PAPER_PAIR, paper_tokens
 
 PROMPT = [10, 20, 30]
 AUDIENCE, ISSUER = "slipstream", "https://login.example"
@@ -417,33 +414,3 @@ def test_nobody_has_to_say_who_they_are_where_no_file_asks(paper: LocalServices)
     with grpc.insecure_channel(paper.orchestrator_address) as channel:
         stub = orchestrator_pb2_grpc.OrchestratorServiceStub(channel)
         assert stub.GetServerInfo(pb.GetServerInfoRequest()).version
-
-
-def test_a_certificate_says_who_asks_in_whichever_process_the_connection_ends(
-    paper: LocalServices, tmp_path: Path
-) -> None:
-    authority = Authority(tmp_path, "clients")
-    (tmp_path / "access.toml").write_text('certificates = true\n[[principals]]\nname = "cert:alice"\n')
-    flags = ["--verifier", paper.verifier_address, "--draft", "", "--learnt-directory", "", "--store", "memory"]
-    flags += ["--process-count", "2", "--access", str(tmp_path / "access.toml"), "--tls-client-ca", authority.file]
-    service = Service(
-        "orchestrator", "orchestrator", free_address(), [*flags, *authority.issue("server").flags("tls")], {}
-    )
-
-    def client(name: str) -> Client:
-        shown = authority.issue(name, common_name=name)
-        return Client(service.address, credentials=authority.trust(shown))
-
-    try:
-        with grpc.secure_channel(
-            service.address, authority.trust(authority.issue("probe")), CHANNEL_OPTIONS
-        ) as channel:
-            wait_for_health(channel)
-        with client("alice") as alice:
-            name = alice.create_session().session_id
-        for _ in range(8):
-            with client("alice") as alice, client("bob") as bob:
-                assert alice.get_session(name).session_id == name
-                assert refusal(partial(bob.get_session, name)).reason == "SESSION_NOT_FOUND"
-    finally:
-        service.stop()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -296,6 +297,38 @@ def test_replicas_share_sessions_and_take_over_what_one_leaves(store: str, numbe
             assert events[-1].finished.usage.generated_token_count == COUNT
             third = [response.event for response in first.SendMessage(message(ids[0], "three", "and then", 10))]
             assert third[0].turn == 3 and len(tokens_of(third)) == 10
+
+
+def test_an_orchestrator_that_stood_still_claims_no_change_to_what_another_has_taken_over(store: str) -> None:
+    with LocalServices(dataclasses.replace(STEADY, store=store)) as local, ExitStack() as stack:
+        replica = Replica(local, store)
+        stack.callback(replica.stop)
+        replica.wait_until_healthy()
+        stale, owner = stub_of(local, stack), Stub(stack.enter_context(grpc.insecure_channel(replica.address)))
+        ids = [stale.CreateSession(pb.CreateSessionRequest()).session.id for _ in range(5)]
+        for each in ids:
+            list(stale.SendMessage(message(each, "one", "hello", 5)))
+        victim = local.services["orchestrator"].process
+        victim.send_signal(signal.SIGSTOP)
+        for each in ids:
+            list(owner.SendMessage(message(each, "two", "and now", 5), timeout=60))
+        read_some(owner, message(ids[4], "three", "and then"))
+        victim.send_signal(signal.SIGCONT)
+        changes: list[Any] = [  # all at once, before it can have found out
+            stale.GetSession.future(pb.GetSessionRequest(session_id=ids[0])),
+            stale.DeleteSession.future(pb.DeleteSessionRequest(session_id=ids[1])),
+            stale.ForkSession.future(pb.ForkSessionRequest(session_id=ids[2], request_id="fork")),
+            stale.CancelTurn.future(pb.CancelTurnRequest(session_id=ids[4], turn=3)),
+        ]
+        sent = [response.event for response in stale.SendMessage(message(ids[3], "three", "and then", 5))]
+        got, _, forked, _ = [change.result(timeout=60) for change in changes]
+        assert got.session.turn_count == 2 and sent[0].turn == 3
+        with pytest.raises(grpc.RpcError, match="there is no session"):
+            owner.GetSession(pb.GetSessionRequest(session_id=ids[1]))
+        assert owner.GetSession(pb.GetSessionRequest(session_id=forked.session.id)).session.turn_count == 2
+        assert owner.GetSession(pb.GetSessionRequest(session_id=ids[3])).session.turn_count == 3
+        ended = watched(owner, ids[4], 3)[-1].finished
+        assert ended.finish_reason == turn_pb2.FINISH_REASON_CANCELLED
 
 
 def test_several_processes_on_each_of_two_machines_find_one_anothers_sessions(tmp_path: Path) -> None:

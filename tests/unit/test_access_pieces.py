@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from orchestrator.access.access import Access
 from orchestrator.access.access_file import AccessFile, read_access_file
+from orchestrator.access.vouching import Vouching
 from orchestrator.errors import AccessFileError, UnauthenticatedError
 from orchestrator.sessions.principal import Limits, Priority
 from slipstream.bearer_tokens import TokenHash, id_of, make_token
@@ -76,6 +77,25 @@ class Call:
 
 def asked_of(access: Access, token: str) -> str:
     return access.principal_of(Call(token)).name
+
+
+def test_a_process_believes_only_what_another_says_to_it_by_their_stores_secret() -> None:
+    first, second = Vouching(b"secret", ["a", "unix:a"]), Vouching(b"secret", ["b"])
+    said = first.metadata("cert:alice", "b")
+    assert second.principal_of(said) == "cert:alice"
+    assert first.principal_of(said) is None, "it was said to another process"
+    assert first.principal_of(second.metadata("jwt:bob", "unix:a")) == "jwt:bob"
+    assert Vouching(b"guessed", ["b"]).principal_of(said) is None
+    (principal, _), proof = said
+    for wrong in (
+        ((principal, b"cert:bob"), proof),
+        (proof,),
+        ((principal, b"cert:alice"),),
+        ((principal, b"cert:alice"), (proof[0], "\u00e9")),
+        ((principal, "cert:alice"), proof),
+        (),
+    ):
+        assert second.principal_of(wrong) is None
 
 
 def write_keys(path: Path, keys: dict[str, ec.EllipticCurvePrivateKey]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry.context import Context
 
-from orchestrator.errors import SessionMovedError, StoreUnavailableError
+from orchestrator.errors import SessionMovedError, StoreUnavailableError, TurnNotFoundError
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.admission import Asking
 from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
@@ -144,6 +144,18 @@ async def cancel(system: System, name: str) -> object:
     return None
 
 
+async def cancel_what_it_does_not_know(system: System, name: str) -> object:
+    with pytest.raises(TurnNotFoundError):
+        await system.sessions.cancel(system.sessions.kept(name, ANYBODY), 7)
+    return None
+
+
+async def cancel_by_request(system: System, name: str) -> object:
+    with pytest.raises(TurnNotFoundError):
+        await system.sessions.turn_of_request(system.sessions.kept(name, ANYBODY), "unknown")
+    return None
+
+
 async def fork(system: System, name: str) -> object:
     record = await system.sessions.fork(name, 1, RequestName("fork", b"f"), ANYBODY)
     return record.session.id
@@ -206,6 +218,8 @@ ASKED = [
     Asked(watch),
     Asked(resume),
     Asked(send_again),
+    Asked(cancel_what_it_does_not_know),
+    Asked(cancel_by_request),
     Asked(create_again),
     Asked(delete, lambda held, name, _: name not in held.sessions),
     Asked(cancel, lambda held, name, _: held.turns.get((name, 2), False), with_running_turn=True),
