@@ -16,6 +16,7 @@ SlipstreamError
 ├── NotReadyError          the verifier has not been reached yet; a retry can help
 ├── OverloadedError        there is more to do than can be done in time; a retry can help
 ├── UnauthenticatedError   it is not known who asks
+├── OperatorsOnlyError     the caller is known, and no operator
 ├── AccessFileError        the file that says who may ask cannot be read
 ├── PrincipalLimitError    whoever asks has as much as it may; a retry can help
 ├── ShuttingDownError      the orchestrator ends; a retry can help
@@ -111,6 +112,13 @@ class UnauthenticatedError(SlipstreamError):
 
     code = Code.UNAUTHENTICATED
     reason = "UNAUTHENTICATED"
+
+
+class OperatorsOnlyError(SlipstreamError):
+    """The method is for operators, and the caller is none."""
+
+    code = Code.PERMISSION_DENIED
+    reason = "OPERATORS_ONLY"
 
 
 class AccessFileError(FileError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,8 +49,20 @@ class Access:
 
     def principal_of(self, context: Context) -> Principal:
         """Return the principal that makes a call, or that another process makes it for. UnauthenticatedError."""
-        rules = self._rules.current
-        metadata = context.invocation_metadata() or ()
+        rules, shown = self._rules.current, self.shown_by(context.invocation_metadata() or ())
+        if shown is not None:
+            return shown
+        certified = next(iter(context.auth_context().get("x509_common_name", ())), b"")
+        if certified:
+            name = _checked(certified.decode(errors="replace"))
+            if name in rules.file.orchestrators:
+                raise UnauthenticatedError(_NO_USER, why="wrong")
+            return rules.principal("cert:" + name)
+        raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
+
+    def shown_by(self, metadata: Iterable[tuple[str, str | bytes]]) -> Principal | None:
+        """Return the principal that a call's metadata names; None if its certificate has to. UnauthenticatedError."""
+        rules, metadata = self._rules.current, tuple(metadata)
         vouched = None if self._vouching is None else self._vouching.principal_of(metadata)
         if vouched is not None:
             return rules.principal(vouched)
@@ -59,14 +71,8 @@ class Access:
             raise UnauthenticatedError("send one authorization, not several", why="wrong")
         if shown:
             return rules.principal(self._name_of(rules, shown[0]))
-        certified = (
-            next(iter(context.auth_context().get("x509_common_name", ())), b"") if rules.file.certificates else b""
-        )
-        if certified:
-            name = _checked(certified.decode(errors="replace"))
-            if name in rules.file.orchestrators:
-                raise UnauthenticatedError(_NO_USER, why="wrong")
-            return rules.principal("cert:" + name)
+        if rules.file.certificates:
+            return None
         raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
 
     def on_behalf(self, context: Context, to: str) -> Metadata:

@@ -14,6 +14,7 @@ from orchestrator.sessions.stored import ToldTurn
 from orchestrator.sessions.text import Message
 from orchestrator.sessions.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
 from orchestrator.speculation.plan import Overlap
+from slipstream.errors import SlipstreamError
 from slipstream.rpc.sampling_wire import defaults_message, logprobs_message
 from slipstream.rpc.status import status_of
 from slipstream.rpc.wire import duration
@@ -61,6 +62,11 @@ def chat_response(event: ChatEvent, ttl_seconds: float) -> orchestrator_pb2.Chat
         failed = orchestrator_pb2.CommandFailed(request_id=event.request_id, error=status_of(event.error))
         return orchestrator_pb2.ChatResponse(failed=failed)
     return orchestrator_pb2.ChatResponse(closing=orchestrator_pb2.ChatClosing(error=status_of(event.error)))
+
+
+def chat_closing(error: SlipstreamError) -> orchestrator_pb2.ChatResponse:
+    """The last response of a chat that ends because of an error."""
+    return orchestrator_pb2.ChatResponse(closing=orchestrator_pb2.ChatClosing(error=status_of(error)))
 
 
 def session_message(session: SessionSummary, ttl_seconds: float) -> session_pb2.Session:

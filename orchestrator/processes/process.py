@@ -12,7 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.access.access import Access, Everybody
+from orchestrator.access.door import AsksWhoCalls
 from orchestrator.access.vouching import Vouching
+from orchestrator.contract.events import chat_closing
 from orchestrator.processes.connecting import Peers
 from orchestrator.processes.metrics import readings
 from orchestrator.processes.passing_on import Others, PassingService
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 _MAX_REQUEST_BYTES = 16 * 2**20
 """A prompt of a million tokens is 4 MB on the wire, and the longest text that a context of 131,072 is looked at for 8."""
 
+_CHAT = "/slipstream.v1.OrchestratorService/Chat"
+
 _LAST_WORDS_SECONDS = 0.5
 """For streams to bring their last events once all turns have ended."""
 
@@ -60,6 +64,7 @@ def run_process(settings: OrchestratorSettings, place: Place | None = None) -> N
 async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
     number = 0 if place is None else place.number
     listening, reaching = settings.listening(), settings.reaching()
+    door = AsksWhoCalls({_CHAT: chat_closing})
     server = Server(
         settings.address,
         ("slipstream.v1.OrchestratorService",),
@@ -67,6 +72,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         own=[] if place is None else _own_ports(settings, place),
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
+        interceptors=(door,) if settings.access else (),
     )
     peers = Peers(settings, reaching)
     async with AsyncExitStack() as stack:
@@ -81,6 +87,8 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
             own_address = place.own_address
         me = owner_of(own_address)
         access = await _access(settings, store, [me.id, *([] if place is None else [place.address(number)])])
+        if isinstance(access, Access):
+            door.guard(access)
         ownership = Ownership(store, me, settings.session_lease_seconds)
         sessions = Sessions(
             loaded,

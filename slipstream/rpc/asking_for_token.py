@@ -9,16 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health
 
 from slipstream.errors import Code, SlipstreamError
+from slipstream.rpc.refusing import HEALTH
 from slipstream.rpc.status import abort
 from slipstream.transport.tokens import TOKEN_KEY
 from slipstream.transport.watched import Watched
 
 log = logging.getLogger(__name__)
 
-_EVERYBODYS = f"/{health.SERVICE_NAME}/"
 _SAY_AGAIN_SECONDS = 10.0
 
 
@@ -38,7 +37,7 @@ class AsksForToken(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """The handler itself, or one that refuses: of streams, which fits calls of all kinds."""
-        if handler_call_details.method.startswith(_EVERYBODYS) or self._is_said(handler_call_details):
+        if handler_call_details.method.startswith(HEALTH) or self._is_said(handler_call_details):
             return await continuation(handler_call_details)
         return grpc.stream_stream_rpc_method_handler(self._refuse)
 

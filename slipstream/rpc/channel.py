@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 
 import grpc
@@ -9,7 +10,20 @@ import grpc
 MAX_MESSAGE_BYTES = 64 * 2**20
 """A prompt of a million tokens is about 4 MB on the wire: over grpc's default limit of 4 MiB."""
 
+MAX_METADATA_BYTES = 16 * 2**10
+"""Most header fields of a call, as HTTP/2 counts them. A large JSON web token takes 4 KiB."""
+
+MOST_STREAMS = 256
+"""Most calls at once on one connection. Before it is refused a call takes up to 0.6 MB, for 16 MiB of metadata by reference."""
+
+_MOST_CONNECTIONS = 32
+"""Connections that a channel of ours makes to one address, the next when all before have `MOST_STREAMS` calls."""
+
+_IDENTITY_ALONE = 1
+"""The set of compressions, as bits. A compressed message of 15 KB may become one of 15 MiB before its caller is known."""
+
 _COMMON_OPTIONS = (
+    ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ALONE),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
@@ -26,9 +40,19 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # else all channels to one address share a connection
+    ("grpc.max_connections_per_subchannel_cap", _MOST_CONNECTIONS),
+    ("grpc.service_config", json.dumps({"connectionScaling": {"maxConnectionsPerSubchannel": _MOST_CONNECTIONS}})),
 )
 SERVER_OPTIONS = (
     *_COMMON_OPTIONS,
+    ("grpc.max_concurrent_streams", MOST_STREAMS),
+    # Both the same: between the two calls would be refused at random.
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+    (
+        "grpc.http2.settings_timeout",
+        5_000,
+    ),  # until a client has acknowledged ours it may send 16 MiB of metadata a call
     ("grpc.so_reuseport", 0),  # else a second server on a busy port would take half its calls
     # A client may ping as often as it likes down to once a second, in an idle chat and without any call too: clients behind
     # gateways do. Half a second leaves room for pings that come in pairs late and early. Only what is faster for a while is

@@ -17,6 +17,7 @@ from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.asking_for_token import AsksForToken
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, SHARED_PORT_OPTIONS
 from slipstream.rpc.parsing import RefusesMalformed
+from slipstream.rpc.refusing import LimitsMetadata
 from slipstream.rpc.releasing import ReleasesRequests
 from slipstream.transport.addresses import stays_here
 from slipstream.transport.listening import Listening
@@ -63,10 +64,11 @@ class Server:
         own: Sequence[str] = (),
         max_request_bytes: int = MAX_MESSAGE_BYTES,
         listening: Listening | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         """With addresses of its ``own`` too the port is shared with other processes, each of which has others; plaintext is
         spoken at one that is a socket's file. A larger message is refused, with RESOURCE_EXHAUSTED, before anything of it is
-        read. Without ``listening`` ports are plaintext."""
+        read. Without ``listening`` ports are plaintext. ``interceptors`` see a call before its messages are read."""
         self.address = address
         self._listening = listening = listening or Listening()
         self._own = own
@@ -74,8 +76,10 @@ class Server:
         options = dict(SHARED_PORT_OPTIONS if self.shares_port else SERVER_OPTIONS)
         options["grpc.max_receive_message_length"] = max_request_bytes
         asking = () if listening.token is None else (AsksForToken(listening.token),)
-        interceptors = (*asking, ReleasesRequests(), RefusesMalformed())
-        self.grpc = grpc.aio.server(interceptors=interceptors, options=tuple(options.items()))
+        doors = (LimitsMetadata(), *asking, *interceptors)
+        self.grpc = grpc.aio.server(
+            interceptors=(*doors, ReleasesRequests(), RefusesMalformed()), options=tuple(options.items())
+        )
         self.later = cast(grpc.aio.Server, _Later(self.grpc))
         """For generated code that adds a service once this one has started."""
         self._service_names = tuple(service_names)
@@ -87,7 +91,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         self._admin: grpc.aio.Server | None = None
         if listening.admin_address:
-            self._admin = grpc.aio.server(options=SERVER_OPTIONS)
+            self._admin = grpc.aio.server(interceptors=(LimitsMetadata(),), options=SERVER_OPTIONS)
             # Here too, for probes beside us that have no certificate.
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._admin)
             self._tell_about_itself(self._admin)

@@ -117,6 +117,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its limits that is). Others are served. Try again
     as RetryInfo says; without one, ask for less at once.
     """
+    ERROR_REASON_METADATA_TOO_LARGE: _ErrorReason.ValueType  # 50
+    """RESOURCE_EXHAUSTED: the call's metadata is larger than 16 KiB. Send less."""
+    ERROR_REASON_OPERATORS_ONLY: _ErrorReason.ValueType  # 51
+    """PERMISSION_DENIED: the method is for operators, and the caller is none."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """What google.rpc.ErrorInfo.reason says, in domain "slipstream": the names below without their prefix. A client that does not know a reason
@@ -218,4 +222,8 @@ ERROR_REASON_PRINCIPAL_LIMIT: ErrorReason.ValueType  # 40
 """RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its limits that is). Others are served. Try again
 as RetryInfo says; without one, ask for less at once.
 """
+ERROR_REASON_METADATA_TOO_LARGE: ErrorReason.ValueType  # 50
+"""RESOURCE_EXHAUSTED: the call's metadata is larger than 16 KiB. Send less."""
+ERROR_REASON_OPERATORS_ONLY: ErrorReason.ValueType  # 51
+"""PERMISSION_DENIED: the method is for operators, and the caller is none."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

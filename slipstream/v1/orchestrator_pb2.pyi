@@ -576,7 +576,9 @@ class ChatResponse(_message.Message):
 
     @_builtins.property
     def closing(self) -> Global___ChatClosing:
-        """The server is shutting down and has nothing more to tell: the stream ends. Resume the session later."""
+        """The server has nothing more to tell, because it shuts down or because the caller's token does not count any more: the stream ends. Resume
+        the session later.
+        """
 
     def __init__(
         self,
@@ -657,7 +659,7 @@ class ChatClosing(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """UNAVAILABLE with a google.rpc.RetryInfo."""
+        """UNAVAILABLE with a google.rpc.RetryInfo, or UNAUTHENTICATED."""
 
     def __init__(
         self,

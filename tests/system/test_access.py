@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,41 +290,78 @@ def test_one_principal_has_as_many_tokens_a_minute_and_turns_at_once_as_it_may(g
 def test_a_token_that_is_withdrawn_counts_no_more_not_even_in_an_open_chat(
     guarded: LocalServices, folder: Path
 ) -> None:
-    said: queue.SimpleQueue[pb.ChatRequest | None] = queue.SimpleQueue()
     metadata = (("authorization", f"Bearer {TOKENS['alice'][0]}"),)
     with client_of(guarded, TOKENS["alice"][0]) as alice:
-        events = alice.stub.Chat(iter(said.get, None), metadata=metadata, timeout=60)
 
-        def answered() -> str:
-            """How a message of the chat that is open all the while is answered."""
-            said.put(pb.ChatRequest(message=pb.UserMessage(content="hello", settings={"max_token_count": 3})))
-            for event in events:
-                if event.HasField("failed"):
-                    return error_of(event.failed.error).reason
-                if event.turn.HasField("finished"):
-                    return "answered"
-            return "closed"
+        class Chat:
+            """A chat that stays open, and how its next message is answered."""
 
-        said.put(pb.ChatRequest(start=pb.StartChat()))
-        name = next(events).opened.session.id
+            def __init__(self, start: pb.StartChat) -> None:
+                self.said: queue.SimpleQueue[pb.ChatRequest | None] = queue.SimpleQueue()
+                self.events = alice.stub.Chat(iter(self.said.get, None), metadata=metadata, timeout=60)
+                self.said.put(pb.ChatRequest(start=start))
+                self.name = next(self.events).opened.session.id
+
+            def answered(self) -> str:
+                settings = {"max_token_count": 3}
+                self.said.put(pb.ChatRequest(message=pb.UserMessage(content="hello", settings=settings)))
+                for event in self.events:
+                    if event.HasField("turn") and event.turn.HasField("finished"):
+                        return "answered"
+                    if event.HasField("closing"):
+                        self.said.put(None)
+                        assert not list(self.events)
+                        return error_of(event.closing.error).reason
+                return "closed"
+
+        chat = Chat(pb.StartChat())
         try:
-            assert answered() == "answered"
+            assert chat.answered() == "answered"
             (folder / "access.toml").write_text("no = [TOML")  # what cannot be read changes nothing
-            time.sleep(1.2)
-            assert answered() == "answered"
+            time.sleep(2.2)
+            assert chat.answered() == "answered"
             access_file(folder, without="alice")
-            time.sleep(1.2)
-            assert answered() == "UNAUTHENTICATED"
+            time.sleep(2.2)
+            assert chat.answered() == "UNAUTHENTICATED"
             assert refusal(lambda: sessions_of(alice)).reason == "UNAUTHENTICATED"
-            access_file(folder, called={"alice": "eve"})
+            access_file(folder)
             time.sleep(1.2)
-            assert answered() == "SESSION_NOT_FOUND"  # the token is somebody else's by now
+            chat = Chat(pb.StartChat(session_id=chat.name))
+            access_file(folder, called={"alice": "eve"})
+            time.sleep(2.2)
+            assert chat.answered() == "UNAUTHENTICATED"  # the token is somebody else's by now
+            assert refusal(lambda: alice.get_session(chat.name)).reason == "SESSION_NOT_FOUND"
         finally:
             access_file(folder)
             time.sleep(1.2)
-        assert answered() == "answered"  # it is hers again
-        said.put(None)
-        alice.delete_session(name)
+        chat = Chat(pb.StartChat(session_id=chat.name))
+        assert chat.answered() == "answered"  # it is hers again
+        chat.said.put(None)
+        alice.delete_session(chat.name)
+
+
+def test_a_stream_ends_when_its_token_is_withdrawn_or_expires(folder: Path) -> None:
+    flags = ["--access", str(access_file(folder))]
+    slow = dataclasses.replace(PAPER_PAIR, target="arithmetic:ends=0&forward_ms=20", draft="", orchestrator_flags=flags)
+    settings = Settings(max_token_count=8000, ignore_end_tokens=True)
+    with LocalServices(slow) as local, ExitStack() as stack:
+        soon = web_token(exp=time.time() - 10 + 4)  # ten seconds are allowed for clocks that differ
+        streams = []
+        for token in (TOKENS["alice"][0], soon):
+            session = stack.enter_context(client_of(local, token)).create_session()
+            sent = session.send("hello", settings)
+            streams.append(iter(sent.deltas()))
+        bob = stack.enter_context(client_of(local, TOKENS["bob"][0]))
+        reply = bob.generate(PROMPT, Settings(max_token_count=150, ignore_end_tokens=True))
+        for stream in streams:
+            next(stream)
+        access_file(folder, without="alice")
+        try:
+            for stream in streams:
+                assert refusal(partial(list, stream)).reason == "UNAUTHENTICATED"
+            assert len(reply.wait().token_ids) == 150  # others' streams go on
+        finally:
+            access_file(folder)
 
 
 def test_chats_of_a_withdrawn_token_are_refused_in_whichever_process_their_session_lives(
@@ -347,7 +385,8 @@ def test_chats_of_a_withdrawn_token_are_refused_in_whichever_process_their_sessi
             for said, events in chats:
                 said.put(pb.ChatRequest(message=pb.UserMessage(content="hello")))
                 try:
-                    reason = error_of(next(events).failed.error).reason
+                    told = next(events)
+                    reason = error_of(told.failed.error if told.HasField("failed") else told.closing.error).reason
                 except grpc.RpcError as error:
                     reason = error_of_call(error).reason
                 assert reason == "UNAUTHENTICATED"
