@@ -43,7 +43,10 @@ from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
 
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # as on a device, where nobody says so
+pytestmark = [
+    pytest.mark.usefixtures("products_by_row"),
+    pytest.mark.filterwarnings("ignore:overflow encountered in exp"),  # a device reports none
+]
 CPU = torch.device("cpu")
 ROWS = 8
 

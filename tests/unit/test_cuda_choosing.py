@@ -28,7 +28,10 @@ from tests import tiny_models
 from tests.interruptions import SaidLater
 
 # As on a device, where nobody says so.
-pytestmark = pytest.mark.filterwarnings("ignore:All-NaN", "ignore:invalid value", "ignore:overflow encountered")
+pytestmark = [
+    pytest.mark.usefixtures("products_by_row"),
+    pytest.mark.filterwarnings("ignore:All-NaN", "ignore:invalid value", "ignore:overflow encountered"),
+]
 CPU = torch.device("cpu")
 VOCABULARY = 1100  # more than a section, and no whole number of blocks
 STEPS = 2

@@ -24,7 +24,10 @@ from slipstream.sampling.row import VOID, Row
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # as on a device, where nobody says so
+pytestmark = [
+    pytest.mark.usefixtures("products_by_row"),
+    pytest.mark.filterwarnings("ignore:overflow encountered in exp"),  # a device reports none
+]
 IDS = torch.arange(12).unsqueeze(0)
 
 
