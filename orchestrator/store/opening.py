@@ -37,8 +37,12 @@ def _opened(
 ) -> Store:
     def connect_and_prepare() -> Connection:
         connection = connect()
-        with connection.preparing():
-            prepare(connection, bytes_type)
+        try:
+            with connection.preparing():
+                prepare(connection, bytes_type)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     database = kind(connect_and_prepare, name)

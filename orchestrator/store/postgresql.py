@@ -39,8 +39,12 @@ class PostgresqlConnection(Connection):
             tcp_user_timeout=_SILENT_SECONDS * 1000,
             application_name="slipstream",
         )
-        for limit in _LIMITS:
-            self._connection.execute(_own(f"SET {limit}"))
+        try:
+            for limit in _LIMITS:
+                self._connection.execute(_own(f"SET {limit}"))
+        except BaseException:
+            self._connection.close()
+            raise
 
     @property
     def is_usable(self) -> bool:

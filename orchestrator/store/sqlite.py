@@ -27,10 +27,14 @@ class SqliteConnection(Connection):
         self._connection = sqlite3.connect(
             ":memory:" if path is None else path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        self._write_ahead()
-        self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.execute("PRAGMA foreign_keys = ON")
-        self._connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+        try:
+            self._write_ahead()
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            self._connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+        except BaseException:  # not a database, or locked by another process
+            self._connection.close()
+            raise
 
     def _write_ahead(self) -> None:
         """The one statement that does not wait for others who do the same in this moment."""

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.errors import SessionLimitError, SessionMovedError, StoreFormatError, StoreUnavailableError
 from orchestrator.store import database as databases
+from orchestrator.store import postgresql
 from orchestrator.store import store as stores
 from orchestrator.store.database import DatabaseAtHand, Value
 from orchestrator.store.opening import MEMORY, open_store
@@ -517,6 +518,54 @@ def test_a_store_of_another_format_or_none_at_all_is_refused_in_one_line(tmp_pat
             open_store(str(wrong))
     with pytest.raises(StoreFormatError, match=r"in postgresql://127\.0\.0\.1:1/x: "):
         open_store("postgresql://me:secret@127.0.0.1:1/x")
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_connection_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **kwargs))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    place, text = tmp_path / "s.db", tmp_path / "text"
+    open_store(str(place)).close()
+    text.write_text("this is not a database, however long it may be " * 100)
+    monkeypatch.setattr(stores, "_FORMAT", stores._FORMAT + 1)
+    for wrong in (place, text):
+        with pytest.raises(StoreFormatError):
+            open_store(str(wrong))
+    assert len(opened) == 3
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
+def test_a_server_whose_tables_are_of_another_format_keeps_no_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    place = server.new_database()
+    open_store(place).close()
+    opened: list[psycopg.Connection[Any]] = []
+    connect = psycopg.connect
+
+    def noted(*args: Any, **kwargs: Any) -> psycopg.Connection[Any]:
+        opened.append(connect(*args, **kwargs))
+        return opened[-1]
+
+    monkeypatch.setattr(psycopg, "connect", noted)
+    monkeypatch.setattr(stores, "_FORMAT", stores._FORMAT + 1)
+    with pytest.raises(StoreFormatError):
+        open_store(place)
+    monkeypatch.setattr(postgresql, "_LIMITS", ("no_such_setting = 1",))
+    with pytest.raises(StoreFormatError):
+        open_store(place)
+    assert [connection.closed for connection in opened] == [True, True]
 
 
 def test_what_is_kept_is_for_its_user_alone(tmp_path: Path) -> None:
