@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -106,11 +107,13 @@ class EngineHost(Generic[JobT]):
         batch_limits: BatchLimits,
         limits: HostLimits,
         on_step: OnStep = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``clock`` is the time of leases and of owners' grace."""
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._leases = Leases()
-        self.owners = Owners(limits.grace_seconds, self._loop.time)
+        self._leases = Leases(clock)
+        self.owners = Owners(limits.grace_seconds, clock)
         """Whoever opens handles is to be told there when it comes and goes."""
         self._sequences: dict[str, Sequence] = {}
         self._rounds: dict[str, _Round[JobT]] = {}

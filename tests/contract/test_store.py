@@ -287,6 +287,29 @@ async def test_late_writes_of_an_owner_that_was_robbed_fail(store: Store) -> Non
     assert await store.session("s") is None
 
 
+async def test_late_writes_of_an_owner_that_took_its_session_again_fail(store: Store) -> None:
+    """The owner has the same name, so only the epoch tells its writes from those of its life before."""
+    await store.register(owner("a"))
+    late = session("s")
+    await store.create([late])
+    await store.begin_turn(late, turn(1), COUNTS)
+    ((own, _),) = await store.take(late, "a")
+    assert (own.owner, own.epoch) == ("a", 2)
+    before = await store.session("s")
+    for write in (
+        store.begin_turn(late, turn(2), COUNTS),
+        store.end_turn(late, 1, EndRow(b"", "late", forgotten=False), COUNTS),
+    ):
+        with pytest.raises(SessionMovedError):
+            await write
+    assert await store.note_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
+    await store.delete(late)
+    assert await store.session("s") == before
+    (stored,) = await store.turns("s")
+    assert (stored.begun, stored.end, stored.tokens) == (turn(1), None, b"")
+    assert await store.note_progress([(own, 1, 0, b"\1\0\0\0")]) == []
+
+
 async def test_the_choices_of_a_generation_are_taken_together(store: Store) -> None:
     await store.register(owner("b"))
     rows = [session(f"g{index}", listed=False, request_id="r", choice=index) for index in range(3)]
@@ -371,6 +394,7 @@ async def test_what_is_asked_all_the_time_looks_at_no_other_sessions() -> None:
     await store.take(row, "b")
     await store.expire(1.0)
     await store.forget_request("", "r")
+    store.close()
     assert looked_at and not [found for found in looked_at if found.startswith("SCAN sessions")]
 
 

@@ -163,15 +163,14 @@ def test_the_ratio_test_accepts_as_often_as_the_distributions_overlap() -> None:
     assert abs(rate - overlap) < 5 * np.sqrt(overlap * (1 - overlap) / DRAWS)
 
 
-@pytest.mark.parametrize("planted", [False, True])
-def test_the_statistic_sees_noise_shared_with_the_ratio_test(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The known bug: the recovered token is drawn with the noise that drew the draft's. It must fail, and only it."""
+@pytest.mark.parametrize("planted", ["", "RECOVERY", "ACCEPTANCE"])
+def test_the_statistic_sees_noise_shared_with_the_ratio_test(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The known faults: the recovered token, or the coin, is drawn with the noise that drew the draft's token."""
     if planted:
-        shared = SimpleNamespace(PROPOSAL=Domain.PROPOSAL, ACCEPTANCE=Domain.ACCEPTANCE, RECOVERY=Domain.PROPOSAL)
-        monkeypatch.setattr(ratio, "Domain", shared)
+        monkeypatch.setattr(ratio, "Domain", SimpleNamespace(**Domain.__members__ | {planted: Domain.PROPOSAL}))
     rule = replace(RULES["plain"], acceptance=Acceptance.RATIO)
     texts = served(rule, FAR_DRAFT, 1, 1, DRAWS)
-    assert (p_of_texts(texts, joint(rule).sum(axis=(1, 2))) < FALSE_ALARM) == planted
+    assert (p_of_texts(texts, joint(rule).sum(axis=(1, 2))) < FALSE_ALARM) == bool(planted)
 
 
 @pytest.mark.parametrize("name", ["plain", "top_p", "top_k"])

@@ -27,6 +27,23 @@ def test_the_draft_sends_what_it_drew_from_cut_to_its_likeliest() -> None:
     assert choose(logits, [Row(narrow, 4, drafting=True)]) == [choice], "a repeated round must not roll again"
 
 
+def test_each_kind_of_draw_has_noise_of_its_own() -> None:
+    """What a seed says is kept: another number, or one number for two kinds, is another `SAMPLING_VERSION`."""
+    assert {name: int(kind) for name, kind in Domain.__members__.items()} == {
+        "FIRST": 0,
+        "SECOND": 1,
+        "OTHERS": 2,
+        "PROPOSAL": 3,
+        "ACCEPTANCE": 4,
+        "RECOVERY": 5,
+    }
+    kinds = (Domain.PROPOSAL, Domain.ACCEPTANCE, Domain.RECOVERY)
+    coins = [[coin(seed, 7, kind) for seed in range(2000)] for kind in kinds]
+    for index, one in enumerate(coins):
+        for other in coins[:index]:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(2000)
+
+
 def drawn(weights: np.ndarray, seed: int, position: int, domain: Domain) -> int:
     """The first index at which the weights so far exceed the coin's share of them."""
     where, so_far = coin(seed, position, domain) * float(weights.sum()), 0.0
