@@ -299,11 +299,11 @@ async def test_late_writes_of_an_owner_that_took_its_session_again_fail(store: S
     for write in (
         store.begin_turn(late, turn(2), COUNTS),
         store.end_turn(late, 1, EndRow(b"", "late", forgotten=False), COUNTS),
+        store.delete(late),
     ):
         with pytest.raises(SessionMovedError):
             await write
     assert await store.note_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
-    await store.delete(late)
     assert await store.session("s") == before
     (stored,) = await store.turns("s")
     assert (stored.begun, stored.end, stored.tokens) == (turn(1), None, b"")
