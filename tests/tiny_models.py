@@ -11,13 +11,13 @@ from proving.pairs import perturbed, save
 from slipstream.engine.pretrained.vector_math import settle_vector_math
 from slipstream.hosting.tokenizer_files import embedded_directory
 
-__all__ = ["EMBEDDED_TOKENIZER", "FAMILIES", "VOCABULARY_SIZE", "WINDOW", "build", "perturbed", "save"]
+__all__ = ["EMBEDDED_TOKENIZER", "FAMILIES", "SHAPE", "VOCABULARY_SIZE", "WINDOW", "build", "perturbed", "save"]
 
 EMBEDDED_TOKENIZER = embedded_directory("target") / "tokenizer.json"
 """The one that `save` gives a model."""
 
 VOCABULARY_SIZE = 4096
-_SHAPE = {
+SHAPE = {
     "vocab_size": VOCABULARY_SIZE,
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -37,7 +37,7 @@ WINDOW = 24
 
 _ENDS = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
 _MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-_GEMMA = _SHAPE | {
+_GEMMA = SHAPE | {
     "num_hidden_layers": 4,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
     "head_dim": 16,
@@ -47,14 +47,14 @@ _GEMMA = _SHAPE | {
 }
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": _SHAPE,
-    "mistral": _SHAPE | {"head_dim": 16, "sliding_window": WINDOW},
-    "qwen2": _SHAPE,
-    "qwen3": _SHAPE | {"head_dim": 16},
+    "llama": SHAPE,
+    "mistral": SHAPE | {"head_dim": 16, "sliding_window": WINDOW},
+    "qwen2": SHAPE,
+    "qwen3": SHAPE | {"head_dim": 16},
     # A cap this low bends most scores, so that leaving it out shows.
     "gemma2": _GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
     "gemma3_text": _GEMMA,
-    "phi3": _SHAPE,
+    "phi3": SHAPE,
     "gpt2": {
         "vocab_size": VOCABULARY_SIZE,
         "n_embd": 64,
@@ -65,7 +65,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "eos_token_id": 2,
         "initializer_range": 0.2,
     },
-    "gpt_neox": {name: value for name, value in _SHAPE.items() if name != "num_key_value_heads"},
+    "gpt_neox": {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"},
     "opt": {
         "vocab_size": VOCABULARY_SIZE,
         "hidden_size": 64,
@@ -77,9 +77,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "init_std": 0.2,
         **_ENDS,
     },
-    "mixtral": _SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "qwen2_moe": _SHAPE | _MIXTURE | {"shared_expert_intermediate_size": 32},
-    "qwen3_moe": _SHAPE | _MIXTURE | {"head_dim": 16},
+    "mixtral": SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": SHAPE | _MIXTURE | {"shared_expert_intermediate_size": 32},
+    "qwen3_moe": SHAPE | _MIXTURE | {"head_dim": 16},
 }
 """transformers' model types that can be served, and what makes each tiny."""
 

@@ -1,6 +1,7 @@
 """Paged attention: each query has the same bits whoever is in its batch, and attends to what it may."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -40,8 +41,9 @@ class Sequences:
         rows = torch.cat([self.tokens[index][:, start:end] for index, start, end in parts], dim=1)
         rows = F.pad(rows, (0, 0, 0, 0, 0, plan.slots.shape[0] - rows.shape[1]))
         query, key, value = rows.transpose(1, 2).unsqueeze(1)
+        self.memory.layers = [replace(layer, window=window) for layer in self.memory.layers]
         told = Attending(plan, self.memory, GATHERED)
-        output, _ = paged_attention(Layer(), query, key, value, None, plan=told, sliding_window=window)
+        output, _ = paged_attention(Layer(), query, key, value, None, plan=told)
         counts = [end - start for _, start, end in parts]
         return list(output[0, : sum(counts)].split(counts))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig
@@ -15,8 +17,14 @@ from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder, ref
 from slipstream.engine.model import Segment
 from slipstream.engine.pages import MIB
 from slipstream.engine.pretrained.loading import architecture_of, load_pretrained, read_config
+from slipstream.engine.pretrained.windows import layer_windows
 
 _PROBE_LENGTH = 24
+_PROBE_WINDOW = 7
+"""Tokens that a query sees in a trial, in layers with a window of any length: a trial of more tokens than Mistral's 4096 would
+take minutes. The true length is in the masks that `layer_windows` reads."""
+
+_POSITION_TOLERANCE = 1e-3
 _TOLERANCES = {"float32": 1e-3, "f32": 1e-3, "bfloat16": 0.15, "bf16": 0.15, "q8_0": 0.15}
 """How far logits may be from the model's own, as a root mean square, relatively: rounding takes a millionth and a hundredth,
 with random weights a tenth."""
@@ -32,12 +40,44 @@ def load_compiled(
     refuse_foreign(config, architecture_of(config), page_size)
     model = load_pretrained(name, device="cpu", dtype=dtype, attention="sdpa", trust=trust)
     probe = [token % config.vocab_size for token in range(7, 7 + _PROBE_LENGTH)]
-    with torch.inference_mode():
+    windows = layer_windows(model)
+    with torch.inference_mode(), _short_windows(model.config):
         expected = model(input_ids=torch.tensor([probe]), use_cache=False).logits[0].float()
-    decoder = PretrainedDecoder(model, model.generation_config or GenerationConfig())
+    decoder = PretrainedDecoder(model, model.generation_config or GenerationConfig(), windows)
+    compare_positions(model, decoder.frequencies, decoder.rotation_scale, decoder.context_length)
     backend = CompiledBackend(decoder, page_size=page_size, runs_on=runs_on, threads=threads)
+    decoder.layers["window"] = [_PROBE_WINDOW if window else 0 for window in windows]
     _compare(backend, probe, expected)
+    decoder.layers["window"] = windows
     return backend
+
+
+@contextmanager
+def _short_windows(config: Any) -> Iterator[None]:
+    """Have transformers make its masks with a window that a trial's tokens are longer than."""
+    before = getattr(config, "sliding_window", None)
+    if before is None:
+        yield
+        return
+    config.sliding_window = _PROBE_WINDOW
+    try:
+        yield
+    finally:
+        config.sliding_window = before
+
+
+@torch.inference_mode()
+def compare_positions(model: Any, frequencies: torch.Tensor, scale: float, context_length: int) -> None:
+    """NotCompiledError if positions turn otherwise than the model turns them, up to the context's end: a trial's few tokens
+    would not show it."""
+    size = len(frequencies)
+    spread = {context_length - 1, *(2**power for power in range(context_length.bit_length() - 1))}
+    for position in sorted(spread):
+        cosines, sines = model.model.rotary_emb(torch.empty(1, 1, 1), torch.tensor([[position]]))
+        angles = position * frequencies
+        expected = torch.cat([cosines.flatten()[:size], sines.flatten()[:size]])
+        if not torch.allclose(torch.cat([angles.cos(), angles.sin()]) * scale, expected, atol=_POSITION_TOLERANCE):
+            raise NotCompiledError(f"its rotary positions would be others, as at position {position}")
 
 
 def load_compiled_gguf(

@@ -22,6 +22,7 @@ from slipstream.engine.generation import end_token_ids, sampling_defaults
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES
+from slipstream.engine.pretrained.windows import layer_windows
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Of one shape: RMS norms, rotary positions, a gated feed-forward by silu, at times biases, or norms of queries and keys."""
@@ -43,11 +44,13 @@ def refuse_foreign(config: Any, architecture: str, page_size: int = LANES) -> No
 class PretrainedDecoder(Decoder):
     """Of a transformers model."""
 
-    def __init__(self, model: Any, generation: GenerationConfig) -> None:
-        """Take a loaded ``PreTrainedModel`` apart: it cannot compute any more. NotCompiledError if that would not be it."""
+    def __init__(self, model: Any, generation: GenerationConfig, windows: list[int] | None = None) -> None:
+        """Take a loaded ``PreTrainedModel`` apart: it cannot compute any more. ``windows`` are its layers', by default what
+        `layer_windows` learns. NotCompiledError if that would not be it."""
         super().__init__()
         config, base = model.config, model.model
         refuse_foreign(config, type(model).__name__)
+        windows = layer_windows(model) if windows is None else windows
         self.architecture = type(model).__name__
         self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
         self.context_length = rotary.steady_context_length(config, int(config.max_position_embeddings))
@@ -76,11 +79,12 @@ class PretrainedDecoder(Decoder):
         self.final_norm = self._hold(base.norm.weight.float())
         self.head, self.vocabulary_columns = self._matrix(model.lm_head.weight)
         self.layers = np.zeros(len(base.layers), LAYER)
+        self.layers["window"] = windows
         for row, layer in zip(self.layers, base.layers, strict=True):
-            self._take(row, layer, getattr(config, "sliding_window", None))
+            self._take(row, layer)
 
-    def _take(self, row: Any, layer: Any, window: int | None) -> None:
-        """One layer's weights. ``window`` is the model's, where its layers do not say theirs."""
+    def _take(self, row: Any, layer: Any) -> None:
+        """One layer's weights."""
         attention, feed = layer.self_attn, layer.mlp
         given = [attention.q_proj, attention.k_proj, attention.v_proj]
         row["attention_norm"] = self._hold(layer.input_layernorm.weight.float())
@@ -98,7 +102,6 @@ class PretrainedDecoder(Decoder):
         row["gate_up_bias"] = 0 if biases[0] is None else self._bias([alternating(*biases)])
         row["down"], _ = self._matrix(feed.down_proj.weight)
         row["down_bias"] = self._bias([feed.down_proj.bias])
-        row["window"] = getattr(attention, "sliding_window", window) or 0
         for each in (*given, attention.o_proj, feed.gate_proj, feed.up_proj, feed.down_proj):
             each.weight.data = torch.empty(0, dtype=each.weight.dtype)  # what is packed lies twice for one layer only
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from slipstream.engine.pretrained.windows import window_mask, window_of
 from slipstream.engine.torch.kv import KvMemory, LayerShape
 from slipstream.engine.torch.plan import KEY_BLOCK, AttentionGroup, StepPlan
 
@@ -62,11 +63,11 @@ class ShapeProbe:
         layer: int = module.layer_idx  # type: ignore[assignment]
         if layer in self.layers:
             raise TypeError(f"{type(module).__name__} attends more than once in a layer")
-        if mask is not None:
-            raise TypeError(f"{type(module).__name__} brings an attention mask or bias of its own")
+        window = window_of(module, mask) or None
         if not getattr(module, "is_causal", True):
             raise TypeError(f"{type(module).__name__} also attends to later tokens")
-        self.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3], query.shape[1] // key.shape[1])
+        repeats = query.shape[1] // key.shape[1]
+        self.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3], repeats, window)
 
 
 def paged_attention(
@@ -78,15 +79,14 @@ def paged_attention(
     *,
     plan: Attending | ShapeProbe | None = None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention signature: query ``[1, heads, rows, size]``, key and value ``[1, kv_heads, rows, size]``.
 
-    Returns ``[1, rows, heads, value_size]``. TypeError if the architecture lost ``plan`` on its way here or uses
-    something this attention does not do.
+    Returns ``[1, rows, heads, value_size]``. A layer's window is what `ShapeProbe` learnt of its mask.
+    TypeError if the architecture lost ``plan`` on its way here or uses something this attention does not do.
     """
     if plan is None:
         raise TypeError(f"{type(module).__name__} does not pass keyword arguments on to its attention")
@@ -101,7 +101,7 @@ def paged_attention(
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
     rows = query[0].transpose(0, 1)
-    return kernels.attend(step, memory, layer, rows, scaling, sliding_window, softcap).unsqueeze(0), None
+    return kernels.attend(step, memory, layer, rows, scaling, memory.layers[layer].window, softcap).unsqueeze(0), None
 
 
 def _write(step: LaidOut, memory: KvMemory, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -241,4 +241,4 @@ GATHERED = Kernels(_write, _attend_groups)
 """torch's own attention, of keys that are gathered."""
 
 AttentionInterface.register(NAME, paged_attention)
-AttentionMaskInterface.register(NAME, lambda *_, **__: None)
+AttentionMaskInterface.register(NAME, window_mask)

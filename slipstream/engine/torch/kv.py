@@ -17,6 +17,8 @@ class LayerShape:
     key_size: int
     value_size: int
     queries_per_key: int = 1
+    window: int | None = None
+    """Keys that a query sees at most, if not all."""
 
 
 def bytes_per_page(layers: list[LayerShape], page_size: int, dtype: torch.dtype) -> int:

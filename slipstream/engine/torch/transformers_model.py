@@ -144,6 +144,8 @@ def _probe_layers(model: Any) -> list[LayerShape]:
     try:
         with torch.inference_mode():
             model(input_ids=ids, position_ids=rows.unsqueeze(0), use_cache=False, logits_to_keep=rows, plan=probe)
+    except UnsupportedModelError:
+        raise
     except TypeError as error:
         raise UnsupportedModelError(f"{name} cannot be served: {error}") from error
     except Exception as error:  # any of transformers' hundreds of forwards
