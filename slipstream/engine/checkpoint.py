@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,24 @@ _SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 _CODE_FILES = ("*.py",)
 _WEIGHT_FILES = ("model*.safetensors",)
 _PICKLE_FILES = ("pytorch_model*.bin",)
+UNREAD_FILES = {
+    "adapter_config.json": "an adapter, which is not applied: merge it into the weights (peft's merge_and_unload) and give "
+    "what that saves, or take the file away",
+    "hf_quant_config.json": "weights that are quantised",
+    "quantize_config.json": "weights that are quantised",
+    "quant_config.json": "weights that are quantised",
+}
+"""Files beside the weights that say they are to be computed with otherwise than config.json says."""
+
+_SCALES = re.compile(r"(weight_scale|weight_scale_inv|input_scale|qweight|qzeros|SCB|absmax|quant_map|weight_scale_2)$")
+"""Names of tensors that weights would have to be multiplied by, or that stand for weights."""
+
+_SCALED_TYPES = ("F8", "F6", "F4", "I8", "U8", "I4", "U4")
+"""safetensors' types of weights that are something only together with their scales."""
+
+_QUANTISED = (
+    "which is not supported: give the checkpoint it was made from, whose weights are bfloat16, float16 or float32"
+)
 _NO_DIRECTORY = "no model directory at {}: --model takes a directory, a hub id such as org/name, or 'embedded'"
 _NAMED = 3
 
@@ -88,6 +107,10 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
 def check_config(directory: Path, name: str) -> None:
     """UnsupportedModelError unless a directory has a model's config.json."""
     path = directory / CONFIG
+    for file, what in UNREAD_FILES.items():
+        if (directory / file).exists():
+            why = what if "adapter" in file else f"{what}, {_QUANTISED}"
+            raise UnsupportedModelError(f"{name} has {file} and so {why}")
     if not path.exists():
         raise UnsupportedModelError(f"{name} has no {CONFIG}: it is not a transformers model directory")
     config = _json(path, name)
@@ -148,12 +171,18 @@ def _check_file(path: Path, name: str) -> None:
             f"{INDEX} of {name} names {path.name}, but only safetensors are loaded: copy or download it again"
         )
     try:
-        with safe_open(path, framework="pt"):
-            pass
+        with safe_open(path, framework="pt") as file:
+            scaled = [key for key in file.keys() if _SCALES.search(key) or _is_scaled(key, file)]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UnsupportedModelError(
             f"{path.name} of {name} is truncated or no safetensors file ({one_line(error)}): copy or download it again"
         ) from error
+    if scaled:
+        raise UnsupportedModelError(f"{name} is quantised, by its tensors {some(scaled)}, {_QUANTISED}")
+
+
+def _is_scaled(key: str, file: Any) -> bool:
+    return key.endswith("weight") and str(file.get_slice(key).get_dtype()).startswith(_SCALED_TYPES)
 
 
 def _json(path: Path, name: str) -> Any:

@@ -31,6 +31,7 @@ from slipstream.engine.checkpoint import (
     some,
 )
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.pretrained.config_keys import told_of_config
 from slipstream.engine.pretrained.vector_math import settle_vector_math
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,9 @@ def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust
                 _why(error, said, config, attention, name, f"on {device} as {dtype}")
             ) from error
     _refuse_no_numbers(model, name)
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        for told in told_of_config(directory, config, type(model)):
+            log.warning("config.json of %s %s", name, told)
     return model
 
 

@@ -27,22 +27,23 @@ def window_mask(*, mask_function: Callable[..., torch.Tensor], config: Any, **_:
     where a layer uses it: some models make masks that none of their layers does."""
     length = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or _LONGEST)
     last = length - 1
-    window = int(_seen(mask_function, last).sum())
+    window = int(_seen(mask_function, last)[: last + 1].sum())
     if window <= 1 < length:
         return torch.full((1, 1, 1, 1), _TOO_SHORT)
     for query in {0, 1, window - 1, window, window + 1, last // 2, last}:
+        keys = torch.arange(query + 2)
         if 0 <= query <= last and not torch.equal(
-            _seen(mask_function, query), torch.arange(query + 1) > query - window
+            _seen(mask_function, query), (keys > query - window) & (keys <= query)
         ):
             return torch.full((1, 1, 1, 1), _NO_WINDOW)
     return torch.full((1, 1, 1, 1), 0 if window == length else window)
 
 
 def _seen(mask_function: Callable[..., torch.Tensor], query: int) -> torch.Tensor:
-    """Which keys up to its own a query sees."""
+    """Which keys a query sees, up to the one after its own."""
     first = torch.tensor(0)
-    keys = torch.arange(query + 1)
-    return torch.as_tensor(mask_function(first, first, torch.tensor(query), keys)).expand(query + 1)
+    keys = torch.arange(query + 2)
+    return torch.as_tensor(mask_function(first, first, torch.tensor(query), keys)).expand(query + 2)
 
 
 def window_of(module: Any, mask: torch.Tensor | None) -> int:
