@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from slipstream.processors import Processors
-from slipstream.rpc.sampling_wire import defaults_of
+from slipstream.rpc.sampling_wire import defaults_of, lengths_of
 from slipstream.rpc.wire import seconds
-from slipstream.sampling.rule import SamplingDefaults
+from slipstream.sampling.rule import LengthDefaults, SamplingDefaults
 from slipstream.wire.v1 import model_pb2
 
 
@@ -35,6 +35,7 @@ class ModelInfo:
     """Tokens that all its KV pages together hold; 0: not known."""
     kv_page_size: int = field(default=1, compare=False)
     """Tokens that one of them holds."""
+    length_defaults: LengthDefaults = field(default=LengthDefaults())
     processors: Processors = field(default=Processors(), compare=False)
     """That compute it."""
 
@@ -54,6 +55,7 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         max_draft_length=message.max_draft_length,
         weights_fingerprint=message.weights_fingerprint,
         sampling_version=message.sampling_version,
+        length_defaults=lengths_of(message.length_defaults),
         step_times=tuple((point.token_count, seconds(point.time)) for point in message.step_times),
         row_multiple=max(1, message.row_multiple),
         kv_token_count=message.kv_token_count,

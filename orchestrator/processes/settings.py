@@ -85,7 +85,12 @@ class OrchestratorSettings(ListenSettings):
         description="where to keep between starts how fast this machine and pair are and how often the draft is right; empty: "
         "nowhere; left out: the user's cache",
     )
-    default_max_token_count: int = Field(512, ge=1, description="tokens a turn may generate unless a request says so")
+    default_max_token_count: int | None = Field(
+        None,
+        ge=1,
+        description="tokens a turn may generate unless a request says so; by default what the model's generation_config.json "
+        "says (max_new_tokens, max_length), or else 512",
+    )
     store: str = Field(
         "",
         description="where sessions are kept: a file's path (SQLite), postgresql://USER@HOST/NAME, or memory; left out: a file "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
@@ -38,6 +38,10 @@ Prompt = str | tuple[int, ...] | Conversation
 """Raw text, token ids, or a conversation."""
 
 
+DEFAULT_MAX_TOKEN_COUNT = 512
+"""Tokens that a turn may generate where caller, operator and model say nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A target that has been reached, and drafts that may yet be."""
@@ -49,7 +53,8 @@ class Pair:
     compiler: StructureCompiler
     default_draft_length: int | None
     """None: adaptive."""
-    default_max_token_count: int
+    default_max_token_count: int | None
+    """None: the model's own, or else 512."""
     text_work: TextWork = field(default_factory=TextWork)
 
     @property
@@ -59,6 +64,9 @@ class Pair:
         if self.drafts.max_draft_length is not None:
             longest = min(longest, self.drafts.max_draft_length)
         default = self.default_draft_length
+        lengths = target.length_defaults
+        if self.default_max_token_count is not None:
+            lengths = replace(lengths, max_token_count=0, max_length=0)
         return ModelLimits(
             vocabulary_size=target.vocabulary_size,
             context_length=target.context_length,
@@ -66,7 +74,8 @@ class Pair:
             sampling_defaults=target.sampling_defaults,
             default_draft_length=None if default is None else min(default, longest),
             max_draft_length=longest,
-            default_max_token_count=self.default_max_token_count,
+            default_max_token_count=self.default_max_token_count or lengths.max_token_count or DEFAULT_MAX_TOKEN_COUNT,
+            length_defaults=lengths,
         )
 
     @property

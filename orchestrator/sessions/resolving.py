@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from orchestrator.errors import PromptTooLongError
@@ -19,6 +19,7 @@ from slipstream.sampling.rule import (
     MAX_LISTED_TOKENS,
     MAX_SEED,
     Acceptance,
+    LengthDefaults,
     SamplingDefaults,
     SamplingRule,
     sampling_violations,
@@ -49,6 +50,8 @@ class ModelLimits:
     """None: adaptive."""
     max_draft_length: int
     default_max_token_count: int
+    length_defaults: LengthDefaults = field(default=LengthDefaults())
+    """The model's own, its ``max_token_count`` and ``max_length`` only where the operator says no other."""
 
     @property
     def max_text_length(self) -> int:
@@ -91,7 +94,7 @@ def resolve(
     check_prompt_length(prompt_length, model.context_length)
     rule = _rule(settings, prompt_length, model, acceptance)
     limits = TurnLimits(
-        max_token_count=_or(settings.max_token_count, model.default_max_token_count),
+        max_token_count=_or(settings.max_token_count, _default_max_token_count(prompt_length, model)),
         context_length=model.context_length,
         stop_strings=settings.stop_strings or (),
         stop_token_ids=settings.stop_token_ids or (),
@@ -131,19 +134,50 @@ def _rule(
         min_p=_or(settings.min_p, defaults.min_p),
         seed=secrets.randbelow(MAX_SEED + 1) if settings.seed is None else settings.seed,
         end_token_ids=(*end_token_ids, *(settings.stop_token_ids or ())),
-        first_end_position=prompt_length + (settings.min_token_count or 0),
+        first_end_position=_first_end_position(settings, prompt_length, model),
         typical_p=_or(settings.typical_p, defaults.typical_p),
         repetition_penalty=_or(settings.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=settings.presence_penalty or 0.0,
         frequency_penalty=settings.frequency_penalty or 0.0,
-        logit_bias=settings.logit_bias or (),
+        logit_bias=_or(settings.logit_bias, defaults.logit_bias),
         allowed_token_ids=tuple(dict.fromkeys(settings.allowed_token_ids or ())),
-        banned_token_ids=tuple(dict.fromkeys(settings.banned_token_ids or ())),
+        banned_token_ids=_banned_token_ids(settings, defaults),
         first_generated_position=prompt_length,
         structure=settings.structure,
         acceptance=settings.acceptance or acceptance or Acceptance.COUPLED,
         proposal_top_k=_or(settings.proposal_top_k, DEFAULT_PROPOSAL_TOP_K),
     )
+
+
+def _banned_token_ids(settings: GenerationSettings, defaults: SamplingDefaults) -> tuple[int, ...]:
+    """The caller's, or else the model's own but for what the caller allows by name."""
+    if settings.banned_token_ids is not None:
+        return tuple(dict.fromkeys(settings.banned_token_ids))
+    allowed = set(settings.allowed_token_ids or ())
+    return tuple(token for token in defaults.banned_token_ids if token not in allowed)
+
+
+def _default_max_token_count(prompt_length: int, model: ModelLimits) -> int:
+    """Tokens that a turn may generate where the caller says nothing. A prompt past the model's own ``max_length`` is for the
+    caller to bound."""
+    lengths = model.length_defaults
+    if lengths.max_token_count:
+        return lengths.max_token_count
+    left = lengths.max_length - prompt_length
+    return left if left > 0 else model.default_max_token_count
+
+
+def _first_end_position(settings: GenerationSettings, prompt_length: int, model: ModelLimits) -> int:
+    """Where a text may end first. The model's own minimum gives way to whatever a caller says that it could not go with."""
+    if settings.min_token_count is not None:
+        return prompt_length + settings.min_token_count
+    if settings.structure is not None or settings.ignore_end_tokens or settings.allowed_token_ids:
+        return prompt_length
+    lengths = model.length_defaults
+    most = _or(settings.max_token_count, _default_max_token_count(prompt_length, model))
+    longest = min(model.context_length, prompt_length + max(0, most))
+    wished = max(prompt_length + lengths.min_token_count, lengths.min_length)
+    return max(prompt_length, min(wished, longest))
 
 
 def _speculation(settings: GenerationSettings, model: ModelLimits) -> SpeculationSettings:

@@ -21,7 +21,7 @@ from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import Processors
 from slipstream.sampling.kernel import Floats32
-from slipstream.sampling.rule import SamplingDefaults
+from slipstream.sampling.rule import LengthDefaults, SamplingDefaults
 
 SCHEME = "arithmetic:"
 FIRST_ORDINARY_TOKEN = 3
@@ -85,6 +85,7 @@ class ArithmeticModel:
     dtype = "float32"
     device = "cpu"
     sampling_defaults = SamplingDefaults()
+    length_defaults = LengthDefaults()
 
     def __init__(self, settings: ArithmeticSettings) -> None:
         self.vocabulary_size = settings.vocabulary

@@ -1,52 +1,210 @@
-"""What a model's maker says of generating with it."""
+"""Reads what a model's maker says of generating with it: generation_config.json, or a GGUF file's own keys.
+
+A key is followed, without effect here, or told in one line at start. So is a value out of range: it must not become
+an error of a request that never named it.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import GenerationConfig
-
 from slipstream.engine.checkpoint import GENERATION_CONFIG, one_line
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.sampling.rule import SamplingDefaults
+from slipstream.engine.generation_keys import SAMPLED_ONLY, UNFOLLOWED, WITHOUT_EFFECT
+from slipstream.engine.generation_tokens import Tokens
+from slipstream.sampling.rule import (
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
+    LengthDefaults,
+    SamplingDefaults,
+    SamplingRule,
+    sampling_violations,
+)
+
+log = logging.getLogger(__name__)
+
+_NUMBERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+_LENGTHS = {
+    "min_new_tokens": "min_token_count",
+    "min_length": "min_length",
+    "max_new_tokens": "max_token_count",
+    "max_length": "max_length",
+}
+_TOKENS = ("eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias")
+_LEAST_TOP_P = 1e-9
+"""What transformers makes of a top_p of 0: the likeliest token alone."""
+
+_MOST_TOP_K = 2**31 - 1
+"""More does not fit the wire, and no vocabulary has more."""
+
+_MOST_TOLD = 100
+"""Characters of a value in a line."""
+
+_GGUF = "general.sampling."
+_GGUF_NAMES = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+_GGUF_UNFOLLOWED = (
+    "sequence",
+    "xtc_probability",
+    "xtc_threshold",
+    "penalty_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+)
 
 
-def generation_of(directory: Path) -> tuple[tuple[int, ...], SamplingDefaults]:
-    """End tokens, none if it does not say, and sampling defaults by a directory's generation_config.json, if it has one.
-    UnsupportedModelError if that cannot be read."""
-    if not (directory / GENERATION_CONFIG).exists():
-        return (), SamplingDefaults()
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What of it is followed, and what there is to tell of the rest."""
+
+    end_token_ids: tuple[int, ...] = ()
+    sampling: SamplingDefaults = field(default=SamplingDefaults())
+    lengths: LengthDefaults = field(default=LengthDefaults())
+    told: tuple[str, ...] = ()
+
+    def tell(self, name: object) -> None:
+        """Warn in one line, if there is something to tell."""
+        if self.told:
+            log.warning("generation settings of %s: %s", name, "; ".join(self.told))
+
+
+def generation_values(directory: Path) -> dict[str, Any]:
+    """What a directory's generation_config.json says, nothing if there is none. UnsupportedModelError if it cannot be read."""
+    path = directory / GENERATION_CONFIG
+    if not path.exists():
+        return {}
     try:
-        generation = GenerationConfig.from_pretrained(directory)
-    except Exception as error:  # any of transformers'
-        raise UnsupportedModelError(f"{directory / GENERATION_CONFIG} cannot be read: {one_line(error)}") from error
-    return end_token_ids(generation, None), sampling_defaults(generation)
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UnsupportedModelError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise UnsupportedModelError(f"{path} cannot be read: it must be an object, but is {_shown(values)}")
+    return values
 
 
-def end_token_ids(generation: GenerationConfig, config: Any) -> tuple[int, ...]:
-    """What ends a text: by ``generation``, or else by the model's ``config``."""
-    ids = generation.eos_token_id if generation.eos_token_id is not None else getattr(config, "eos_token_id", None)
-    if ids is None:
-        return ()
-    return tuple(ids) if isinstance(ids, list) else (int(ids),)
+def gguf_generation_values(path: Path, said: Callable[[str], Any]) -> dict[str, Any]:
+    """The same of a GGUF file: by what lies beside it, or else by its own keys. ``said`` gives one key's value or None."""
+    if values := generation_values(path.parent):
+        return values
+    values = {name: _number(value) for key, name in _GGUF_NAMES.items() if (value := said(f"{_GGUF}{key}")) is not None}
+    values |= {
+        f"{_GGUF}{key}": value for key in _GGUF_UNFOLLOWED if (value := said(f"{_GGUF}{key}")) not in (None, 0, "0")
+    }
+    if isinstance(temperature := values.get("temperature"), (int, float)) and temperature > 0:
+        values["do_sample"] = True
+    return values
 
 
-def sampling_defaults(generation: GenerationConfig) -> SamplingDefaults:
-    """How its maker would have it sampled."""
+def generation_of(values: Mapping[str, Any], vocabulary_size: int, ends: Any = None) -> Generation:
+    """What ``values`` mean for a vocabulary. ``ends`` are the end tokens, as the model itself says them, where these do not."""
+    told: list[str] = []
+    said_ends = values.get("eos_token_id")
+    tokens = Tokens(values, vocabulary_size, ends if said_ends is None else said_ends, told)
+    samples = _samples(values, told)
+    sampling = _sampling(values, samples, tokens, told)
+    lengths = _lengths(values, told)
+    if tokens.begins_without_end:
+        lengths = LengthDefaults(
+            max(1, lengths.min_token_count), lengths.min_length, lengths.max_token_count, lengths.max_length
+        )
+    unfollowed = _unfollowed(values, samples)
+    if unfollowed:
+        told.append(f"not followed: {', '.join(unfollowed)}")
+    return Generation(tokens.ends, sampling, lengths, tuple(told))
 
-    def given(name: str, default: float) -> float:
-        value = getattr(generation, name, None)
-        return default if value is None else value
 
-    penalty = given("repetition_penalty", 1.0)
-    if not generation.do_sample:
-        return SamplingDefaults(repetition_penalty=penalty)
-    return SamplingDefaults(
-        temperature=given("temperature", 1.0),
-        top_k=int(given("top_k", 0)),
-        top_p=given("top_p", 1.0),
-        min_p=given("min_p", 0.0),
-        typical_p=given("typical_p", 1.0),
-        repetition_penalty=penalty,
-    )
+def _samples(values: Mapping[str, Any], told: list[str]) -> bool:
+    said = values.get("do_sample")
+    if not isinstance(said, (bool, type(None))):
+        told.append(f"do_sample must be true or false, but is {_shown(said)}, and is left out")
+    return said is True
+
+
+def _sampling(values: Mapping[str, Any], samples: bool, tokens: Tokens, told: list[str]) -> SamplingDefaults:
+    """How its maker would have it sampled: greedily, unless it says so."""
+    names = _NUMBERS if samples else ("repetition_penalty",)
+    found: dict[str, Any] = {
+        name: value for name in names if (value := _checked(name, values.get(name), told)) is not None
+    }
+    if samples:
+        found.setdefault("temperature", 1.0)
+    return SamplingDefaults(**found, logit_bias=tokens.biases, banned_token_ids=tokens.banned)
+
+
+def _checked(name: str, value: Any, told: list[str]) -> float | None:
+    """A number that every request may have; None if it is left out."""
+    number: float
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        told.append(f"{name} must be a number, but is {_shown(value)}, and is left out")
+        return None
+    if name == "top_p" and value == 0:
+        return _LEAST_TOP_P
+    if name == "top_k":
+        if isinstance(value, float) and not value.is_integer():
+            told.append(f"{name} must be a whole number, but is {value}, and is left out")
+            return None
+        value = min(int(value), _MOST_TOP_K)
+    violations = sampling_violations(SamplingRule(**{name: value}))
+    if not violations:
+        number = value
+        return number
+    number = min(max(value, MIN_TEMPERATURE), MAX_TEMPERATURE)
+    if name == "temperature" and 0 < value < math.inf:
+        told.append(f"{name} {violations[0].description}; it is taken as {number:g}")
+        return number
+    told.append(f"{name} {violations[0].description}, and is left out")
+    return None
+
+
+def _lengths(values: Mapping[str, Any], told: list[str]) -> LengthDefaults:
+    found: dict[str, int] = {}
+    for key, name in _LENGTHS.items():
+        value = values.get(key)
+        least = 1 if key.startswith("max") else 0
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            told.append(f"{key} must be a whole number from {least} on, but is {_shown(value)}, and is left out")
+        else:
+            found[name] = value
+    return LengthDefaults(**found)
+
+
+def _unfollowed(values: Mapping[str, Any], samples: bool) -> list[str]:
+    """Keys that would change a text in transformers, or that nobody here has heard of."""
+    known = {"do_sample", *_NUMBERS, *_LENGTHS, *_TOKENS, *WITHOUT_EFFECT}
+    return [
+        f"{key}={_shown(value)}"
+        for key, value in sorted(values.items())
+        if key not in known
+        and value is not None
+        and value not in ([], {}, *UNFOLLOWED.get(key, ()))
+        and (samples or key not in SAMPLED_ONLY)
+    ]
+
+
+def _number(value: Any) -> Any:
+    """A GGUF file's number, which llama.cpp says in letters."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _MOST_TOLD else f"{text[:_MOST_TOLD]}..."

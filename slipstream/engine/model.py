@@ -14,7 +14,7 @@ from slipstream.engine.interruption import Interruption
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import Processors
 from slipstream.sampling.row import Choice
-from slipstream.sampling.rule import SamplingDefaults, SamplingRule
+from slipstream.sampling.rule import LengthDefaults, SamplingDefaults, SamplingRule
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +47,7 @@ class ModelFacts(Protocol):
     context_length: int
     end_token_ids: tuple[int, ...]
     sampling_defaults: SamplingDefaults
+    length_defaults: LengthDefaults
     dtype: str
     weights_fingerprint: str
     """Two models with the same one answer alike, given the same dtype and kind of device."""

@@ -14,7 +14,7 @@ from slipstream.hosting.handles import Handles
 from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.processors import Processors
-from slipstream.rpc.sampling_wire import defaults_message
+from slipstream.rpc.sampling_wire import defaults_message, lengths_message
 from slipstream.rpc.wire import duration, set_duration
 from slipstream.sampling.rule import SAMPLING_VERSION
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
@@ -48,6 +48,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             context_length=host.engine.context_length,
             end_token_ids=model.end_token_ids,
             sampling_defaults=defaults_message(model.sampling_defaults),
+            length_defaults=lengths_message(model.length_defaults),
             dtype=model.dtype,
             device=str(model.device),
             max_draft_length=max_draft_length,

@@ -14,6 +14,7 @@ from slipstream.sampling.outcome import TokenDistribution, TokenLogprobs
 from slipstream.sampling.rule import (
     MAX_LISTED_TOKENS,
     Acceptance,
+    LengthDefaults,
     SamplingDefaults,
     SamplingRule,
     sampling_violations,
@@ -21,7 +22,7 @@ from slipstream.sampling.rule import (
 )
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.v1 import sampling_pb2
-from slipstream.wire.v1 import rule_pb2
+from slipstream.wire.v1 import model_pb2, rule_pb2
 
 ACCEPTANCES = {
     Acceptance.COUPLED: sampling_pb2.ACCEPTANCE_COUPLED,
@@ -165,13 +166,27 @@ def structure_message(structure: Structure) -> sampling_pb2.Structure:
 
 def defaults_of(message: sampling_pb2.SamplingParameters) -> SamplingDefaults:
     """A model's own sampling parameters; what it leaves unset is off."""
-    names = (field.name for field in fields(SamplingDefaults))
-    return SamplingDefaults(**{name: getattr(message, name) for name in names if _is_set(message, name)})
+    names = [field.name for field in fields(SamplingDefaults) if field.name not in ("logit_bias", "banned_token_ids")]
+    return SamplingDefaults(
+        **{name: getattr(message, name) for name in names if _is_set(message, name)},
+        logit_bias=logit_bias_of(message.logit_bias),
+        banned_token_ids=tuple(message.banned_token_ids),
+    )
 
 
 def defaults_message(defaults: SamplingDefaults) -> sampling_pb2.SamplingParameters:
     """A model's own sampling parameters for the wire."""
-    return sampling_pb2.SamplingParameters(**asdict(defaults))
+    return sampling_pb2.SamplingParameters(**asdict(defaults) | {"logit_bias": dict(defaults.logit_bias)})
+
+
+def lengths_of(message: model_pb2.LengthDefaults) -> LengthDefaults:
+    """A model's own bounds of a text's length; what it leaves unset is none."""
+    return LengthDefaults(**{field.name: max(0, getattr(message, field.name)) for field in fields(LengthDefaults)})
+
+
+def lengths_message(lengths: LengthDefaults) -> model_pb2.LengthDefaults:
+    """A model's own bounds of a text's length for the wire."""
+    return model_pb2.LengthDefaults(**asdict(lengths))
 
 
 def distribution_of(message: rule_pb2.TokenDistribution) -> TokenDistribution:

@@ -49,6 +49,21 @@ class SamplingDefaults:
     min_p: float = 0.0
     typical_p: float = 1.0
     repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    banned_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LengthDefaults:
+    """A model's own bounds of a text's length in tokens, from its generation config. 0 where it says none."""
+
+    min_token_count: int = 0
+    """End tokens are held back until a turn has generated so many."""
+    min_length: int = 0
+    """The same, the prompt counted too."""
+    max_token_count: int = 0
+    max_length: int = 0
+    """Most tokens, the prompt counted too; ``max_token_count`` wins over it."""
 
 
 class Listed(NamedTuple):

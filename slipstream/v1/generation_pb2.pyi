@@ -46,7 +46,7 @@ class GenerationSettings(_message.Message):
     CLEARED_FIELD_NUMBER: _builtins.int
     TOKEN_ORIGINS_FIELD_NUMBER: _builtins.int
     max_token_count: _builtins.int
-    """Most tokens to generate, at least 1. Unset: the server's default. Never past the context length."""
+    """Most tokens to generate, at least 1. Unset: the server's default, or the model's own. Never past the context length."""
     min_token_count: _builtins.int
     """Fewest tokens before an end token may be chosen. Unset: 0."""
     ignore_end_tokens: _builtins.bool

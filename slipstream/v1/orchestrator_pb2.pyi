@@ -1073,7 +1073,7 @@ class GetServerInfoResponse(_message.Message):
     max_draft_length: _builtins.int
     """Most tokens that a proposal may have."""
     default_max_token_count: _builtins.int
-    """Tokens that a turn may generate unless it says."""
+    """Tokens that a turn may generate unless it says: the operator's setting, or else the model's own max_new_tokens."""
     verifier_reachable: _builtins.bool
     """Whether a verifier can be reached just now."""
     draft_reachable: _builtins.bool
@@ -1156,7 +1156,9 @@ class Model(_message.Message):
 
     @_builtins.property
     def sampling_defaults(self) -> _sampling_pb2.SamplingParameters:
-        """Defaults from the model's generation config: temperature, top_k, top_p, min_p, typical_p and repetition_penalty are set."""
+        """Defaults from the model's generation config: temperature, top_k, top_p, min_p, typical_p and repetition_penalty are set,
+        and logit_bias and banned_token_ids where it has such (sequence_bias, suppress_tokens, bad_words_ids).
+        """
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from slipstream.engine.compiled import pretrained_decoder, products
 from slipstream.engine.compiled.backend import CompiledBackend
@@ -77,9 +77,7 @@ def built(shape: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 
 def backend_of(model: PreTrainedModel, *, page_size: int = 16, threads: int = 1) -> CompiledBackend:
-    backend = CompiledBackend(
-        PretrainedDecoder(model, GenerationConfig()), page_size=page_size, runs_on=False, threads=threads
-    )
+    backend = CompiledBackend(PretrainedDecoder(model, {}), page_size=page_size, runs_on=False, threads=threads)
     backend.reserve(16)
     return backend
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM
 
 pytest.importorskip("triton", reason="Triton is there on Linux")
 
@@ -207,7 +207,7 @@ def test_logits_are_the_models_own(family: str, tmp_path: Path) -> None:
     own = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
     assert fuse(loaded) == FUSED[family]
-    model = TransformersModel(loaded, GenerationConfig(), kernels=attention.PAGED)
+    model = TransformersModel(loaded, {}, kernels=attention.PAGED)
     engine = Engine(CudaBackend(model, page_size=16, row_counts=(ROWS // 2, ROWS)), kv_memory_mib=4)
     texts = [[random.Random(index).randrange(4096) for _ in range(count)] for index, count in enumerate((14, 5))]
     sequences = [Sequence(str(index)) for index in range(len(texts))]
@@ -233,7 +233,7 @@ def test_logits_are_the_models_own(family: str, tmp_path: Path) -> None:
 def test_a_target_whose_rows_depend_on_others_is_refused(tmp_path: Path) -> None:
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
     loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
-    model = TransformersModel(loaded, GenerationConfig(), kernels=attention.PAGED)
+    model = TransformersModel(loaded, {}, kernels=attention.PAGED)
     own = model.compute
 
     def mixed(step: Step) -> torch.Tensor:
@@ -255,7 +255,7 @@ def test_what_is_tried_at_load_writes_to_no_place_twice(page_size: int, memory_m
     """For what is then in it would differ from forward to forward, and so would a recording from what it records."""
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
     loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
-    model = TransformersModel(loaded, GenerationConfig(), kernels=attention.PAGED)
+    model = TransformersModel(loaded, {}, kernels=attention.PAGED)
     written: list[list[int]] = []
 
     def watched(step: Step) -> torch.Tensor:
@@ -273,9 +273,7 @@ def test_what_is_tried_at_load_writes_to_no_place_twice(page_size: int, memory_m
 def test_a_draft_has_the_memory_of_all_its_steps_from_its_load(tmp_path: Path) -> None:
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
     loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
-    backend = CudaBackend(
-        TransformersModel(loaded, GenerationConfig(), kernels=attention.PAGED), page_size=16, row_counts=(1, 8)
-    )
+    backend = CudaBackend(TransformersModel(loaded, {}, kernels=attention.PAGED), page_size=16, row_counts=(1, 8))
     backend.reserve(4)
     steps = [forward.step for forward in backend._forwards.values()]
     assert [step.row_count for step in steps] == [1, 8]

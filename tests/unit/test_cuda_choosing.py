@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GenerationConfig
 
 pytest.importorskip("triton", reason="Triton is there on Linux")
 
@@ -103,7 +102,7 @@ def test_of_equals_the_lower_token_is_chosen_and_steps_end_before_what_is_no_num
 def engine_of(directory: Path) -> Engine:
     saved = tiny_models.save(tiny_models.build("llama"), directory)
     loaded = load_pretrained(str(saved), device="cpu", dtype="float32", attention=NAME)
-    model = TransformersModel(loaded, GenerationConfig(), kernels=PAGED)
+    model = TransformersModel(loaded, {}, kernels=PAGED)
     return Engine(CudaBackend(model, page_size=16, row_counts=(1, 8)), kv_memory_mib=4)
 
 

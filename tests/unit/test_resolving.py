@@ -12,7 +12,7 @@ from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.outcome import LogprobRequest
-from slipstream.sampling.rule import Acceptance, SamplingDefaults, SamplingRule
+from slipstream.sampling.rule import Acceptance, LengthDefaults, SamplingDefaults, SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
 
 WORD = Structure(StructureKind.REGEX, "[a-z]+")
@@ -303,3 +303,62 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_lengths() -> None:
         resolve(GenerationSettings(), 100, LIMITS)
     assert caught.value.metadata == {"prompt_token_count": "100", "context_length": "100"}
     assert resolve(GenerationSettings(), 99, LIMITS)
+
+
+OWN = replace(
+    LIMITS,
+    sampling_defaults=SamplingDefaults(logit_bias=((5, -2.0),), banned_token_ids=(7, 8)),
+    length_defaults=LengthDefaults(min_token_count=4),
+)
+
+
+def test_tokens_that_the_model_bans_or_biases_hold_until_a_request_says_others() -> None:
+    rule = resolve(GenerationSettings(), 10, OWN).terms.rule
+    assert (rule.banned_token_ids, rule.logit_bias) == ((7, 8), ((5, -2.0),))
+    said = GenerationSettings(banned_token_ids=(9,), logit_bias=((6, 1.0),))
+    rule = resolve(said, 10, OWN).terms.rule
+    assert (rule.banned_token_ids, rule.logit_bias) == ((9,), ((6, 1.0),))
+    rule = resolve(GenerationSettings(banned_token_ids=(), logit_bias=()), 10, OWN).terms.rule
+    assert (rule.banned_token_ids, rule.logit_bias) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        GenerationSettings(allowed_token_ids=(7, 8)),
+        GenerationSettings(allowed_token_ids=(2,)),
+        GenerationSettings(structure=WORD),
+        GenerationSettings(max_token_count=1),
+        GenerationSettings(ignore_end_tokens=True),
+        GenerationSettings(banned_token_ids=tuple(range(3, 300))),
+    ],
+)
+def test_nothing_that_the_model_says_makes_a_request_wrong(settings: GenerationSettings) -> None:
+    banned = replace(OWN, sampling_defaults=SamplingDefaults(banned_token_ids=(7, 8)))
+    resolved = resolve(settings, 10, banned)
+    assert resolved.terms.rule.first_end_position <= 10 + resolved.limits.max_token_count
+    resolve(settings, 99, replace(banned, length_defaults=LengthDefaults(50, 200, 1, 20)))
+
+
+@pytest.mark.parametrize(
+    ("own", "prompt_length", "said", "first_end", "most"),
+    [
+        (LengthDefaults(), 10, GenerationSettings(), 10, 64),
+        (LengthDefaults(min_token_count=4), 10, GenerationSettings(), 14, 64),
+        (LengthDefaults(min_length=30), 10, GenerationSettings(), 30, 64),
+        (LengthDefaults(min_length=30), 50, GenerationSettings(), 50, 64),
+        (LengthDefaults(min_length=30), 10, GenerationSettings(min_token_count=0), 10, 64),
+        (LengthDefaults(min_token_count=4), 10, GenerationSettings(max_token_count=3), 13, 3),
+        (LengthDefaults(max_token_count=7), 10, GenerationSettings(), 10, 7),
+        (LengthDefaults(max_token_count=7), 10, GenerationSettings(max_token_count=80), 10, 80),
+        (LengthDefaults(max_length=30), 10, GenerationSettings(), 10, 20),
+        (LengthDefaults(max_length=30), 30, GenerationSettings(), 30, 64),
+        (LengthDefaults(max_token_count=7, max_length=30), 10, GenerationSettings(), 10, 7),
+        (LengthDefaults(min_token_count=90, max_length=30), 10, GenerationSettings(), 30, 20),
+    ],
+)
+def test_a_models_own_lengths_hold_where_a_request_says_none(
+    own: LengthDefaults, prompt_length: int, said: GenerationSettings, first_end: int, most: int
+) -> None:
+    resolved = resolve(said, prompt_length, replace(LIMITS, length_defaults=own))
+    assert (resolved.terms.rule.first_end_position, resolved.limits.max_token_count) == (first_end, most)

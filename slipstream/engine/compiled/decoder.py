@@ -8,7 +8,7 @@ import torch
 
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.products import TILE_COLUMNS
-from slipstream.sampling.rule import SamplingDefaults
+from slipstream.sampling.rule import LengthDefaults, SamplingDefaults
 
 
 class NotCompiledError(Exception):
@@ -24,6 +24,7 @@ class Decoder:
     context_length: int
     end_token_ids: tuple[int, ...]
     sampling_defaults: SamplingDefaults
+    length_defaults: LengthDefaults
     dtype: str
     device = torch.device("cpu")
     weights_fingerprint: str

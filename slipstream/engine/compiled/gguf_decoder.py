@@ -22,7 +22,7 @@ from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.quantised import BLOCK, in_blocks
 from slipstream.engine.compiled.records import LAYER
-from slipstream.engine.generation import generation_of
+from slipstream.engine.generation import generation_of, gguf_generation_values
 from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -67,10 +67,13 @@ class GgufDecoder(Decoder):
         self.attention_scale, self.rotation_scale = self.head_size**-0.5, 1.0
         self.frequencies = self._frequencies()
         ends = [self._said(f"tokenizer.ggml.{name}_token_id", prefixed=False) for name in ("eos", "eot")]
-        said_ends, self.sampling_defaults = generation_of(path.parent)
-        self.end_token_ids = said_ends or tuple(sorted({int(token) for token in ends if token is not None}))
-        self.weights_fingerprint = fingerprint_of(path, ["compiled", str(self.end_token_ids)])
         self._take()
+        self.generation = generation_of(
+            gguf_generation_values(path, lambda key: self._said(key, prefixed=False)), self.vocabulary_size, ends
+        )
+        self.end_token_ids = self.generation.end_token_ids
+        self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
+        self.weights_fingerprint = fingerprint_of(path, ["compiled", str(self.end_token_ids)])
         if self._tensors:
             raise NotCompiledError(f"it has tensors that are not known here, like {next(iter(self._tensors))}")
         del self._reader

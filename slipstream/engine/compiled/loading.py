@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.decoder import NotCompiledError
 from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder, refuse_foreign
+from slipstream.engine.generation import generation_values
 from slipstream.engine.model import Segment
 from slipstream.engine.pages import MIB
 from slipstream.engine.pretrained.loading import architecture_of, load_pretrained, read_config
@@ -36,19 +36,21 @@ def load_compiled(
     """A model directory or hub id. NotCompiledError if another backend has to serve it, UnsupportedModelError if none can."""
     if trust.code:
         raise NotCompiledError("it may bring code of its own")
-    config = read_config(directory_of(name, weights=True, trust=trust), name, trust)
+    directory = directory_of(name, weights=True, trust=trust)
+    config = read_config(directory, name, trust)
     refuse_foreign(config, architecture_of(config), page_size)
     model = load_pretrained(name, device="cpu", dtype=dtype, attention="sdpa", trust=trust)
     probe = [token % config.vocab_size for token in range(7, 7 + _PROBE_LENGTH)]
     windows = layer_windows(model)
     with torch.inference_mode(), _short_windows(model.config):
         expected = model(input_ids=torch.tensor([probe]), use_cache=False).logits[0].float()
-    decoder = PretrainedDecoder(model, model.generation_config or GenerationConfig(), windows)
+    decoder = PretrainedDecoder(model, generation_values(directory), windows)
     compare_positions(model, decoder.frequencies, decoder.rotation_scale, decoder.context_length)
     backend = CompiledBackend(decoder, page_size=page_size, runs_on=runs_on, threads=threads)
     decoder.layers["window"] = [_PROBE_WINDOW if window else 0 for window in windows]
     _compare(backend, probe, expected)
     decoder.layers["window"] = windows
+    decoder.generation.tell(name)
     return backend
 
 
@@ -93,6 +95,7 @@ def load_compiled_gguf(
     probe = [token % decoder.vocabulary_size for token in range(7, 7 + _PROBE_LENGTH)]
     backend = CompiledBackend(decoder, page_size=page_size, runs_on=runs_on, threads=threads)
     _compare(backend, probe, reference(probe))
+    decoder.generation.tell(path)
     return backend
 
 

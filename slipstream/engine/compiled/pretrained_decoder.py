@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import GenerationConfig
 
 from slipstream.engine.compiled.decoder import (
     Decoder,
@@ -18,7 +18,7 @@ from slipstream.engine.compiled.decoder import (
 )
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.records import LAYER
-from slipstream.engine.generation import end_token_ids, sampling_defaults
+from slipstream.engine.generation import generation_of
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES
@@ -44,8 +44,9 @@ def refuse_foreign(config: Any, architecture: str, page_size: int = LANES) -> No
 class PretrainedDecoder(Decoder):
     """Of a transformers model."""
 
-    def __init__(self, model: Any, generation: GenerationConfig, windows: list[int] | None = None) -> None:
-        """Take a loaded ``PreTrainedModel`` apart: it cannot compute any more. ``windows`` are its layers', by default what
+    def __init__(self, model: Any, generation: Mapping[str, Any], windows: list[int] | None = None) -> None:
+        """Take a loaded ``PreTrainedModel`` apart: it cannot compute any more. ``generation`` is its generation_config.json,
+        ``windows`` are its layers', by default what
         `layer_windows` learns. NotCompiledError if that would not be it."""
         super().__init__()
         config, base = model.config, model.model
@@ -54,8 +55,9 @@ class PretrainedDecoder(Decoder):
         self.architecture = type(model).__name__
         self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
         self.context_length = rotary.steady_context_length(config, int(config.max_position_embeddings))
-        self.end_token_ids = end_token_ids(generation, config)
-        self.sampling_defaults = sampling_defaults(generation)
+        self.generation = generation_of(generation, self.vocabulary_size, config.eos_token_id)
+        self.end_token_ids = self.generation.end_token_ids
+        self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
         self.paired, self.quantised = model.dtype == torch.bfloat16, False

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.generation import generation_of
+from slipstream.engine.generation import generation_of, gguf_generation_values
 from slipstream.engine.gguf_file import AGAIN, fingerprint_of, refuse_no_file
 from slipstream.engine.llamacpp import libllama
 
@@ -51,8 +51,10 @@ class GgufModel:
         self.vocabulary_size = self._library.llama_vocab_n_tokens(vocabulary)
         self.context_length = self._library.llama_model_n_ctx_train(model)
         ends = (self._library.llama_vocab_eos(vocabulary), self._library.llama_vocab_eot(vocabulary))
-        said_ends, self.sampling_defaults = generation_of(path.parent)
-        self.end_token_ids = said_ends or tuple(sorted({token for token in ends if token >= 0}))
+        own_ends = sorted({token for token in ends if token >= 0})
+        self.generation = generation_of(gguf_generation_values(path, self._said), self.vocabulary_size, own_ends)
+        self.end_token_ids = self.generation.end_token_ids
+        self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
         file_type = int(self._said("general.file_type") or -1)
         self.dtype = _FILE_TYPES.get(file_type, f"gguf type {file_type}")
         self.bytes_per_token = self._bytes_per_token(kind)

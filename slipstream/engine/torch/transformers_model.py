@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
-from transformers import GenerationConfig
 
-from slipstream.engine.checkpoint import NO_TRUST, Trust
+from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.generation import end_token_ids, sampling_defaults
+from slipstream.engine.generation import generation_of, generation_values
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
@@ -45,12 +44,13 @@ class TransformersModel:
     def __init__(
         self,
         model: Any,
-        generation: GenerationConfig,
+        generation: Mapping[str, Any],
         *,
         single_rows: bool = False,
         kernels: attention.Kernels = attention.GATHERED,
     ) -> None:
-        """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be served.
+        """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be served. ``generation`` is
+        its generation_config.json.
 
         ``single_rows`` says that most forwards will have one row, so that its layers are laid out for that; ``kernels`` compute
         the attention of its steps.
@@ -61,8 +61,10 @@ class TransformersModel:
         self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
         declared = int(getattr(config, "max_position_embeddings", 0) or 2**20)
         self.context_length = rotary.steady_context_length(config, declared)
-        self.end_token_ids = end_token_ids(generation, config)
-        self.sampling_defaults = sampling_defaults(generation)
+        ends = getattr(config, "eos_token_id", None)
+        self.generation = generation_of(generation, self.vocabulary_size, ends)
+        self.end_token_ids = self.generation.end_token_ids
+        self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.device = model.device
         self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
@@ -87,7 +89,10 @@ class TransformersModel:
     ) -> TransformersModel:
         """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be served."""
         model = load_pretrained(name, device=device, dtype=dtype, attention=attention.NAME, trust=trust)
-        return cls(model, model.generation_config or GenerationConfig(), single_rows=single_rows)
+        generation = generation_values(directory_of(name, weights=True, trust=trust))
+        served = cls(model, generation, single_rows=single_rows)
+        served.generation.tell(name)
+        return served
 
     def reserve(self, page_count: int, page_size: int) -> int:
         self._memory = KvMemory(self.layers, page_count, page_size, self._model.dtype, self.device)

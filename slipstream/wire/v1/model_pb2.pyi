@@ -84,6 +84,7 @@ class ModelInfo(_message.Message):
     KV_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     KV_PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PROCESSORS_FIELD_NUMBER: _builtins.int
+    LENGTH_DEFAULTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -128,6 +129,10 @@ class ModelInfo(_message.Message):
     def processors(self) -> Global___Processors:
         """Where its forwards are computed. Unset: not known."""
 
+    @_builtins.property
+    def length_defaults(self) -> Global___LengthDefaults:
+        """Bounds of a text's length from the model's generation config. Unset: it says none."""
+
     def __init__(
         self,
         *,
@@ -148,14 +153,49 @@ class ModelInfo(_message.Message):
         kv_token_count: _builtins.int = ...,
         kv_page_size: _builtins.int = ...,
         processors: Global___Processors | None = ...,
+        length_defaults: Global___LengthDefaults | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["processors", b"processors", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["length_defaults", b"length_defaults", "processors", b"processors", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "length_defaults", b"length_defaults", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
+
+@_typing.final
+class LengthDefaults(_message.Message):
+    """Bounds of a text's length in tokens, for turns that do not say their own. 0: none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    MIN_LENGTH_FIELD_NUMBER: _builtins.int
+    MAX_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_LENGTH_FIELD_NUMBER: _builtins.int
+    min_token_count: _builtins.int
+    """End tokens are held back until a turn has generated so many."""
+    min_length: _builtins.int
+    """The same, the prompt counted too."""
+    max_token_count: _builtins.int
+    """Most tokens that a turn generates."""
+    max_length: _builtins.int
+    """The same, the prompt counted too. max_token_count wins over it."""
+    def __init__(
+        self,
+        *,
+        min_token_count: _builtins.int = ...,
+        min_length: _builtins.int = ...,
+        max_token_count: _builtins.int = ...,
+        max_length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_length", b"max_length", "max_token_count", b"max_token_count", "min_length", b"min_length", "min_token_count", b"min_token_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LengthDefaults: _TypeAlias = LengthDefaults  # noqa: Y015
 
 @_typing.final
 class Processors(_message.Message):

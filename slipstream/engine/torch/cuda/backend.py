@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 import triton
-from transformers import GenerationConfig
 
-from slipstream.engine.checkpoint import NO_TRUST, Trust
+from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.generation import generation_values
 from slipstream.engine.model import Reserved, Runner, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
@@ -48,7 +48,8 @@ def load_cuda(
     be_ready()
     loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
     torch.cuda.set_device(loaded.device)  # of this thread, which computes: Triton and graphs take the current one
-    model = TransformersModel(loaded, loaded.generation_config or GenerationConfig(), kernels=PAGED)
+    model = TransformersModel(loaded, generation_values(directory_of(name, weights=True, trust=trust)), kernels=PAGED)
+    model.generation.tell(name)
     row_counts = EXACT_ROWS if exact else DRAFT_ROWS
     return CudaBackend(model, page_size=page_size, row_counts=row_counts, fused=fuse(loaded))
 

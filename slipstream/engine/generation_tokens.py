@@ -1,0 +1,96 @@
+"""Tokens that a model's maker would have end a text, or not be in one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from slipstream.engine.checkpoint import some
+from slipstream.sampling.rule import MAX_LISTED_TOKENS, MAX_LOGIT_BIAS
+
+T = TypeVar("T")
+
+
+class Tokens:
+    """What of a generation_config.json names tokens. What is no token of the vocabulary is told and left out."""
+
+    def __init__(self, values: Mapping[str, Any], vocabulary_size: int, ends: Any, told: list[str]) -> None:
+        """``ends``: one id, several or none."""
+        self._vocabulary_size, self._told = vocabulary_size, told
+        self.ends = self._ids("eos_token_id", ends)
+        if not self.ends and ends not in (None, []):
+            told.append("no end token is left: a text ends by its length, by a request's stop strings, or not at all")
+        suppressed = self._ids("suppress_tokens", values.get("suppress_tokens"))
+        words = self._single_words(values.get("bad_words_ids"))
+        self.biases, excluded = self._single_biases(values.get("sequence_bias"))
+        banned = self._fitting("suppress_tokens and bad_words_ids", (*suppressed, *words, *excluded))
+        if len({*banned, *self.ends}) >= vocabulary_size:
+            told.append("not followed: suppress_tokens and bad_words_ids, which leave no token")
+            banned = ()
+        self.banned = banned
+        self.begins_without_end = self._begins_without_end(values.get("begin_suppress_tokens"))
+
+    def _ids(self, key: str, said: Any) -> tuple[int, ...]:
+        ids: list[int] = []
+        strange: list[str] = []
+        for each in said if isinstance(said, list | tuple) else () if said is None else (said,):
+            token = int(each) if isinstance(each, float) and each.is_integer() else each
+            if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < self._vocabulary_size:
+                ids.append(token)
+            elif each is not None:
+                strange.append(str(each))
+        if strange:
+            self._told.append(
+                f"{key} has {some(strange)}, no token from 0 to {self._vocabulary_size - 1}, which is left out"
+            )
+        return tuple(dict.fromkeys(ids))
+
+    def _single_words(self, said: Any) -> tuple[int, ...]:
+        """Words of one token each; end tokens stay, as in transformers."""
+        words = [each if isinstance(each, list) else [each] for each in said] if isinstance(said, list) else []
+        if said is not None and not isinstance(said, list):
+            self._told.append("bad_words_ids must be a list of lists, and is left out")
+        several = sum(len(word) != 1 for word in words)
+        if several:
+            self._told.append(f"not followed: {several} of bad_words_ids that have several tokens")
+        ids = self._ids("bad_words_ids", [word[0] for word in words if len(word) == 1])
+        return tuple(token for token in ids if token not in self.ends)
+
+    def _single_biases(self, said: Any) -> tuple[tuple[tuple[int, float], ...], tuple[int, ...]]:
+        """Biases of one token each, and tokens whose bias is minus infinity."""
+        biases: dict[int, float] = {}
+        excluded: list[int] = []
+        unfollowed = 0
+        for entry in said if isinstance(said, list) else () if said is None else (said,):
+            tokens, bias = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+            if not isinstance(tokens, list) or len(tokens) != 1 or not isinstance(bias, int | float):
+                unfollowed += 1
+            elif ids := self._ids("sequence_bias", tokens):
+                if bias == -math.inf:
+                    excluded.append(ids[0])
+                elif -MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS:
+                    biases[ids[0]] = float(bias)
+                else:
+                    unfollowed += 1
+        if unfollowed:
+            self._told.append(
+                f"not followed: {unfollowed} of sequence_bias that have several tokens or a bias past {MAX_LOGIT_BIAS:g}"
+            )
+        return self._fitting("sequence_bias", tuple(sorted(biases.items()))), tuple(excluded)
+
+    def _begins_without_end(self, said: Any) -> bool:
+        """Whether a text must not be empty: all that a minimum of one token can say of tokens that must not come first."""
+        ids = self._ids("begin_suppress_tokens", said)
+        if not ids or (self.ends and set(ids) == set(self.ends)):
+            return bool(ids)
+        self._told.append(f"not followed: begin_suppress_tokens={list(ids)}")
+        return False
+
+    def _fitting(self, what: str, listed: tuple[T, ...]) -> tuple[T, ...]:
+        """Each once, if a rule may list so many."""
+        once = tuple(dict.fromkeys(listed))
+        if len(once) <= MAX_LISTED_TOKENS:
+            return once
+        self._told.append(f"not followed: {what}, which name {len(once)} tokens, more than {MAX_LISTED_TOKENS}")
+        return ()
