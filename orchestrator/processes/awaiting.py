@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
@@ -39,7 +40,12 @@ async def reach_with_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
     while True:
         info = await reach(peer)
         try:
-            return info, Codec.from_files(await peer.fetch_tokenizer())
+            codec = Codec.from_files(await peer.fetch_tokenizer())
         except SlipstreamError as error:  # it went away again between two of our questions
             log.warning("the verifier service at %s: %s", peer.address, error)
             await asyncio.sleep(_RETRY_SECONDS)
+            continue
+        fault = await asyncio.to_thread(codec.template_fault, datetime.now(UTC))
+        if fault is not None:
+            log.warning("%s: chats are refused, raw prompts are served: %s", info.name, fault)
+        return info, codec

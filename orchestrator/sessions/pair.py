@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -115,8 +115,9 @@ class Pair:
         return resolved
 
     async def encode(self, prompt: Prompt | NextPrompt, clock: datetime) -> list[int]:
-        """A prompt's tokens; a conversation's ``clock`` is what its template takes for now. InvalidFieldsError if it holds an
-        unknown token, PromptTooLongError, OverloadedError."""
+        """A prompt's tokens; a conversation's ``clock`` is what its template takes for now. InvalidFieldsError if it holds a
+        token that the model does not know, or a message that its template refuses or leaves out; NoChatTemplateError,
+        ChatTemplateBrokenError, PromptTooLongError, OverloadedError."""
         if isinstance(prompt, tuple):
             check_prompt_length(len(prompt), self.target.context_length)  # it may be far too long to be looked at
             size = self.target.vocabulary_size
@@ -131,7 +132,24 @@ class Pair:
         else:
             length, work = prompt.length, prompt.tokens
         self.check_length(length, "prompt")
-        return await self.text_work.run(length, work)
+        try:
+            tokens = await self.text_work.run(length, work, renders=not isinstance(prompt, str))
+        except InvalidFieldsError as error:
+            raise InvalidFieldsError([_placed(violation, prompt) for violation in error.violations]) from error
+        if max(tokens, default=0) >= self.target.vocabulary_size:
+            raise InvalidFieldsError(self._without_rows(tokens, prompt))
+        return tokens
+
+    def _without_rows(self, tokens: Sequence[int], prompt: str | Conversation | NextPrompt) -> list[FieldViolation]:
+        """The tokens that stand for images and the like, which the model has no embedding for, where the caller wrote them."""
+        found = dict.fromkeys(token for token in tokens if token >= self.target.vocabulary_size)
+        names = [self.codec.token_text(token) for token in found]
+        what = f"must not have the token {', '.join(names)}: the model has no embedding for it"
+        if isinstance(prompt, str):
+            return [FieldViolation("text", what)]
+        holding = [index for index, said in enumerate(prompt.messages) if any(name in said.content for name in names)]
+        places = [f"messages[{index}].content" for index in holding] or ["messages"]
+        return [_placed(FieldViolation(place, what), prompt) for place in places]
 
     def check_length(self, length: int, field: str) -> None:
         """PromptTooLongError for so many characters that they would hardly fit."""
@@ -145,3 +163,16 @@ class Pair:
 
     def _encode_conversation(self, conversation: Conversation, clock: datetime) -> list[int]:
         return self.codec.encode_rendered(self.codec.render(conversation.messages, clock))
+
+
+def _placed(violation: FieldViolation, prompt: str | Conversation | NextPrompt) -> FieldViolation:
+    """A violation in a conversation's messages, by the path of the field that the caller wrote."""
+    if isinstance(prompt, Conversation):
+        return FieldViolation(f"conversation.{violation.field}", violation.description)
+    if isinstance(prompt, NextPrompt):
+        last = len(prompt.messages) - 1
+        places = {"messages": "content", f"messages[{last}].content": "content"}
+        if prompt.messages[0].role == "system":
+            places["messages[0].content"] = "system"
+        return FieldViolation(places.get(violation.field, violation.field), violation.description)
+    return violation

@@ -7,14 +7,12 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
 
-import jinja2
-import jinja2.ext
-import jinja2.sandbox
 from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from orchestrator.chat_templates.renderer import RENDERER
+from orchestrator.chat_templates.rendering import RenderingError
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 
 
@@ -23,6 +21,13 @@ class NoChatTemplateError(SlipstreamError):
 
     code = Code.FAILED_PRECONDITION
     reason = "NO_CHAT_TEMPLATE"
+
+
+class ChatTemplateBrokenError(SlipstreamError):
+    """The model's chat template cannot be compiled, or it fails on these messages."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "CHAT_TEMPLATE_BROKEN"
 
 
 _AROUND = 32
@@ -39,24 +44,6 @@ class Message:
     def length(self) -> int:
         """Characters, with about those that a template puts around it."""
         return len(self.content) + _AROUND
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _tojson(value: Any, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, **options)
-
-
-def _compile(template: str) -> jinja2.Template:
-    """The environment that chat templates are written for: transformers' settings, sandboxed."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    return environment.from_string(template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +74,7 @@ class Codec:
         self._post_processor = self.tokenizer.post_processor
         self.tokenizer.post_processor = None  # it may move the places of tokens
         self._special_tokens = special_tokens
-        self._template = None if template is None else _compile(template)
+        self._template = template
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Codec:
@@ -145,21 +132,40 @@ class Codec:
     def render(self, messages: Sequence[Message], clock: datetime) -> str:
         """The conversation as the model wants it, up to where its answer begins. ``clock`` is what the template takes for now.
 
-        NoChatTemplateError; InvalidFieldsError if the template refuses the messages.
+        Blocks for as long as the template takes. NoChatTemplateError; ChatTemplateBrokenError; InvalidFieldsError if the
+        template refuses the messages or leaves one out.
         """
         if self._template is None:
             raise NoChatTemplateError("the model has no chat template; use Generate with a text or token prompt")
+        said = [(message.role, message.content) for message in messages]
         try:
-            return self._template.render(
-                messages=[{"role": m.role, "content": m.content} for m in messages],
-                add_generation_prompt=True,
-                strftime_now=clock.strftime,
-                **self._special_tokens,
-            )
-        except jinja2.TemplateError as error:
-            raise InvalidFieldsError(
-                [FieldViolation("messages", f"the chat template refuses them: {error}")]
+            rendered = RENDERER.render(self._template, said, self._special_tokens, clock)
+        except RenderingError as error:
+            if error.refused:
+                what = f"the chat template refuses them: {error}"
+                raise InvalidFieldsError([FieldViolation("messages", what)]) from error
+            raise ChatTemplateBrokenError(
+                f"the model's chat template fails: {error}; use Generate with a text or token prompt"
             ) from error
+        if rendered.left_out:
+            what = "is left out by the model's chat template: the model would not read it"
+            raise InvalidFieldsError(
+                [FieldViolation(f"messages[{index}].content", what) for index in rendered.left_out]
+            )
+        return rendered.text
+
+    def template_fault(self, clock: datetime) -> str | None:
+        """Why no chat can be rendered, as far as a chat of one word shows. Blocks, as `render` does."""
+        try:
+            self.render([Message("user", "Hello")], clock)
+        except ChatTemplateBrokenError as error:
+            return str(error)
+        except InvalidFieldsError as error:
+            is_left_out = any("left out" in violation.description for violation in error.violations)
+            return "the model's chat template leaves out what a user says" if is_left_out else None
+        except NoChatTemplateError:
+            return None
+        return None
 
 
 class StopMatcher:

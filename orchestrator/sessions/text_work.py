@@ -1,6 +1,7 @@
 """Work on text: short texts at once, longer ones on threads beside the event loop, in turn and within bounds.
 
-The tokenizer takes half a microsecond a character and 120 bytes of memory, and lets go of Python's lock meanwhile.
+The tokenizer takes half a microsecond a character and 120 bytes of memory, and lets go of Python's lock meanwhile. A chat
+template takes as long as it likes, within its limits, and is never rendered on the event loop.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ class TextWork:
     def __init__(self) -> None:
         self._longer = ThreadPoolExecutor(1, "text")
         self._longest = ThreadPoolExecutor(1, "long-text")
+        self._rendered = ThreadPoolExecutor(2, "chat-template")
         self._waiting = 0
 
-    async def run(self, length: int, work: Callable[[], T]) -> T:
-        """What ``work`` on so many characters returns. OverloadedError if too many wait already."""
-        if length <= SHORT:
+    async def run(self, length: int, work: Callable[[], T], *, renders: bool = False) -> T:
+        """What ``work`` on so many characters returns; with ``renders`` it begins with a chat template. OverloadedError if too
+        many wait already."""
+        if length <= SHORT and not renders:
             return work()
         if self._waiting and self._waiting + length > MOST_WAITING:
             raise OverloadedError(f"{self._waiting} characters of prompts wait to be tokenized")
-        threads = self._longest if length > _LONG else self._longer
+        shorter = self._rendered if renders else self._longer
+        threads = self._longest if length > _LONG else shorter
         self._waiting += length
         try:
             return await asyncio.get_running_loop().run_in_executor(threads, work)

@@ -11,7 +11,7 @@ from itertools import product
 from orchestrator.rounds.note import RoundNote
 from orchestrator.sessions.pair import Conversation, Pair
 from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
-from orchestrator.sessions.text import Detokenizer, Message, NoChatTemplateError
+from orchestrator.sessions.text import ChatTemplateBrokenError, Detokenizer, Message, NoChatTemplateError
 from slipstream.errors import InvalidFieldsError, SlipstreamError
 
 log = logging.getLogger(__name__)
@@ -65,5 +65,5 @@ async def _encoded(pair: Pair, text: str) -> list[int]:
     now = datetime.now(UTC)
     try:
         return await pair.encode(Conversation((Message("user", text),)), now)
-    except (NoChatTemplateError, InvalidFieldsError):  # it may want a system message first, or another order
+    except (NoChatTemplateError, ChatTemplateBrokenError, InvalidFieldsError):  # it may want another order
         return await pair.encode(text, now)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -13,6 +15,8 @@ from tokenizers.models import BPE
 from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of, one_line
 from slipstream.engine.errors import UnsupportedModelError
+
+log = logging.getLogger(__name__)
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -65,8 +69,22 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
     backend.no_padding()
     backend.no_truncation()
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
-    template = tokenizer.chat_template
-    return _bundle(backend, special, template if isinstance(template, str) else None)
+    return _bundle(backend, special, _template_of(tokenizer.chat_template, model))
+
+
+def _template_of(templates: Any, model: str) -> str | None:
+    """The template that transformers takes for a chat without tools. Some models have several, by name."""
+    if not isinstance(templates, dict):
+        return templates if isinstance(templates, str) else None
+    default = templates.get("default")
+    if not isinstance(default, str):
+        log.warning(
+            "%s has chat templates for %s, but none named default: chats are refused",
+            model,
+            ", ".join(sorted(templates)),
+        )
+        return None
+    return default
 
 
 def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model: str) -> None:

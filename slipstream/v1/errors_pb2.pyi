@@ -121,6 +121,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """RESOURCE_EXHAUSTED: the call's metadata is larger than 16 KiB. Send less."""
     ERROR_REASON_OPERATORS_ONLY: _ErrorReason.ValueType  # 51
     """PERMISSION_DENIED: the method is for operators, and the caller is none."""
+    ERROR_REASON_CHAT_TEMPLATE_BROKEN: _ErrorReason.ValueType  # 60
+    """FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these messages. Use Generate with a text or tokens."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """What google.rpc.ErrorInfo.reason says, in domain "slipstream": the names below without their prefix. A client that does not know a reason
@@ -226,4 +228,6 @@ ERROR_REASON_METADATA_TOO_LARGE: ErrorReason.ValueType  # 50
 """RESOURCE_EXHAUSTED: the call's metadata is larger than 16 KiB. Send less."""
 ERROR_REASON_OPERATORS_ONLY: ErrorReason.ValueType  # 51
 """PERMISSION_DENIED: the method is for operators, and the caller is none."""
+ERROR_REASON_CHAT_TEMPLATE_BROKEN: ErrorReason.ValueType  # 60
+"""FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these messages. Use Generate with a text or tokens."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

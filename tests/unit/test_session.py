@@ -92,10 +92,10 @@ def test_a_turn_cut_short_is_closed_by_the_template() -> None:
 
 
 def test_a_template_that_rewrites_history_gets_the_whole_conversation_anew() -> None:
-    last_only = "{% for m in messages[-1:] %}{{ m.role }}:{{ m.content }}{% endfor %}"
-    session = Session("s", codec(last_only), CLOCK)
+    last_first = "{% for m in messages[::-1] %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+    session = Session("s", codec(last_first), CLOCK)
     say(session, "first", "answer")
-    assert session.codec.decode(session.prompt_for("second").tokens()) == "user:second"
+    assert session.codec.decode(session.prompt_for("second").tokens()) == "user:second\nassistant:answer\nuser:first\n"
 
 
 def test_a_turn_without_an_answer_never_happened() -> None:

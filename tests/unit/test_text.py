@@ -29,7 +29,7 @@ TEMPLATES = [
     "{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
     "{%- for m in messages %}\n  {%- if m.role == 'user' %}\n[INST] {{ m.content }} [/INST]\n  {%- else %}\n"
     " {{ m.content | tojson }}\n  {%- endif %}\n{%- endfor %}",
-    "{% for m in messages %}\n    {% if loop.index == 3 %}\n        {% break %}\n    {% endif %}\n"
+    "{% for m in messages %}\n    {% if loop.index == 4 %}\n        {% break %}\n    {% endif %}\n"
     "    {{ m | tojson(indent=2) }}\n{% endfor %}\n",
 ]
 
@@ -53,8 +53,9 @@ def test_rendering_equals_transformers(template: str) -> None:
 def test_a_codec_is_made_of_the_files_that_a_verifier_hands_out() -> None:
     messages = [Message("user", "What is é?")]
     assert Codec.from_files(FILES).render(messages, CLOCK) == codec().render(messages, CLOCK)
-    special = {"tokenizer_config.json": b'{"bos_token": "<s>"}', "chat_template.jinja": b"{{ bos_token }}hello"}
-    assert Codec.from_files({**FILES, **special}).render(messages, CLOCK) == "<s>hello"
+    template = b"{{ bos_token }}{{ messages[0].content }}"
+    special = {"tokenizer_config.json": b'{"bos_token": "<s>"}', "chat_template.jinja": template}
+    assert Codec.from_files({**FILES, **special}).render(messages, CLOCK) == "<s>What is é?"
     bare = {name: content for name, content in FILES.items() if name != "chat_template.jinja"}
     assert Codec.from_files(bare).encode_rendered("hello") == codec().encode_rendered("hello")
     with pytest.raises(NoChatTemplateError):

@@ -1,0 +1,60 @@
+"""The process that renders. A request is a line of JSON on standard input, its answer a line on standard output.
+
+A template comes with a model's files and is a program. Here it has a processor time and a memory of its own: the kernel
+ends the process at the one, and an allocation fails at the other.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.chat_templates.rendering import Conversation, RenderingError, render
+
+PROCESSOR_SECONDS = 2.0
+"""For one conversation."""
+
+MEMORY_BYTES = 512 * 2**20
+"""Beyond what the process has when it begins."""
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    _limit_memory()
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
+        answer = json.dumps(_answer(line))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.write(answer + "\n")
+        sys.stdout.flush()
+
+
+def _answer(line: str) -> dict[str, Any]:
+    try:
+        asked = json.loads(line)
+        clock = datetime.fromisoformat(asked["clock"])
+        conversation = Conversation(asked["messages"], asked["special_tokens"], clock)
+        rendered = render(asked["source"], conversation)
+    except RenderingError as error:
+        return {"error": str(error), "refused": error.refused}
+    except (MemoryError, RecursionError) as error:
+        return {"error": f"{type(error).__name__} while it is rendered", "refused": False}
+    return {"text": rendered.text, "left_out": rendered.left_out}
+
+
+def _limit_memory() -> None:
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:  # not on Linux
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
+
+
+if __name__ == "__main__":
+    main()

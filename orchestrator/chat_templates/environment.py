@@ -1,0 +1,95 @@
+"""The environment that chat templates are written for: the settings, tags and globals of transformers 5.23, sandboxed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.runtime
+import jinja2.sandbox
+import jinja2.utils
+
+
+class TemplateRefusedError(jinja2.TemplateError):
+    """The template itself says that it does not take the messages."""
+
+
+class _Generation(jinja2.ext.Extension):
+    """``{% generation %}`` marks what a model is trained on. Its body is rendered as it stands."""
+
+    tags = {"generation"}  # noqa: RUF012  (Jinja's own attribute)
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        """A block that renders its body: what is set inside stays inside, as in transformers."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class _Dict:
+    """``dict`` without the attributes of a class."""
+
+    def __call__(self, *values: Any, **named: Any) -> dict[Any, Any]:
+        return dict(*values, **named)
+
+    def fromkeys(self, *values: Any) -> dict[Any, Any]:
+        """As `dict.fromkeys`."""
+        return dict.fromkeys(*values)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """``namespace`` that takes no attribute with a leading underscore."""
+
+    def __init__(*values: Any, **named: Any) -> None:  # so that a template may name one `self`
+        self, *rest = values
+        attributes = dict(*rest, **named)
+        for name in attributes:
+            _Namespace._check(name)
+        jinja2.utils.Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _Namespace._check(name)
+        jinja2.utils.Namespace.__setitem__(self, name, value)
+
+    @staticmethod
+    def _check(name: Any) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(
+                f"a namespace takes no attribute {name!r}: it begins with an underscore"
+            )
+
+
+def _raise_exception(message: Any) -> NoReturn:
+    raise TemplateRefusedError(str(message))
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@functools.lru_cache(8)
+def compile_template(source: str) -> jinja2.Template:
+    """The template, ready to be rendered. Raises what Jinja and Python's compiler raise."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["dict"] = _Dict()
+    environment.globals["namespace"] = _Namespace
+    return environment.from_string(source)
