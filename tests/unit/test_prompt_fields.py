@@ -12,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from orchestrator.rounds.drafts import Drafts
+from orchestrator.sessions.next_prompt import Said
 from orchestrator.sessions.pair import Conversation, Pair
 from orchestrator.sessions.session import Session
 from orchestrator.sessions.text import Codec, Message
@@ -39,7 +40,10 @@ def pair(template: str = FILES["chat_template.jinja"].decode()) -> Pair:
 def session(served: Pair, system: str | None, *said: str) -> Session:
     """Messages by turns of a user and the model, after a system message."""
     opened = Session("s", served.codec, NOW, system)
-    opened.messages += [Message(("user", "assistant")[index % 2], text) for index, text in enumerate(said)]
+    for index, text in enumerate(said):
+        opened.messages.append(Message(("user", "assistant")[index % 2], text))
+        if index % 2:
+            opened.answers.append(Said(tuple(served.codec.encode_rendered(text)), ended_with_end_token=False))
     return opened
 
 
@@ -65,7 +69,8 @@ async def test_a_message_that_a_template_leaves_out_or_refuses_is_told_where_it_
     said = Conversation((Message("system", "one"), Message("user", "two")))
     assert await fields(last, said) == ["conversation.messages[0].content"]
     assert await fields(last, session(last, "one").prompt_for("two")) == ["system"]
-    assert await fields(last, session(last, None, "one").prompt_for("two")) == ["messages[0].content"]
+    earlier = ["messages[0].content", "messages[1].content"]
+    assert await fields(last, session(last, None, "one", "b").prompt_for("two")) == earlier
     strict = pair("{{ raise_exception('no') }}")
     assert await fields(strict, said) == ["conversation.messages"]
     assert await fields(strict, session(strict, None).prompt_for("two")) == ["content"]
