@@ -143,15 +143,15 @@ class PromptTooLongError(SlipstreamError):
 
 
 class OverloadedError(SlipstreamError):
-    """There is more to do than can be done in time."""
+    """There is more to do than can be done in time (metadata: limit)."""
 
     code = Code.RESOURCE_EXHAUSTED
     reason = "OVERLOADED"
     retry_after = 2.0
 
-    def __init__(self, message: str, retry_after: float = 2.0) -> None:
+    def __init__(self, message: str, retry_after: float = 2.0, **metadata: str | int) -> None:
         """``retry_after`` in seconds: when a place is likely to be free."""
-        super().__init__(message)
+        super().__init__(message, (), **metadata)
         self.retry_after = retry_after  # type: ignore[misc]
 
 

@@ -457,8 +457,46 @@ ROWS = (
                 [
                     Query(_gauge(instruments.TURN_PLACES), "places"),
                     Query(_gauge(instruments.REQUESTS_RUNNING, of=_ORCHESTRATORS), "running"),
+                    Query(_gauge(instruments.TURN_PLACES_SET_BY, "source"), "processes whose places are {{source}}"),
                 ],
                 width=6,
+            ),
+            Panel(
+                "What places are limited by",
+                "How much is used of what turns share: places, memory for KV, the queue. At 100% turns wait or are refused.",
+                "percentunit",
+                [
+                    Query(
+                        f"{_gauge(instruments.ADMISSION_USED, 'limit')} / {_gauge(instruments.ADMISSION_LIMIT, 'limit')}",
+                        "{{limit}}",
+                    )
+                ],
+                width=6,
+                maximum=1,
+            ),
+            Panel(
+                "Refused for want of a place",
+                "Requests refused as OVERLOADED, by what there was too little of.",
+                "short",
+                [Query(_events(instruments.ADMISSION_REFUSED, "limit"), "{{limit}}")],
+                width=6,
+                bars=True,
+            ),
+            Panel(
+                "Calls refused",
+                "Calls of any method that ended with an error, by method and reason.",
+                "short",
+                [Query(_events(instruments.CALLS_REFUSED, "method, reason"), "{{method}} {{reason}}")],
+                width=6,
+                bars=True,
+            ),
+            Panel(
+                "Sessions can be written",
+                "1 while the store takes what turns need; 0 where the disk is full or the database away.",
+                "short",
+                [Query(_gauge(instruments.STORE_WRITABLE, "instance"), "{{instance}}")],
+                width=6,
+                maximum=1,
             ),
             Panel(
                 "Wait for a place",

@@ -35,7 +35,7 @@ from orchestrator.contract.traces import fitting, turn_trace_message
 from orchestrator.errors import SessionMovedError
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.admission import Asking
-from orchestrator.sessions.chat import ChatStream
+from orchestrator.sessions.chat import ChatClosing, ChatStream, CommandFailed
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.turn_record import TurnReader, read_all
@@ -159,6 +159,8 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         commands = (command_of(request, caller) async for request in request_iterator)
         async with aclosing(stream.run(commands)) as events:
             async for event in events:
+                if isinstance(event, CommandFailed | ChatClosing):
+                    self._watching.call_refused("Chat", event.error)
                 yield chat_response(event, self._sessions.ttl_seconds)
 
     async def GetSession(

@@ -9,6 +9,7 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.processes.connecting import Peers
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.statistics import per_position
+from orchestrator.store.writing import Writing
 from orchestrator.watching.totals import Totals
 from orchestrator.watching.watching import Watching
 from slipstream.telemetry import instruments
@@ -17,7 +18,7 @@ from slipstream.version import VERSION
 
 
 def readings(
-    sessions: Sessions, peers: Peers, watching: Watching, loop: asyncio.AbstractEventLoop
+    sessions: Sessions, peers: Peers, watching: Watching, writing: Writing, loop: asyncio.AbstractEventLoop
 ) -> Iterator[Reading]:
     """From any thread: nothing is computed for them before they are asked for."""
     yield reading(instruments.ASYNCIO_TASKS, len(asyncio.all_tasks(loop)))
@@ -27,6 +28,7 @@ def readings(
     yield from _turns(totals)
     yield from _sessions(sessions)
     yield from _peers(peers)
+    yield reading(instruments.STORE_WRITABLE, float(writing.is_possible))
     if sessions.is_serving:
         yield reading(instruments.INFO, {_info(sessions.pair.target): 1})
 
@@ -76,6 +78,7 @@ def _turns(totals: Totals) -> Iterator[Reading]:
         (instruments.REQUESTS_REJECTED, totals.rejected),
     ):
         yield reading(instrument, {(name,): count for name, count in dict(counts).items()})
+    yield reading(instruments.CALLS_REFUSED, dict(totals.refused_calls))
     yield reading(instruments.SPANS_FOLDED, totals.folded)
     yield reading(instruments.SESSIONS_EXPIRED, totals.expired)
 
@@ -85,6 +88,12 @@ def _sessions(sessions: Sessions) -> Iterator[Reading]:
     yield reading(instruments.REQUESTS_RUNNING, load.running_count)
     yield reading(instruments.REQUESTS_WAITING, load.waiting_count + load.queued_count)
     yield reading(instruments.TURN_PLACES, load.place_count)
+    admission = sessions.admission
+    limits = admission.limits
+    yield reading(instruments.TURN_PLACES_SET_BY, {(admission.places_set_by,): 1})
+    yield reading(instruments.ADMISSION_USED, {(name,): used for name, (used, _) in limits.items()})
+    yield reading(instruments.ADMISSION_LIMIT, {(name,): most for name, (_, most) in limits.items()})
+    yield reading(instruments.ADMISSION_REFUSED, {(name,): count for name, count in dict(admission.refused).items()})
     yield reading(instruments.SESSIONS, load.session_count)
     yield reading(instruments.SESSIONS_NOT_DRAFTING, load.not_drafting_count)
 

@@ -26,10 +26,12 @@ from orchestrator.sessions.warming import warm_up
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.store import Store
+from orchestrator.store.writing import Writing
 from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
 from slipstream.garbage import spare_what_is_there
+from slipstream.rpc.refusals import RefusalsTold
 from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
@@ -37,6 +39,8 @@ from slipstream.telemetry.tracing import exporting_spans
 from slipstream.v1 import orchestrator_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+_SERVICE = "slipstream.v1.OrchestratorService"
 
 _MAX_REQUEST_BYTES = 16 * 2**20
 """A prompt of a million tokens is 4 MB on the wire, and the longest text that a context of 131,072 is looked at for 8."""
@@ -64,22 +68,22 @@ def run_process(settings: OrchestratorSettings, place: Place | None = None) -> N
 async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
     number = 0 if place is None else place.number
     listening, reaching = settings.listening(), settings.reaching()
+    watching = Watching(settings.trace_detail)
     door = AsksWhoCalls({_CHAT: chat_closing})
     server = Server(
         settings.address,
-        ("slipstream.v1.OrchestratorService",),
+        (_SERVICE,),
         drain_seconds=_LAST_WORDS_SECONDS,
         own=[] if place is None else _own_ports(settings, place),
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
-        interceptors=(door,) if settings.access else (),
+        interceptors=(RefusalsTold(_SERVICE, watching.call_refused), *((door,) if settings.access else ())),
     )
     peers = Peers(settings, reaching)
     async with AsyncExitStack() as stack:
         store = open_store(settings.store_place)
         stack.callback(store.close)
         stack.push_async_callback(peers.close)
-        watching = Watching(settings.trace_detail)
         loaded = LoadedSessions(max_count=settings.max_session_count, ttl_seconds=settings.session_ttl_seconds)
         if place is None:
             own_address = settings.advertise or address_to_reach(settings.address, server.bind())
@@ -90,6 +94,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         if isinstance(access, Access):
             door.guard(access)
         ownership = Ownership(store, me, settings.session_lease_seconds)
+        writing = Writing(store)
         sessions = Sessions(
             loaded,
             store,
@@ -101,7 +106,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
             is_durable=settings.store_place != MEMORY and (place is None or not place.holds(settings.store_place)),
         )
         address = numbered(settings.metrics_address, number)
-        source = partial(readings, sessions, peers, watching, asyncio.get_running_loop())
+        source = partial(readings, sessions, peers, watching, writing, asyncio.get_running_loop())
         stack.enter_context(Exposition("orchestrator", address, source))
         await stack.enter_async_context(sessions)
         others = Others(ownership, place, reaching)
@@ -110,7 +115,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
         if place is None:
             await _listen(server)
-        connecting = asyncio.create_task(_connect(peers, sessions, server))
+        connecting = asyncio.create_task(_connect(peers, sessions, writing, server))
         await server.run_until_signalled(
             lambda: sessions.tasks.drain(settings.drain_seconds, lambda: peers.verifiers.reachable)
         )
@@ -139,7 +144,7 @@ async def _listen(server: Server) -> None:
     log.info("listening on port %d", await server.start())
 
 
-async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
+async def _connect(peers: Peers, sessions: Sessions, writing: Writing, server: Server) -> None:
     """Wait for the peers and serve them; SlipstreamError, and the server drains, if what they host cannot be served."""
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -151,7 +156,9 @@ async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
                 await _listen(server)
             log.info("serving %s", sessions.pair.target.name)
             await warm_up(sessions.pair)
-            tasks.create_task(_report_health(peers, server))
+            health = _Health(peers, writing, server)
+            tasks.create_task(health.report())
+            tasks.create_task(writing.watch(health.changed.set))
     except AddressInUseError:
         server.draining.set()
         raise
@@ -161,12 +168,20 @@ async def _connect(peers: Peers, sessions: Sessions, server: Server) -> None:
         raise SlipstreamError(f"cannot serve what the verifier hosts: {error}") from error
 
 
-async def _report_health(peers: Peers, server: Server) -> None:
-    """Healthy is what can answer: a verifier has to be there."""
-    changed = asyncio.Event()
-    peers.verifiers.on_reachable_changed(changed.set)
-    while True:
-        changed.clear()
-        verifier_reachable, _ = peers.reachable
-        await server.set_serving(verifier_reachable)
-        await changed.wait()
+class _Health:
+    """Healthy is what can answer: a verifier has to be there, and sessions have to be writable."""
+
+    def __init__(self, peers: Peers, writing: Writing, server: Server) -> None:
+        self.changed = asyncio.Event()
+        self._peers = peers
+        self._writing = writing
+        self._server = server
+
+    async def report(self) -> None:
+        """Tell health checks, until cancelled."""
+        self._peers.verifiers.on_reachable_changed(self.changed.set)
+        while True:
+            self.changed.clear()
+            verifier_reachable, _ = self._peers.reachable
+            await self._server.set_serving(verifier_reachable and self._writing.is_possible)
+            await self.changed.wait()

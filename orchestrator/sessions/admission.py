@@ -17,6 +17,7 @@ import math
 import random
 import time
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +48,15 @@ _LONGER_THAN_MOST = 1.5
 
 _OVERBOOKED = 0.7
 """Of the time in which a place comes free, between two that are told to come back: not all do."""
+
+_LACKING = {
+    "turns": "",
+    "kv_tokens": ", which leave too little memory for its KV",
+    "prompts": ", and others' prompts are read first",
+    "deadline": ", so it would not end before its deadline",
+    "queue": ", which were first",
+}
+"""What a refusal says of the limit that it is for."""
 
 _SOONEST_RETRY, _LATEST_RETRY = 0.05, 10.0
 _WEIGHT = 0.1
@@ -197,6 +207,8 @@ class Admission:
         self._crowded_since = self._last_crowded = -math.inf
         self._booked_until = -math.inf
         self._is_closed = False
+        self.refused = Counter(dict.fromkeys(_LACKING, 0))
+        """Requests that were refused for want of a place, by what there was too little of."""
 
     def measure(self, capacity: Capacity) -> None:
         """From now on there is something that says how much can be done."""
@@ -211,6 +223,21 @@ class Admission:
         if self._capacity is None:
             return MOST_WAITING
         return -(-self._capacity.round_count // settings.process_count)
+
+    @property
+    def places_set_by(self) -> str:
+        """What says how many places there are."""
+        if self._settings.max_running_count is not None:
+            return "max_running_turns"
+        return "nothing" if self._capacity is None else "measured"
+
+    @property
+    def limits(self) -> dict[str, tuple[int, int]]:
+        """What is limited: how much of it is used, and how much there is. Callable from any thread."""
+        found = {"turns": (len(self._running), self.place_count), "queue": (len(self._waiters), MOST_WAITING)}
+        if self._most_kv_tokens:
+            found["kv_tokens"] = (self._kv_token_count, self._most_kv_tokens)
+        return found
 
     @property
     def waiting_count(self) -> int:
@@ -232,15 +259,17 @@ class Admission:
         if not self._has_places(wish):
             self._note_crowd(now)
         if self._ends_too_late(wish, asking.deadline - now, now):
-            raise self._refusal(wish)
+            raise self._refusal(wish, "deadline")
         waiter = _Waiter(self._shares.tag(share), self._number, wish, asyncio.get_running_loop().create_future())
         waiter.since = now
         self._number += 1
         longest = min(self._patience(wish, now), asking.deadline - now)
         before = (other.wish for other in self._waiters if other < waiter)
         ahead = sum(other.choice_count for other in before if self._can_ever_fit(other))
-        if self._seconds_until(ahead, wish) > longest or not self._has_room_for(waiter):
+        if self._seconds_until(ahead, wish) > longest:
             raise self._refusal(wish)
+        if not self._has_room_for(waiter):
+            raise self._refusal(wish, "queue")
         self._shares.take(share, wish)
         insort(self._waiters, waiter)
         timer = asyncio.get_running_loop().call_later(longest, self._refuse, waiter)
@@ -308,10 +337,15 @@ class Admission:
         return shared + wish.choice_count * own
 
     def _is_within(self, turn_count: int, kv_token_count: int) -> bool:
-        most = 0
-        if self._capacity is not None and self._settings.max_running_count is None:
-            most = self._capacity.kv_token_count // self._settings.process_count
+        most = self._most_kv_tokens
         return turn_count <= self.place_count and (not most or kv_token_count <= most)
+
+    @property
+    def _most_kv_tokens(self) -> int:
+        """Tokens of memory for KV that turns share; 0: not known, or passed over."""
+        if self._capacity is None or self._settings.max_running_count is not None:
+            return 0
+        return self._capacity.kv_token_count // self._settings.process_count
 
     def _has_time(self, wish: Wish) -> bool:
         """Whether the prompts that are being read leave another its time; a longer one lets it pass."""
@@ -373,6 +407,14 @@ class Admission:
         if not waiter.turn.done():
             waiter.turn.set_exception(self._refusal(waiter.wish))
 
+    def _lacking(self, wish: Wish) -> str:
+        """What a request that may not have its places now has too little of."""
+        if len(self._running) + wish.choice_count > self.place_count:
+            return "turns"
+        if not self._has_places(wish):
+            return "kv_tokens"
+        return "queue" if self._has_time(wish) else "prompts"
+
     def _has_room_for(self, waiter: _Waiter) -> bool:
         """Whether the queue has room, if need be that of one who comes after."""
         if len(self._waiters) < MOST_WAITING:
@@ -416,7 +458,7 @@ class Admission:
         """Seconds between two places that come free, by Little's law; 0: not known."""
         return self._turn_seconds / max(1, len(self._running))
 
-    def _refusal(self, wish: Wish) -> OverloadedError:
+    def _refusal(self, wish: Wish, limit: str = "") -> OverloadedError:
         """With a time to come back at: those who are refused get one after another, as places come free."""
         now = self._clock()
         soonest = now + self._seconds_until(self.waiting_count, wish)
@@ -424,8 +466,12 @@ class Admission:
         seconds = max(_SOONEST_RETRY, self._booked_until - now) * (0.9 + 0.2 * self._jitter())
         self._booked_until += _OVERBOOKED * wish.choice_count * self._interval
         running, waiting = len(self._running), self.waiting_count
+        limit = limit or self._lacking(wish)
+        self.refused[limit] += 1
         return OverloadedError(
-            f"{running} turns run and {waiting} wait: a place is likely to be free in {seconds:.1f} s", seconds
+            f"{running} turns run and {waiting} wait{_LACKING[limit]}: a place is likely to be free in {seconds:.1f} s",
+            seconds,
+            limit=limit,
         )
 
 

@@ -121,6 +121,8 @@ class Database(ABC):
         self._connect = connect
         self._name = name
         self._connection: Connection | None = None
+        self.on_trouble: Callable[[], None] = lambda: None
+        """Called on the event loop whenever it could not do something."""
 
     def __str__(self) -> str:
         return self._name
@@ -262,7 +264,11 @@ class DatabaseOnThread(Database):
         try:
             async with asyncio.timeout(_LONGEST_SECONDS):
                 return await outcome
+        except StoreUnavailableError:
+            self.on_trouble()
+            raise
         except TimeoutError:
+            self.on_trouble()
             what = f"{self._name} has not answered for {_LONGEST_SECONDS:g} s"
             raise _unavailable(what, piece, "unknown") from None
 

@@ -8,7 +8,7 @@ anybody's.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields, replace
 from typing import Any, Final
 
@@ -18,6 +18,9 @@ from orchestrator.store.rows import Counts, EndRow, OwnerRow, SessionRow, Stored
 
 _FORMAT = 2
 """Of the tables. A store of another is refused."""
+
+_TRIAL_BYTES = 2**18
+"""A turn with a prompt of some ten thousand tokens, and its session's text."""
 
 _REMEMBERED_EXPIRED, _MOST_EXPIRED = 10_000, 11_000
 _TIMES_FOR_RUNNING = 24
@@ -85,6 +88,20 @@ class Store:
     def close(self) -> None:
         """Finish what has been asked for."""
         self._database.close()
+
+    def on_trouble(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called on the event loop whenever something could not be read or written."""
+        self._database.on_trouble = callback
+
+    async def try_writing(self) -> None:
+        """Write as much as a turn may need, of which nothing stays. StoreUnavailableError if there is no room for it."""
+        row = OwnerRow(f"trial {secrets.token_hex(8)}", secrets.token_hex(_TRIAL_BYTES // 2), "")
+
+        def work(t: Transaction) -> None:
+            t.execute("INSERT INTO owners VALUES (?, ?, ?, ?)", astuple(row))
+            t.execute("DELETE FROM owners WHERE id = ?", (row.id,))
+
+        await self._database.run(work)
 
     # Owners.
 

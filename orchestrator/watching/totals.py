@@ -42,6 +42,8 @@ class Totals:
         self.failed: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter(dict.fromkeys(OF_TOO_MUCH, 0))
         """By reason. What an alert looks at is there from the start: a count that begins with its first event has not risen."""
+        self.refused_calls: Counter[tuple[str, str]] = Counter()
+        """By method and reason."""
         self.switched_off = 0
         self.expired = 0
         self.folded = 0

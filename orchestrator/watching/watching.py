@@ -52,6 +52,10 @@ class Watching:
         if model_name:
             write_refused(model_name, parent, session_id, error)
 
+    def call_refused(self, method: str, error: BaseException) -> None:
+        """A call, or a command of a Chat, ended with an error."""
+        self._totals.refused_calls[method, reason_of(error)] += 1
+
     def session_expired(self) -> None:
         """One was idle for too long."""
         self._totals.expired += 1

@@ -119,6 +119,16 @@ REQUESTS_FAILED = _counter(
 REQUESTS_REJECTED = _counter(
     "requests_rejected", "requests", "Messages and generations refused, by the reason.", "reason"
 )
+CALLS_REFUSED = _counter(
+    "calls_refused",
+    "calls",
+    "Calls of any method that ended with an error instead of an answer, and commands of a Chat, by method and reason.",
+    "method",
+    "reason",
+)
+STORE_WRITABLE = _gauge(
+    "store_writable", "1", "Whether sessions can be written: 0 where the disk is full or the database away."
+)
 DRAFT_FALLBACKS = _counter(
     "draft_fallbacks",
     "requests",
@@ -152,6 +162,28 @@ REQUESTS_WAITING = _gauge(
     "Turns that wait for a place, messages that wait for their chat's turn (a model service: items for their first forward).",
 )
 TURN_PLACES = _gauge("num_turn_places", "turns", "Turns that may run at once, as verifications are measured.")
+TURN_PLACES_SET_BY = _gauge(
+    "turn_places_set_by",
+    "1",
+    "Always 1: what sets the number of places: max_running_turns (the flag), measured (the verifiers' steps), or nothing "
+    "(no verifier has been reached yet).",
+    "source",
+)
+ADMISSION_LIMIT = _gauge(
+    "admission_limit",
+    "1",
+    "What admitted turns share: turns (places), kv_tokens (memory for KV; left out where --max-running-turns is set) and queue "
+    "(requests that wait).",
+    "limit",
+)
+ADMISSION_USED = _gauge("admission_used", "1", "How much of each admission_limit is used.", "limit")
+ADMISSION_REFUSED = _counter(
+    "admission_refused",
+    "requests",
+    "Requests refused as OVERLOADED, by what there was too little of: turns, kv_tokens, prompts (others' are read first), "
+    "deadline (it would be cut), queue.",
+    "limit",
+)
 SESSIONS = _gauge("num_sessions", "sessions", "Sessions kept.")
 SESSIONS_NOT_DRAFTING = _gauge(
     "num_sessions_speculation_off", "sessions", "Sessions with a turn running that left the draft alone."
@@ -237,6 +269,8 @@ OF_THE_ORCHESTRATOR = (
     REQUESTS_SUCCEEDED,
     REQUESTS_FAILED,
     REQUESTS_REJECTED,
+    CALLS_REFUSED,
+    STORE_WRITABLE,
     DRAFT_FALLBACKS,
     DRAFT_RECOVERIES,
     DRAFT_FAILOVERS,
@@ -252,6 +286,10 @@ OF_THE_ORCHESTRATOR = (
     SESSIONS_NOT_DRAFTING,
     PEER_SESSIONS,
     TURN_PLACES,
+    TURN_PLACES_SET_BY,
+    ADMISSION_LIMIT,
+    ADMISSION_USED,
+    ADMISSION_REFUSED,
     PEER_REACHABLE,
     PLACE_WAIT,
     TIME_TO_FIRST_TOKEN,

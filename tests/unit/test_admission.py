@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -553,3 +554,59 @@ async def test_who_has_to_be_alone_keeps_nobody_else_waiting() -> None:
     small.leave()
     runs.leave()
     (await alone).leave()
+
+
+@pytest.mark.parametrize(
+    ("limit", "measured", "wanted", "fit_count"),
+    [
+        ("turns", Measured(round_count=1), wish(), 1),
+        ("kv_tokens", Measured(kv_token_count=1000), wish(room=800), 1),
+        ("prompts", Measured(), wish(prompt=1000), 2),
+    ],
+)
+async def test_a_refusal_says_which_limit_it_met_and_is_counted_by_it(
+    limit: str, measured: Measured, wanted: Wish, fit_count: int
+) -> None:
+    clock = Clock()
+    door = admission(None, queue_seconds=0.0, clock=clock)
+    door.measure(measured)
+    await a_turn_of(60.0, door, clock)
+    places = [await take(door, wanted) for _ in range(fit_count)]
+    with pytest.raises(OverloadedError, match=r"a place is likely to be free in ") as refused:
+        await take(door, wanted)
+    assert refused.value.metadata == {"limit": limit}
+    assert door.refused == Counter({limit: 1})
+    for place in places:
+        place.leave(1)
+
+
+async def test_a_turn_that_its_deadline_would_cut_is_refused_for_that() -> None:
+    clock = Clock()
+    door = admission(1, clock=clock)
+    await a_turn_of(60.0, door, clock)
+    place = await take(door)
+    waiting = asked(door)
+    await settle()
+    with pytest.raises(OverloadedError) as refused:
+        await door.enter(wish(), Asking(5.0, clock))
+    assert refused.value.metadata == {"limit": "deadline"}
+    place.leave(1)
+    (await waiting).leave(1)
+
+
+async def test_limits_are_told_with_what_is_used_of_them_and_what_sets_the_places() -> None:
+    door = admission(None)
+    assert (door.places_set_by, door.limits["turns"]) == ("nothing", (0, admission_module.MOST_WAITING))
+    door.measure(Measured(round_count=32, kv_token_count=1000))
+    place = await take(door, wish(prompt=20, room=40))
+    assert door.places_set_by == "measured"
+    assert door.limits == {
+        "turns": (1, 32),
+        "kv_tokens": (20 + 40 + 64, 1000),
+        "queue": (0, admission_module.MOST_WAITING),
+    }
+    place.leave(1)
+    said = admission(3)
+    said.measure(Measured(round_count=32, kv_token_count=1000))
+    assert said.places_set_by == "max_running_turns"
+    assert said.limits == {"turns": (0, 3), "queue": (0, admission_module.MOST_WAITING)}
