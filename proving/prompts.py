@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from slipstream.hosting.tokenizer_files import TOKENIZER_FILE, embedded_directory
+from slipstream.hosting.tokenizer_files import embedded_directory
+from slipstream.hosting.tokenizer_json import TOKENIZER_FILE
 from training import corpus
 from training.corpus import Entry
 from training.dialogues import FOLLOW_UP_PHRASINGS, QUESTION_PHRASINGS, Message, draw_pass

@@ -21,11 +21,11 @@ from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.starting import RefusesWhileLoading
 from slipstream.hosting.tokenizer_files import (
-    TOKENIZER_FILE,
     embedded_directory,
     load_tokenizer_files,
     refuse_tokens_without_rows,
 )
+from slipstream.hosting.tokenizer_json import TOKENIZER_FILE
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.server import Server
 from slipstream.sampling.choose import warm as warm_choosing

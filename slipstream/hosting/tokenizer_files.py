@@ -15,12 +15,11 @@ from tokenizers.models import BPE
 from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of, one_line
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.hosting.tokenizer_json import CONFIG_FILE, TOKENIZER_FILE, parts_of, read_tokenizer
+
+TEMPLATE_FILE = "chat_template.jinja"
 
 log = logging.getLogger(__name__)
-
-TOKENIZER_FILE = "tokenizer.json"
-CONFIG_FILE = "tokenizer_config.json"
-TEMPLATE_FILE = "chat_template.jinja"
 
 _VOCABULARIES = (
     (TOKENIZER_FILE,),
@@ -35,7 +34,7 @@ _VOCABULARIES = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """File contents by name, and a sha256 over the tokenizer's (id, token) pairs."""
+    """File contents by name, and a sha256 over all that gives ids and their text: vocabulary, merges, splits, added tokens."""
 
     files: dict[str, bytes]
     fingerprint: str
@@ -61,11 +60,14 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
     try:
         with heard(model):
             tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code, **own)
-        backend = tokenizer.backend_tokenizer
+        backend = _backend(directory, model, tokenizer)
+    except UnsupportedModelError:
+        raise
     except Exception as error:  # any of transformers' and of tokenizers'
         raise UnsupportedModelError(
             f"the tokenizer of {model} cannot be loaded: {one_line(error)}; it needs a whole {TOKENIZER_FILE}"
         ) from error
+    _refuse_random(backend, model)
     backend.no_padding()
     backend.no_truncation()
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
@@ -85,6 +87,24 @@ def _template_of(templates: Any, model: str) -> str | None:
         )
         return None
     return default
+
+
+def _backend(directory: Path, model: str, by_transformers: Any) -> Tokenizer:
+    """The tokenizer that gives ids: tokenizer.json's own, or without that file what transformers makes of another."""
+    if (directory / TOKENIZER_FILE).exists():
+        return read_tokenizer(directory, model, by_transformers)
+    backend: Tokenizer = by_transformers.backend_tokenizer
+    kind = type(by_transformers).__name__
+    log.warning("%s has no %s: its tokenizer is what transformers' %s makes of its files", model, TOKENIZER_FILE, kind)
+    return backend
+
+
+def _refuse_random(tokenizer: Tokenizer, model: str) -> None:
+    if getattr(tokenizer.model, "dropout", None):
+        raise UnsupportedModelError(
+            f"the tokenizer of {model} has a dropout of {tokenizer.model.dropout}, with which a text has other tokens each "
+            f"time: remove it from {TOKENIZER_FILE}"
+        )
 
 
 def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model: str) -> None:
@@ -114,14 +134,24 @@ def _refuse_absent(directory: Path, model: str) -> None:
 
 
 def _bundle(tokenizer: Tokenizer, special_tokens: dict[str, str], template: str | None) -> TokenizerFiles:
-    digest = hashlib.sha256()
-    for token, index in sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda pair: pair[1]):
-        digest.update(f"{index}\t{token}\n".encode())
     count = _token_count(tokenizer, special_tokens, template or "")
     files = {TOKENIZER_FILE: tokenizer.to_str().encode(), CONFIG_FILE: json.dumps(special_tokens).encode()}
     if template is not None:
         files[TEMPLATE_FILE] = template.encode()
-    return TokenizerFiles(files, digest.hexdigest(), count)
+    return TokenizerFiles(files, _fingerprint(tokenizer), count)
+
+
+def _fingerprint(tokenizer: Tokenizer) -> str:
+    """sha256 over all that ids and their text depend on. What stands around a raw prompt is the target's alone to say."""
+    digest = hashlib.sha256()
+    for token, index in sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda pair: pair[1]):
+        digest.update(f"{index}\t{token}\n".encode())
+    model = json.loads(tokenizer.to_str())["model"]
+    if isinstance(model.get("vocab"), dict):  # it has been told
+        del model["vocab"]
+    said = {name: value for name, value in model.items() if value not in (None, "")}
+    digest.update(json.dumps([parts_of(tokenizer), said], sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def _token_count(tokenizer: Tokenizer, special_tokens: dict[str, str], template: str) -> int:
