@@ -37,6 +37,8 @@ OTHER_SCHEMAS = {
 }
 """Kinds that kubernetes-validate cannot know, with whose they are."""
 
+ACCESS = "SLIPSTREAM_ORCHESTRATOR_ACCESS"
+
 SPARE_SECONDS = 10
 """What a service needs to end beyond its drain: last words, the last spans, the model thread."""
 
@@ -197,6 +199,31 @@ def seconds(duration: str) -> float:
     return sum(float(number) * units[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([hms]?)", str(duration)))
 
 
+def unguarded_compose(config: Setting) -> list[Fault]:
+    """An orchestrator that lets anybody in, or whose access file is not there."""
+    service = config["services"]["orchestrator"]
+    folders = [f"/run/secrets/{name}" for name in service.get("secrets", ()) if name in config.get("secrets", {})]
+    return unguarded(service.get("environment", {}), folders)
+
+
+def unguarded_pods(pods: Iterable[tuple[Any, Setting]]) -> list[Fault]:
+    """Likewise, of what Kustomize renders."""
+    faults = []
+    for pod, environment in pods:
+        mounts = [mount["mountPath"] for container in pod["containers"] for mount in container.get("volumeMounts", ())]
+        if any(container["name"] == "orchestrator" for container in pod["containers"]):
+            faults += unguarded(environment, mounts)
+    return faults
+
+
+def unguarded(environment: Setting, mounts: Iterable[str]) -> list[Fault]:
+    """What is wrong with an orchestrator's access file, which has to be in one of the mounts."""
+    said = environment.get(ACCESS)
+    if not said:
+        return [f"{ACCESS} is not set: anybody may ask"]
+    return [] if any(Path(said).is_relative_to(mount) for mount in mounts) else [f"nothing mounts {said}"]
+
+
 # --- the files ----------------------------------------------------------------------------------------------------------
 
 
@@ -214,8 +241,10 @@ def check_texts(known: Setting) -> Iterator[Report]:
 
 def check_compose(known: Setting) -> Iterator[Report]:
     """The Compose file: its schema, its images, its stop times, and that what it mounts is there."""
+    for path in sorted(DEPLOY.glob("compose*.yaml")):
+        yield _run(path, "compose-spec", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path)
+    yield _report(path := DEPLOY / "compose.access.yaml", "access", unguarded_compose(yaml.safe_load(path.read_text())))
     path = DEPLOY / "compose.yaml"
-    yield _run(path, "compose-spec", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path)
     services = yaml.safe_load(path.read_text())["services"]
     yield _report(path, "images", floating_images((service["image"] for service in services.values()), version()))
     stops = [
@@ -273,6 +302,8 @@ def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Re
     ]
     yield _report(overlay, "stop times", stops)
     yield _report(overlay, "verifiers", unknown_verifiers(documents))
+    if overlay.name == "tls":  # the others speak plaintext, by which clients show no token
+        yield _report(overlay, "access", unguarded_pods(pods))
 
 
 def check_systemd(known: Setting) -> Iterator[Report]:
@@ -288,6 +319,9 @@ def check_systemd(known: Setting) -> Iterator[Report]:
             yield _run(unit, "verify", "systemd-analyze", "verify", copy, optional=True, said_is_fault=True)
             judge = ("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=20", copy)
             yield _run(unit, "security", *judge, optional=True)
+            if "orchestrator" in unit.name:
+                settings = (unit.parent / "orchestrator.env").read_text()
+                yield _report(unit, "access", [] if f"\n{ACCESS}=" in settings else [f"{ACCESS} is not set"])
             yield _report(unit, "stop times", short_unit(unit.read_text(), unit.parent, known))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import yaml
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from slipstream.telemetry import instruments
 from slipstream.version import VERSION
 from tools import check_deploy as deploy
 
@@ -89,6 +92,47 @@ def test_verifiers_that_the_orchestrator_does_not_know_are_found() -> None:
     assert deploy.unknown_verifiers(manifests("verifier-0:1,verifier-1:1", 3)) == [
         "up to 3 verifiers, and 2 addresses for them"
     ]
+
+
+def test_an_orchestrator_that_lets_anybody_in_is_found() -> None:
+    said = {deploy.ACCESS: "/etc/slipstream/access/access.toml"}
+    assert deploy.unguarded({}, ["/etc/slipstream/access"]) == [f"{deploy.ACCESS} is not set: anybody may ask"]
+    assert deploy.unguarded(said, ["/etc/slipstream/tls"]) == ["nothing mounts /etc/slipstream/access/access.toml"]
+    assert deploy.unguarded(said, ["/etc/slipstream/access"]) == []
+
+
+def test_every_form_of_deployment_can_ask_who_calls() -> None:
+    config = yaml.safe_load((deploy.DEPLOY / "compose.access.yaml").read_text())
+    assert deploy.unguarded_compose(config) == []
+    component = deploy.DEPLOY / "kubernetes" / "components" / "access"
+    (pod,) = (pod for pod, _ in deploy.workloads([yaml.safe_load((component / "orchestrator.yaml").read_text())]))
+    name, _, value = (component / "orchestrator.env").read_text().strip().partition("=")
+    assert deploy.unguarded_pods([(pod, {name: value})]) == []
+    overlay = yaml.safe_load((deploy.OVERLAYS / "tls" / "kustomization.yaml").read_text())
+    assert "../../components/access" in overlay["components"]
+    assert f"\n{deploy.ACCESS}=/etc/slipstream/tls/" in (deploy.DEPLOY / "systemd" / "orchestrator.env").read_text()
+
+
+def test_the_images_have_every_extra_that_serves() -> None:
+    project = tomllib.loads((deploy.ROOT / "pyproject.toml").read_text())["project"]
+    serving = set(project["optional-dependencies"]) - {"bench", "dev", "services", "llamacpp-native"}
+    dockerfile = (deploy.DEPLOY / "docker" / "Dockerfile").read_text()
+    installed = [set(extras.split(",")) for extras in re.findall(r"'\.\[(.+)\]'", dockerfile)]
+    assert set().union(*installed) == serving
+    assert all("llamacpp" in extras for extras in installed if "models" in extras)
+
+
+def test_the_autoscaler_reads_what_the_adapter_shows_and_only_metrics_that_an_orchestrator_has() -> None:
+    folder = deploy.DEPLOY / "kubernetes" / "components" / "autoscaling"
+    scaler = yaml.safe_load((folder / "verifier.yaml").read_text())
+    wanted = {metric["external"]["metric"]["name"] for metric in scaler["spec"]["metrics"]}
+    rules = yaml.safe_load((folder / "prometheus-adapter.yaml").read_text())["rules"]["external"]
+    assert wanted == {rule["name"]["as"] for rule in rules}
+    known = {each.exposed_name for each in instruments.OF_THE_ORCHESTRATOR}
+    asked = {
+        name for rule in rules for name in re.findall(r"slipstream_\w+", rule["seriesQuery"] + rule["metricsQuery"])
+    }
+    assert asked and asked <= known
 
 
 def test_a_job_that_nobody_scrapes_is_found() -> None:
