@@ -97,6 +97,8 @@ class GenerateRequest(_message.Message):
     request_id: _builtins.str
     """The caller's own name for this request, at most 128 characters. Sent again, the request watches the answers that are there, for as long
     as sessions live, or until newer answers need the room; after that it is a new request. Empty: none.
+    Unique among all requests of one principal on the whole server: two users behind one token who both send "1" get one
+    generation. Take a random id, or one with the user in it. Without an access file all callers are one principal.
     """
     @_builtins.property
     def conversation(self) -> Global___MessageList:
@@ -179,7 +181,10 @@ class CreateSessionRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """The caller's own name for this request, at most 128 characters. Sent again it gets the session that is there. Empty: none."""
+    """The caller's own name for this request, at most 128 characters. Sent again it gets the session that is there. Empty: none.
+    Unique among all requests of one principal on the whole server: two users behind one token who both send "1" get one
+    session. Take a random id, or one with the user in it. Without an access file all callers are one principal.
+    """
     system: _builtins.str
     """The session's system message. Unset: none. Not empty."""
     @_builtins.property
@@ -408,6 +413,8 @@ class ChatRequest(_message.Message):
     request_id: _builtins.str
     """The caller's own name for this command, at most 128 characters; a CommandFailed says whose it is. A message's is unique in its session:
     sent again, on this stream or another, it watches the turn that is there, never a second one. Empty: none.
+    That of a `start` is among those of CreateSession, so unique among all requests of one principal on the whole server: two users behind
+    one token who both start a chat as "1" share one session. Take a random id, or one with the user in it.
     """
     @_builtins.property
     def start(self) -> Global___StartChat:
@@ -802,6 +809,8 @@ class ForkSessionRequest(_message.Message):
     request_id: _builtins.str
     """The caller's own name for this request, at most 128 characters, among those of CreateSession. Sent again it gets the session that is
     there. Empty: none.
+    Unique among all requests of one principal on the whole server: two users behind one token who both send "1" get one
+    session. Take a random id, or one with the user in it. Without an access file all callers are one principal.
     """
     def __init__(
         self,

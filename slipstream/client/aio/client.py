@@ -62,7 +62,11 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> AsyncReply:
-        """One answer to a raw text or to token ids: no chat template, no session."""
+        """One answer to a raw text or to token ids: no chat template, no session.
+
+        A ``request_id`` of your own is unique among all requests of one token, its users' together: the same again gets the
+        same answer. Left out, it is a random one.
+        """
         return self._reply(requests.generate(prompt, settings, request_id), timeout)
 
     async def generate_choices(
@@ -124,7 +128,8 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> AsyncSession:
         """A session to send messages to; ``settings`` are all its turns'. Sent again with the same ``request_id`` it is the
-        session that is there."""
+        session that is there: the id is unique among all requests of one token, its users' together. Left out, it is a random
+        one."""
         request = requests.create_session(system, settings, template_time, request_id)
         created = await self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.of(created.session))

@@ -59,7 +59,11 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> Reply:
-        """One answer to a raw text or to token ids: no chat template, no session."""
+        """One answer to a raw text or to token ids: no chat template, no session.
+
+        A ``request_id`` of your own is unique among all requests of one token, its users' together: the same again gets the
+        same answer. Left out, it is a random one.
+        """
         return self._reply(requests.generate(prompt, settings, request_id), timeout)
 
     def generate_choices(
@@ -121,7 +125,8 @@ class Client:
         timeout: float | None = None,
     ) -> Session:
         """A session to send messages to; ``settings`` are all its turns'. Sent again with the same ``request_id`` it is the
-        session that is there."""
+        session that is there: the id is unique among all requests of one token, its users' together. Left out, it is a random
+        one."""
         request = requests.create_session(system, settings, template_time, request_id)
         created = self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
         return Session(self._connection, SessionInfo.of(created.session))
