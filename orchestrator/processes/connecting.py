@@ -25,7 +25,7 @@ from orchestrator.sessions.text import Codec
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory
 from slipstream.rpc.reaching import Reaching
-from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.structures.trials import StructureTrials
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Peers:
         self.drafts = Drafts()
         """Those that may propose, once there is a target."""
         self._draft_peers: dict[str, DraftPeer] = {}
+        self._structures: StructureTrials | None = None
         self.verifying: VerifierSide | None = None
         """Once there is a pair."""
         self._first: asyncio.Future[tuple[ModelInfo, Codec]] = asyncio.get_running_loop().create_future()
@@ -89,6 +90,8 @@ class Peers:
 
     async def close(self) -> None:
         """Give back what has been given up, then close the channels."""
+        if self._structures is not None:
+            await self._structures.close()
         await self.verifiers.close()
         for peer in self._draft_peers.values():
             await peer.close()
@@ -101,12 +104,15 @@ class Peers:
             lease_seconds=settings.lease_seconds,
             patience_seconds=settings.verifier_patience_seconds,
         )
+        self._structures = StructureTrials(
+            codec.tokenizer.to_str(), target.vocabulary_size, target.end_token_ids, settings.compile_limits
+        )
         return Pair(
             target,
             self.drafts,
             codec,
             Rounds(verifying, self.drafts, target, self._knowledge),
-            StructureCompiler(codec.tokenizer.to_str(), target.vocabulary_size, target.end_token_ids),
+            self._structures,
             settings.draft_length,
             settings.default_max_token_count,
         )

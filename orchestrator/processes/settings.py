@@ -13,6 +13,7 @@ from orchestrator.errors import StoreFormatError
 from orchestrator.sessions.admission import AdmissionSettings
 from orchestrator.watching.turn_trace import Detail
 from slipstream.rpc.reaching import Reaching, refuse_plaintext_token
+from slipstream.structures.limits import StructureSettings
 from slipstream.telemetry.logs import LogFormat
 from slipstream.transport.certificates import TlsFiles, watched_channel_credentials
 from slipstream.transport.settings import ListenSettings
@@ -20,7 +21,7 @@ from slipstream.transport.tokens import watched_bearer
 from slipstream.transport.watched import FileError
 
 
-class OrchestratorSettings(ListenSettings):
+class OrchestratorSettings(StructureSettings, ListenSettings):
     """Keeps the sessions and runs the rounds. Each flag is also a SLIPSTREAM_ORCHESTRATOR_* variable."""
 
     model_config = SettingsConfigDict(

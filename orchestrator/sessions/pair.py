@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,13 +12,14 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.sessions.next_prompt import NextPrompt
+from orchestrator.sessions.principal import Principal
 from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, check_prompt_length, resolve
 from orchestrator.sessions.settings import GenerationSettings
 from orchestrator.sessions.text import Codec, Message
 from orchestrator.sessions.text_work import TextWork
 from slipstream.errors import FieldViolation, InvalidFieldsError, TokenizerMismatchError
 from slipstream.sampling.rule import Acceptance
-from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.structures.trials import StructureTrials
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Pair:
     drafts: Drafts
     codec: Codec
     rounds: Rounds
-    compiler: StructureCompiler
+    structures: StructureTrials
     default_draft_length: int | None
     """None: adaptive."""
     default_max_token_count: int | None
@@ -92,15 +92,15 @@ class Pair:
             target=own,
         )
 
-    async def check(self, settings: GenerationSettings) -> None:
+    async def check(self, settings: GenerationSettings, caller: Principal) -> None:
         """InvalidFieldsError or InvalidStructureError for what no turn could be run with, however short its prompt."""
         resolve(settings, 1, self.limits)
-        await self.check_structure(settings)
+        await self.check_structure(settings, caller)
 
-    async def check_structure(self, settings: GenerationSettings) -> None:
-        """InvalidStructureError with the reason. On another thread: a large schema takes a while."""
+    async def check_structure(self, settings: GenerationSettings, caller: Principal) -> None:
+        """InvalidStructureError with the reason. In another process: to compile it may take any time and memory."""
         if settings.structure is not None:
-            await asyncio.to_thread(self.compiler.validate, settings.structure)
+            await self.structures.check(settings.structure, caller.name)
 
     def resolve(
         self, settings: GenerationSettings, prompt_length: int, *, acceptance: Acceptance | None = None

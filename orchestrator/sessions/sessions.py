@@ -243,7 +243,7 @@ class Sessions:
             raise InvalidFieldsError([FieldViolation("system", "must not be empty: leave it unset")])
         pair = self.pair
         pair.check_length(len(new.system or ""), "system")
-        await pair.check(new.settings)
+        await pair.check(new.settings, new.caller)
         self.tasks.refuse_while_draining()
         session = Session(secrets.token_hex(8), pair.codec, new.clock or self._loaded.now(), new.system)
         now = self._loaded.now().timestamp()
@@ -278,7 +278,7 @@ class Sessions:
     async def resume(self, session_id: str, stream_settings: GenerationSettings, caller: Principal) -> SessionRecord:
         """A session that a stream goes on with. What ``get`` raises, NotReadyError, and InvalidFieldsError as for a new one."""
         record = await self.get(session_id, caller)
-        await self.pair.check(stream_settings.over(record.settings))
+        await self.pair.check(stream_settings.over(record.settings), caller)
         return await self.get(session_id, caller)  # it may be gone by now
 
     async def page(
@@ -358,7 +358,7 @@ class Sessions:
         _refuse_if_busy(record, session.turn_count)
         following = session.prompt_for(message.content)
         prompt = await pair.encode(following, session.clock)
-        await pair.check_structure(settings)
+        await pair.check_structure(settings, message.caller)
         room = pair.resolve(settings, len(prompt), acceptance=session.acceptance).room(len(prompt))
         fresh = len(prompt) - common_prefix_length(session.tokens, prompt)
         places = await self.admission.enter(Wish(message.caller, len(prompt), fresh, room), asking)
@@ -399,7 +399,7 @@ class Sessions:
         pair, settings = self.pair, generation.settings
         clock = generation.clock or self._loaded.now()
         prompt = await pair.encode(generation.prompt, clock)
-        await pair.check_structure(settings)
+        await pair.check_structure(settings, generation.caller)
         self.tasks.refuse_while_draining()
         resolved = pair.resolve(settings, len(prompt))
         room = resolved.room(len(prompt))

@@ -20,7 +20,9 @@ from slipstream.engine.owners import Owners
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_note import OnStep
+from slipstream.sampling.matcher import Compiled
 from slipstream.sampling.rule import SamplingRule
+from slipstream.structures.trials import StructureTrials
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class _Round(Generic[JobT]):
     content: object
     job: JobT
     listeners: list[Listener[JobT]] = field(default_factory=list)
+    compiled: Compiled | None = None
+    """Its rule's structure: held until the end, so that no step has to compile it."""
     answered: bool = False
 
     def tell(self, listener: Listener[JobT]) -> None:
@@ -90,7 +94,7 @@ class _Round(Generic[JobT]):
     def end(self, error: Exception | None) -> None:
         """With its answer, or an error."""
         listeners, self.listeners = self.listeners, []
-        self.answered = error is None
+        self.answered, self.compiled = error is None, None
         for listener in listeners:
             if error is None:
                 self.tell(listener)
@@ -125,6 +129,8 @@ class EngineHost(Generic[JobT]):
         """When there was last more than one round in work."""
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished, on_step)
         self._sweeper: asyncio.Task[None] | None = None
+        self.trials: StructureTrials | None = None
+        """Set where structures are compiled that may take any time and memory."""
         self.on_closed: Callable[[str], None] = lambda handle: None
         """Told of each handle that comes back, whatever ended it."""
 
@@ -213,15 +219,16 @@ class EngineHost(Generic[JobT]):
         if rule.structure is None or compiler is None:
             self._run(handle, number, make_job, listener, content)
             return None
-        compiling = asyncio.to_thread(compiler.validate, rule.structure)  # it may take as long as many rounds take
+        structure = rule.structure
 
         async def compile_and_run() -> None:
             self._compiling_count += 1
             try:
-                await compiling
+                byte_count = 0 if self.trials is None else await self.trials.check(structure, handle)
+                compiled = await asyncio.to_thread(compiler.validate, structure, byte_count)
             finally:
                 self._compiling_count -= 1
-            self._run(handle, number, make_job, listener, content)
+            self._run(handle, number, make_job, listener, content, compiled)
 
         return compile_and_run()
 
@@ -232,6 +239,7 @@ class EngineHost(Generic[JobT]):
         make_job: Callable[[Sequence], JobT],
         listener: Listener[JobT],
         content: object,
+        compiled: Compiled | None = None,
     ) -> None:
         self._leases.renew(handle)
         last = self._rounds.get(handle)
@@ -249,7 +257,7 @@ class EngineHost(Generic[JobT]):
             last.job.overtake()  # before the new job can begin on the sequence they share
         self._thread.submit(job)
         self.owners.works(handle)
-        self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener])
+        self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener], compiled)
 
     async def close_all(self) -> None:
         """Stop sweeping and computing. ModelThreadFailedError if computing had ended by itself: who hears nothing else, like

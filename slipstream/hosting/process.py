@@ -30,6 +30,7 @@ from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.server import Server
 from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.structures.trials import StructureTrials
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
 from slipstream.telemetry.metrics import Reading
@@ -134,6 +135,12 @@ async def _host(
     engine.structures.compiler = StructureCompiler(
         tokenizer.files[TOKENIZER_FILE], engine.model.vocabulary_size, engine.model.end_token_ids
     )
+    host.trials = trials = StructureTrials(
+        tokenizer.files[TOKENIZER_FILE],
+        engine.model.vocabulary_size,
+        engine.model.end_token_ids,
+        settings.compile_limits,
+    )
     shown_name = f"embedded-{role}" if settings.model == "embedded" else settings.model
     model_service = ModelService(
         host, tokenizer, watch, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
@@ -146,6 +153,7 @@ async def _host(
     await server.set_serving(True)
     log.info("serving %s on port %d", shown_name, port)
     await server.run_until_signalled()
+    await trials.close()
     await host.close_all()
 
 

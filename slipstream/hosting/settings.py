@@ -13,13 +13,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from slipstream.engine.checkpoint import Trust
 from slipstream.engine.host import HostLimits
 from slipstream.engine.schedule import BatchLimits
+from slipstream.structures.limits import StructureSettings
 from slipstream.telemetry.logs import LogFormat
 from slipstream.transport.listening import Listening
 from slipstream.transport.settings import ListenSettings
 from slipstream.transport.tokens import watched_bearer
 
 
-class ModelServiceSettings(ListenSettings):
+class ModelServiceSettings(StructureSettings, ListenSettings):
     """Settings of a draft or verifier service. Read once, in ``__main__``."""
 
     model_config = SettingsConfigDict(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -22,6 +23,15 @@ from slipstream.sampling.vocabulary import Mask, Vocabulary
 _SOURCE_LINE = re.compile(r"\s*\d+ \| ")
 _LONGEST_LINE, _MOST_LINES = 200, 12
 
+# Processor time that following one structure may take, all its sequences together. A mask takes 0.01 to 1 ms.
+_SECONDS_A_MASK, _SECONDS_A_TOKEN, _BURST_SECONDS = 0.005, 0.0002, 1.0
+
+_MOST_SECONDS_TO_REPEAT = 0.1
+"""A structure that took longer to compile is not compiled again between the steps of others."""
+
+_MOST_REPLAY_SECONDS = 0.5
+"""For which one sequence's tokens are followed again, a mask for each."""
+
 Result = TypeVar("Result")
 
 
@@ -32,10 +42,24 @@ class Compiled:
     all; but a limit that one of them meets, all have met, and the original too.
     """
 
-    def __init__(self, new: Callable[[], LLMatcher]) -> None:
-        self.alone = new
-        self._shared = new()
+    def __init__(self, new: Callable[[], tuple[LLMatcher, float]]) -> None:
+        """``new`` compiles: it returns a state and the processor time that this took."""
+        self._new = new
+        self._shared, self._seconds = new()
         self._lock = threading.Lock()
+        self._left = _BURST_SECONDS
+        self.is_spent = False
+        """Whether no sound copy can be made any more."""
+
+    def alone(self) -> LLMatcher:
+        """A state that shares nothing. StructureFailedError if that takes too long where sequences wait for one another."""
+        if self._seconds > _MOST_SECONDS_TO_REPEAT:
+            raise StructureFailedError(
+                "it met a limit and takes too long to be compiled again: use a simpler structure"
+            )
+        state, seconds = self._new()
+        self.charge(seconds)
+        return state
 
     def copy(self) -> LLMatcher:
         """A state that shares what others find, a sound one: if the shared lexer met a limit, it is replaced."""
@@ -43,9 +67,25 @@ class Compiled:
             state = self._shared.deep_copy()
             state.compute_bitmask()
             if state.is_error():
+                self.is_spent = True
                 self._shared = self.alone()
+                self.is_spent = False
                 state = self._shared.deep_copy()
             return state
+
+    def earn(self, token_count: int) -> None:
+        """So many tokens are about to be followed, then a mask. StructureFailedError if those before took too much time: all
+        sequences of a step wait for it."""
+        self._left = min(_BURST_SECONDS, self._left + _SECONDS_A_MASK + token_count * _SECONDS_A_TOKEN)
+        if self._left < 0:
+            raise StructureFailedError(
+                f"it takes more than {_SECONDS_A_MASK * 1000:g} ms of processor time a token: use a less ambiguous "
+                "grammar, shorter repetitions or fewer alternatives"
+            )
+
+    def charge(self, seconds: float) -> None:
+        """Some work for a sequence took so much processor time."""
+        self._left = max(-_BURST_SECONDS, self._left - seconds)
 
 
 class Matcher:
@@ -124,7 +164,7 @@ class Matcher:
                 state.compute_bitmask()  # a limit looks like a token that does not fit, until the next mask
             return count
 
-        count = self._computed(consume) if text else 0
+        count = self._computed(consume, len(text)) if text else 0
         self._tokens += text[:count]
         if count == len(text) < len(tokens) and self._vocabulary.is_end(tokens[count]) and self._state.is_accepting():
             self._tokens.append(tokens[count])
@@ -144,8 +184,17 @@ class Matcher:
         if dropped > 0:
             self._state.compute_bitmask()
 
-    def _computed(self, compute: Callable[[LLMatcher], Result]) -> Result:
-        """What the library computes. It gathers states up to a limit and never leaves an error: begin again."""
+    def _computed(self, compute: Callable[[LLMatcher], Result], token_count: int = 0) -> Result:
+        """What the library computes, paid for with processor time. What cannot be paid leaves the state as it is."""
+        self._compiled.earn(token_count)
+        began = time.thread_time()
+        try:
+            return self._sound(compute)
+        finally:
+            self._compiled.charge(time.thread_time() - began)
+
+    def _sound(self, compute: Callable[[LLMatcher], Result]) -> Result:
+        """The library gathers states up to a limit and never leaves an error: begin again."""
         result = compute(self._state)
         for careful in (False, True):
             if not self._state.is_error():
@@ -164,10 +213,16 @@ class Matcher:
 
         It refuels with each mask: carefully is with a mask for each token, which gathers more states.
         """
-        self._state = self._compiled.alone()
+        try:
+            self._state = self._compiled.alone()
+        except StructureFailedError:
+            return False
         text = self._tokens[: len(self._tokens) - self._ended]
         if careful:
+            last = time.thread_time() + _MOST_REPLAY_SECONDS
             for token in text:
+                if time.thread_time() > last:
+                    return False
                 self._state.compute_bitmask()
                 self._state.consume_token(token)
         else:

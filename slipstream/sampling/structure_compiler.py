@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from llguidance import LLMatcher, LLParserLimits
 
@@ -16,7 +19,7 @@ from slipstream.sampling.structure_errors import InvalidStructureError, Structur
 from slipstream.sampling.structure_source import grammar_of
 from slipstream.sampling.vocabulary import Vocabulary, vocabulary_of
 
-CACHED_STRUCTURES = 64  # a hostile one holds some 20 MB
+CACHED_STRUCTURES, _CACHED_BYTES = 64, 256 * 2**20
 _PROBED_TOKENS = 8
 
 # The library recurses along chains of $ref and of rules: 2,000 links of a schema overflow 16 MiB, and it dies of it.
@@ -25,7 +28,8 @@ _STACK_BYTES = 256 * 1024 * 1024
 
 # The library's own limits on one mask and one step (tens of milliseconds) are right; 250,000 lexer states of 1 to 2 kB
 # are not, for one sequence. Verbose errors would quote the text.
-_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+# An object of 2,000 optional properties has 8,000 items in a row, and a first mask in 40 ms.
+_LIMITS = LLParserLimits(max_lexer_states=50_000, max_items_in_row=10_000, step_max_items=25_000, verbose_errors=False)
 
 Result = TypeVar("Result")
 
@@ -42,36 +46,64 @@ class StructureCompiler:
         self._tokenizer_json = tokenizer_json
         self._vocabulary_size = vocabulary_size
         self._end_token_ids = tuple(end_token_ids)
-        self._compiled = functools.lru_cache(CACHED_STRUCTURES)(self._compile)
+        self._lock = threading.Lock()
+        self._latest: OrderedDict[Structure, tuple[Compiled, int]] = OrderedDict()
+        self._byte_count = 0
+        self._in_use: WeakValueDictionary[Structure, Compiled] = WeakValueDictionary()
 
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
         return vocabulary_of(self._tokenizer_json, self._vocabulary_size, self._end_token_ids)
 
-    def validate(self, structure: Structure) -> None:
+    def validate(self, structure: Structure, byte_count: int = 0) -> Compiled:
         """Compiles a structure and takes its first few steps. InvalidStructureError says what the library says.
 
-        StructureUnsupportedError if the tokenizer is not one of bytes, or the model has no end token.
+        As long as what is returned is held, `matcher` need not compile. ``byte_count`` is what a trial saw it take: only
+        so many of those that no sequence follows are kept. StructureUnsupportedError if the tokenizer is not one of bytes,
+        or the model has no end token.
         """
-        self._compiled(structure)
+        known = self._known(structure)
+        if known is None or known.is_spent:
+            known = self.compile(structure)
+            self._keep(structure, known, byte_count)
+        return known
 
     def matcher(self, structure: Structure) -> Matcher:
         """A matcher before the first token. InvalidStructureError as from ``validate``."""
-        return Matcher(self._compiled(structure), self._vocabulary)
+        return Matcher(self._known(structure) or self.validate(structure), self._vocabulary)
 
-    def _compile(self, structure: Structure) -> Compiled:
+    def compile(self, structure: Structure) -> Compiled:
+        """What `validate` does, without keeping what comes of it."""
         grammar = grammar_of(structure)
         tokenizer = self._vocabulary.tokenizer
 
-        def new() -> LLMatcher:
-            state = _on_deep_stack(lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS))
+        def new() -> tuple[LLMatcher, float]:
+            def timed() -> tuple[LLMatcher, float]:
+                began = time.thread_time()
+                return LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS), time.thread_time() - began
+
+            state, seconds = on_deep_stack(timed)
             if state.is_error():
                 raise InvalidStructureError(f"cannot be compiled: {reason(state, structure.kind)}")
-            return state
+            return state, seconds
 
         compiled = Compiled(new)
         _probe(compiled, self._vocabulary)
         return compiled
+
+    def _known(self, structure: Structure) -> Compiled | None:
+        with self._lock:
+            if structure in self._latest:
+                self._latest.move_to_end(structure)
+            return self._in_use.get(structure)
+
+    def _keep(self, structure: Structure, compiled: Compiled, byte_count: int) -> None:
+        with self._lock:
+            self._in_use[structure] = compiled
+            self._byte_count += byte_count - self._latest.pop(structure, (compiled, 0))[1]
+            self._latest[structure] = compiled, byte_count
+            while len(self._latest) > CACHED_STRUCTURES or (self._byte_count > _CACHED_BYTES and len(self._latest) > 1):
+                self._byte_count -= self._latest.popitem(last=False)[1][1]
 
 
 def _probe(compiled: Compiled, vocabulary: Vocabulary) -> None:
@@ -93,12 +125,17 @@ def _probe(compiled: Compiled, vocabulary: Vocabulary) -> None:
 
 
 _stack_size = threading.Lock()
+_here = threading.local()
 
 
-def _on_deep_stack(work: Callable[[], Result]) -> Result:
+def on_deep_stack(work: Callable[[], Result]) -> Result:
+    """What ``work`` returns, on a thread whose stack holds what the library recurses; this one if it is such a thread."""
+    if getattr(_here, "is_deep", False):
+        return work()
     future: Future[Result] = Future()
 
     def run() -> None:
+        _here.is_deep = True
         try:
             future.set_result(work())
         except BaseException as error:

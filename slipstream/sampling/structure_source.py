@@ -20,6 +20,8 @@ _JSON_WHITESPACE = r"( |\n[ \t]{0,20})"
 # Without this, forced bytes allow only their canonical tokens: masks would depend on the tokenization before.
 _TOP = '%llguidance {"no_forcing": true}\nstart: @structure\n'
 
+_HALF_A_PAIR = "must be Unicode text, but has half a surrogate pair"
+
 _LARK_TOKEN = re.compile(
     r"""(?P<comment> //[^\n]* | \#[^\n]* )
       | (?P<literal> "(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\\n])+/ )
@@ -32,13 +34,7 @@ _LARK_TOKEN = re.compile(
 def grammar_of(structure: Structure) -> str:
     """The structure as the library's list of grammars, in JSON. InvalidStructureError if it is not well formed."""
     source = structure.source
-    try:
-        length = len(source.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidStructureError("must be Unicode text, but has half a surrogate pair") from error
-    most = MAX_GRAMMAR_BYTES if structure.kind is StructureKind.GRAMMAR else MAX_SOURCE_BYTES
-    if length > most:
-        raise InvalidStructureError(f"must have at most {most} bytes, but has {length}")
+    checked_length(structure)
     body: dict[str, Any]
     match structure.kind:
         case StructureKind.JSON_SCHEMA:
@@ -55,6 +51,19 @@ def grammar_of(structure: Structure) -> str:
         return json.dumps({"grammars": [{"lark_grammar": _TOP}, {"name": "structure", **body}]})
     except RecursionError as error:
         raise InvalidStructureError("must be JSON of fewer levels") from error
+
+
+def checked_length(structure: Structure, most_bytes: int = MAX_SOURCE_BYTES) -> int:
+    """The bytes of a structure's source. InvalidStructureError if they are too many, or if it is no Unicode text."""
+    try:
+        length = len(structure.source.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidStructureError(_HALF_A_PAIR) from error
+    most = min(most_bytes, MAX_GRAMMAR_BYTES) if structure.kind is StructureKind.GRAMMAR else most_bytes
+    if length > most:
+        limit = "" if most == MAX_GRAMMAR_BYTES else " (structure_source_bytes)"
+        raise InvalidStructureError(f"must have at most {most} bytes{limit}, but has {length}")
+    return length
 
 
 def _schema(source: str) -> dict[str, Any] | bool:
@@ -82,8 +91,13 @@ def _choices(source: str) -> list[str]:
 
 
 def _json(source: str) -> Any:
+    """What a source of JSON says. An escape of half a surrogate pair is JSON, but no text can have it."""
     try:
-        return json.loads(source)
+        value = json.loads(source)
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError as error:
+        raise InvalidStructureError(_HALF_A_PAIR) from error
     except ValueError as error:
         raise InvalidStructureError(f"must be JSON: {error}") from error
     except RecursionError as error:
@@ -91,8 +105,6 @@ def _json(source: str) -> Any:
 
 
 def _escaped(text: str) -> str:
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InvalidStructureError("must be Unicode text, but has half a surrogate pair")
     return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
 

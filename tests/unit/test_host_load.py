@@ -45,7 +45,7 @@ class Compiler:
     def __init__(self) -> None:
         self.go_on = threading.Event()
 
-    def validate(self, structure: Structure) -> None:
+    def validate(self, structure: Structure, byte_count: int) -> None:
         assert self.go_on.wait(30)
         raise InvalidStructureError([FieldViolation("structure", "never")])
 

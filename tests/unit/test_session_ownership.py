@@ -29,7 +29,7 @@ from orchestrator.store.sqlite import SqliteConnection
 from orchestrator.store.store import Store, prepare
 from orchestrator.watching.watching import Watching
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
-from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.structures.trials import StructureTrials
 from tests.scripted_peers import MODEL, Draft, Verifier, rounds_over
 
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files
@@ -93,8 +93,8 @@ class System:
         self.ownership = Ownership(self.store, OURS, 600, lambda: self.clock())
         self.loaded = LoadedSessions(max_count=100, ttl_seconds=60)
         self.sessions = Sessions(self.loaded, self.store, self.ownership, lambda: "", Watching(), max_count=100)
-        compiler = StructureCompiler(FILES["tokenizer.json"], MODEL.vocabulary_size, MODEL.end_token_ids)
-        self.sessions.serve(Pair(MODEL, Drafts(), CODEC, rounds_over(Draft(), self.verifier), compiler, 0, 8))
+        structures = StructureTrials(FILES["tokenizer.json"], MODEL.vocabulary_size, MODEL.end_token_ids)
+        self.sessions.serve(Pair(MODEL, Drafts(), CODEC, rounds_over(Draft(), self.verifier), structures, 0, 8))
         self.snapshot: Snapshot | None = None
 
     def move(self, session_id: str) -> None:

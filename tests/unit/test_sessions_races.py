@@ -34,7 +34,7 @@ from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow
 from orchestrator.watching.watching import Watching
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
-from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.structures.trials import StructureTrials
 from tests.scripted_peers import MODEL, Draft, Verifier, rounds_over
 
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files
@@ -57,9 +57,9 @@ class Process:
         self.sessions = Sessions(
             self.loaded, self.store, Ownership(self.store, self.me, LEASE), lambda: "", Watching(), max_count=most
         )
-        compiler = StructureCompiler(FILES["tokenizer.json"], MODEL.vocabulary_size, MODEL.end_token_ids)
+        structures = StructureTrials(FILES["tokenizer.json"], MODEL.vocabulary_size, MODEL.end_token_ids)
         rounds = rounds_over(Draft(), self.verifier)
-        self.sessions.serve(Pair(MODEL, Drafts(), CODEC, rounds, compiler, 0, 8))
+        self.sessions.serve(Pair(MODEL, Drafts(), CODEC, rounds, structures, 0, 8))
 
     async def take_for_dead(self, other: Process) -> None:
         """Another process seems to have ended."""

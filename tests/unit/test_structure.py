@@ -352,7 +352,9 @@ def test_masks_of_a_speculated_run(structure: Structure) -> None:
         (schema([1]), "must be a JSON schema"),
         (Structure(StructureKind.JSON_SCHEMA, '{"type":'), "must be JSON: Expecting value"),
         (Structure(StructureKind.JSON_SCHEMA, '{"const": "\ud800"}'), "half a surrogate pair"),
-        (schema({"const": "\ud800"}), "unexpected end of hex escape"),
+        (schema({"const": "\ud800"}), "half a surrogate pair"),
+        (schema({"pattern": "\ud800"}), "half a surrogate pair"),
+        (schema({"patternProperties": {"\udc00": {}}}), "half a surrogate pair"),
         (regex("(a"), "unclosed group"),
         (regex(r"(a)\1"), "backreferences are not supported"),
         (regex("(?<!a)b"), "look-around, including look-ahead and look-behind, is not supported"),
@@ -489,6 +491,7 @@ def test_structures_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(compiled) == 2
     one, other = compiler.matcher(structures[0]), compiler.matcher(structures[0])
     assert one.advance(encode("0")[0]) and other.advance(encode("0")[0]), "matchers share nothing that moves"
+    del one, other
     for structure in structures:
         compiler.validate(structure)
     assert len(compiled) == len(structures)
@@ -528,3 +531,48 @@ def test_structures_need_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+AMBIGUOUS = grammar('start: e\ne: e e | e e e | e e e e | "a" | "aa" | "b" |\n')
+"""Its masks take longer with each token."""
+
+
+def test_a_structure_that_takes_too_long_a_token_fails_alone() -> None:
+    matcher, other = COMPILER.matcher(AMBIGUOUS), COMPILER.matcher(CHOICE)
+    tokens: list[int] = []
+
+    def follow() -> None:
+        for token in generate(COMPILER.matcher(regex("[ab]{400}")), 1):
+            matcher.allowed_mask()
+            assert matcher.advance(token)
+            tokens.append(token)
+
+    with pytest.raises(StructureFailedError, match=r"takes more than 5 ms of processor time a token"):
+        follow()
+    assert len(tokens) > 3 and other.allowed_mask().any()
+    masks = other.masks([*encode("yes")])
+    assert all(mask is not None for mask in masks)
+
+
+def test_what_took_long_to_compile_is_not_compiled_again_between_steps() -> None:
+    compiled = COMPILER.compile(regex("[a-z]+"))
+    assert compiled.alone() is not None
+    compiled._seconds = 1.0
+    with pytest.raises(StructureFailedError, match="takes too long to be compiled again"):
+        compiled.alone()
+
+
+def test_a_structure_in_use_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = StructureCompiler(TOKENIZER_JSON, SIZE, [END])
+    held = compiler.validate(REGEX)
+    for n in range(CACHED_STRUCTURES + 1):
+        compiler.validate(Structure.of_choices([str(n)]))
+    monkeypatch.setattr(compiler, "compile", lambda structure: pytest.fail("compiled"))
+    assert compiler.validate(REGEX) is held
+
+
+def test_of_large_structures_few_are_kept() -> None:
+    compiler = StructureCompiler(TOKENIZER_JSON, SIZE, [END])
+    for n in range(9):
+        compiler.validate(Structure.of_choices([str(n)]), 64 * 2**20)
+    assert len(compiler._latest) == 4

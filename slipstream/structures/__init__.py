@@ -1,0 +1,1 @@
+"""Trying structures in processes of their own, before the service that asks compiles them."""

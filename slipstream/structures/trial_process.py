@@ -1,0 +1,105 @@
+"""One process that tries structures, as the service sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import Any
+
+from slipstream.interpreter import module_command
+from slipstream.sampling.structure import Structure
+from slipstream.structures.frames import LENGTH_BYTES, frame_of, length_of
+
+_START_SECONDS = 120.0
+"""In which a process must be ready, on a machine with much else to do."""
+
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Threads and arenas would take address space that the memory limit is meant for."""
+
+_OUTCOMES = {-signal.SIGPROF: "seconds", -signal.SIGABRT: "memory", -signal.SIGSEGV: "levels", -signal.SIGBUS: "levels"}
+
+
+class TrialProcess:
+    """Tries one structure at a time. A try that is cancelled, or that its limits end, ends the process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_over = False
+
+    @classmethod
+    async def start(cls, terms: dict[str, Any]) -> TrialProcess:
+        """A process that is ready. OSError, RuntimeError or TimeoutError if it does not become so."""
+        process = await asyncio.create_subprocess_exec(
+            *module_command("slipstream.structures.child"),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env={**os.environ, **_ENVIRONMENT},
+        )
+        started = cls(process)
+        try:
+            if await started._ask(terms, _START_SECONDS) is None:
+                raise RuntimeError(f"the process that compiles structures ended at its start with {process.returncode}")
+        except BaseException:
+            await started.close()
+            raise
+        return started
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it may be asked again."""
+        return not self._is_over and self._process.returncode is None
+
+    async def run(self, structure: Structure, wall_seconds: float) -> dict[str, Any]:
+        """What came of a structure: its outcome is also "seconds", "memory", "levels" or "ended"."""
+        try:
+            answer = await self._ask({"kind": structure.kind.value, "source": structure.source}, wall_seconds)
+        except TimeoutError:
+            self.kill()
+            return {"outcome": "waited"}
+        except BaseException:
+            self.kill()
+            raise
+        if answer is None:
+            self._is_over = True
+            return {"outcome": _OUTCOMES.get(await self._process.wait(), "ended")}
+        self._is_over = bool(answer.pop("is_last", False))
+        return answer
+
+    def kill(self) -> None:
+        """End it now."""
+        self._is_over = True
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def close(self) -> None:
+        """End it and see it ended."""
+        self.kill()
+        await self._process.wait()
+
+    @property
+    def _reader(self) -> asyncio.StreamReader:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    async def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        """Its answer; None if it ended instead."""
+        assert self._process.stdin is not None
+        try:
+            async with asyncio.timeout(seconds):
+                self._process.stdin.write(frame_of(message))
+                await self._process.stdin.drain()
+                head = await self._reader.readexactly(LENGTH_BYTES)
+                answer: dict[str, Any] = json.loads(await self._reader.readexactly(length_of(head)))
+                return answer
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None

@@ -1,0 +1,212 @@
+"""Trying structures before they are compiled: a few processes, one at a time for each caller, and what came of it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from slipstream.errors import Code, SlipstreamError
+from slipstream.sampling.structure import Structure
+from slipstream.sampling.structure_errors import InvalidStructureError, StructureUnsupportedError
+from slipstream.sampling.structure_source import checked_length
+from slipstream.structures.limits import CompileLimits
+from slipstream.structures.trial_process import TrialProcess
+
+log = logging.getLogger(__name__)
+
+PROCESS_COUNT = 2
+KEPT_OUTCOMES = 1024
+"""An outcome is a line or two."""
+
+MOST_WAITING = 32
+"""Structures of one caller that wait for its slot: each may be 64 KiB."""
+
+_WALL_FACTOR = 5.0
+"""A process gets its processor time in so many times as many seconds, on a machine with much else to do."""
+
+_REPEATABLE = ("compiled", "invalid", "unsupported", "seconds", "memory", "levels")
+"""Outcomes that a second try would have too."""
+
+
+T = TypeVar("T")
+
+
+class StructureQueueFullError(SlipstreamError):
+    """As many structures of one caller wait to be compiled as may."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "OVERLOADED"
+    retry_after = 1.0
+
+
+class StructureTrialError(SlipstreamError):
+    """The process that compiles structures cannot be started, or gets no processor time."""
+
+    code = Code.UNAVAILABLE
+    reason = "OVERLOADED"
+    retry_after = 2.0
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One caller's."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    count: int = 0
+    """Who has it or waits for it."""
+
+
+class StructureTrials:
+    """The trials of one service. Its processes start with the first structures, and end with `close`."""
+
+    def __init__(
+        self,
+        tokenizer_json: str | bytes,
+        vocabulary_size: int,
+        end_token_ids: Sequence[int],
+        limits: CompileLimits | None = None,
+    ) -> None:
+        self.limits = limits or CompileLimits()
+        text = tokenizer_json if isinstance(tokenizer_json, str) else tokenizer_json.decode()
+        self._terms = {
+            "tokenizer": text,
+            "vocabulary_size": vocabulary_size,
+            "end_token_ids": list(end_token_ids),
+            "seconds": self.limits.seconds,
+            "memory_mib": self.limits.memory_mib,
+        }
+        self._outcomes: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
+        self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
+        self._idle: list[TrialProcess] = []
+        self._busy: set[TrialProcess] = set()
+        self._free = asyncio.Semaphore(PROCESS_COUNT)
+        self._closed = False
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self.counts: Counter[str] = Counter()
+        """Trials by their outcome."""
+
+    async def check(self, structure: Structure, caller: str) -> int:
+        """How many bytes a structure takes once it is compiled. If the caller leaves, its trial ends.
+
+        InvalidStructureError for what is wrong with it, or for the limit that it passes; StructureUnsupportedError;
+        StructureQueueFullError.
+        """
+        checked_length(structure, self.limits.source_bytes)
+        key = hashlib.sha256(f"{structure.kind.value} {structure.source}".encode()).digest()
+        outcome = self._known(key)
+        if outcome is None:
+            async with self._slot(caller):
+                outcome = self._known(key) or await self._tried(key, structure)
+        return self._byte_count(outcome)
+
+    async def close(self) -> None:
+        """End the processes."""
+        self._closed = True
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for process in [*self._idle, *self._busy]:
+            await process.close()
+        self._idle.clear()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that are there."""
+        return [process.pid for process in [*self._idle, *self._busy]]
+
+    def _known(self, key: bytes) -> dict[str, Any] | None:
+        if key in self._outcomes:
+            self._outcomes.move_to_end(key)
+        return self._outcomes.get(key)
+
+    @asynccontextmanager
+    async def _slot(self, caller: str) -> AsyncIterator[None]:
+        """A caller's own slot, then a process's. Who floods waits for its own."""
+        slot = self._slots[caller]
+        if slot.count > MOST_WAITING:
+            raise StructureQueueFullError(f"{MOST_WAITING} structures of this caller wait to be compiled")
+        slot.count += 1
+        try:
+            async with slot.lock, self._free:
+                yield
+        finally:
+            slot.count -= 1
+            if not slot.count:
+                del self._slots[caller]
+
+    async def _tried(self, key: bytes, structure: Structure) -> dict[str, Any]:
+        process = await self._process()
+        self._busy.add(process)
+        try:
+            outcome = await process.run(structure, self.limits.seconds * _WALL_FACTOR)
+        finally:
+            self._busy.discard(process)
+            if process.is_alive:
+                self._idle.append(process)
+            else:
+                self._beside(process.close())
+        self.counts[outcome["outcome"]] += 1
+        if outcome["outcome"] in _REPEATABLE:
+            self._outcomes[key] = outcome
+            if len(self._outcomes) > KEPT_OUTCOMES:
+                self._outcomes.popitem(last=False)
+        return outcome
+
+    async def _process(self) -> TrialProcess:
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_alive:
+                return process
+        try:
+            starting = self._beside(self._start())
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # the next caller takes it
+            starting.add_done_callback(self._keep)
+            raise
+        except (OSError, RuntimeError, TimeoutError) as error:
+            log.error("no process can be started that compiles structures: %s", error)
+            raise StructureTrialError("no process can be started that compiles structures") from error
+
+    def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that goes on when its caller leaves; `close` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _start(self) -> TrialProcess:
+        process = await TrialProcess.start(self._terms)
+        if self._closed:
+            await process.close()
+            raise RuntimeError("the service ends")
+        return process
+
+    def _keep(self, starting: asyncio.Future[TrialProcess]) -> None:
+        if not starting.cancelled() and starting.exception() is None:
+            self._idle.append(starting.result())
+
+    def _byte_count(self, outcome: dict[str, Any]) -> int:
+        limits = self.limits
+        match outcome["outcome"]:
+            case "compiled":
+                return int(outcome["byte_count"])
+            case "unsupported":
+                raise StructureUnsupportedError(outcome["why"])
+            case "invalid":
+                raise InvalidStructureError(outcome["why"])
+            case "seconds":
+                limit = f"within {limits.seconds:g} s of processor time (structure_compile_seconds)"
+            case "memory":
+                limit = f"in {limits.memory_mib} MiB of memory (structure_memory_mib)"
+            case "levels":
+                raise InvalidStructureError("must have fewer levels: the compiler's stack does not hold them")
+            case other:
+                log.warning("a structure could not be tried (%s)", other)
+                raise StructureTrialError("the structure could not be compiled in time: the machine is too busy")
+        what = "use smaller ranges, repetitions and multiples, or fewer alternatives"
+        raise InvalidStructureError(f"must compile {limit}: {what}")
