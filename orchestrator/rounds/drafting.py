@@ -27,9 +27,6 @@ from slipstream.telemetry import names
 
 log = logging.getLogger(__name__)
 
-_OF_ITS_STRUCTURE = ("INVALID_STRUCTURE", "STRUCTURE_FAILED", "STRUCTURE_UNSUPPORTED")
-"""Failures that say nothing of how the draft is: one caller's structure must not take it from others."""
-
 _MOST_PROBES = 16
 """That are not answered yet."""
 
@@ -263,12 +260,9 @@ class DraftSide:
 
     def failed(self, request: DraftRequest, reason: str) -> None:
         """The draft is not: all leave it alone, and nobody waits for it any longer. Where it is late and has answered others
-        meanwhile it is late for one session, which leaves it alone by itself. So does one whose structure it refuses."""
+        meanwhile it is late for one session, which leaves it alone by itself."""
         self._see_off(request)
         if reason == DraftLateError.reason and self._answered_at > request.sent:
-            request.drafting.breaker.failed()
-            return
-        if reason in _OF_ITS_STRUCTURE:
             request.drafting.breaker.failed()
             return
         if not self._breaker.is_closed:

@@ -46,9 +46,12 @@ class StructureQueueFullError(SlipstreamError):
 
 
 class StructureTrialError(SlipstreamError):
-    """The process that compiles structures cannot be started, or gets no processor time."""
+    """The process that compiles structures cannot be started, or gets no processor time.
 
-    code = Code.UNAVAILABLE
+    It is not UNAVAILABLE: other sessions would leave a draft alone that says so.
+    """
+
+    code = Code.RESOURCE_EXHAUSTED
     reason = "OVERLOADED"
     retry_after = 2.0
 

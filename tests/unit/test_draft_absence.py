@@ -123,19 +123,6 @@ async def test_a_draft_that_answers_others_is_late_for_one_session_alone() -> No
     assert slow.drafting.breaker.is_closed
 
 
-async def test_a_structure_that_the_draft_refuses_is_one_sessions_matter() -> None:
-    for reason in ("STRUCTURE_FAILED", "INVALID_STRUCTURE"):
-        sessions = Sessions(2)
-        refused, other = sessions.all
-        running = sessions.begin()
-        await sessions.asked(2)
-        sessions.draft.sinks[0].fail(PeerError(Code.FAILED_PRECONDITION, reason, "too much"))
-        sessions.answer(1)
-        assert [result.tokens for result in await asyncio.gather(*running)] == [(7,), (4, 5, 7)]
-        assert sessions.breaker.is_closed and other.drafting.breaker.is_closed
-        assert not refused.drafting.breaker.is_closed
-
-
 async def test_probes_that_a_wedged_draft_never_answers_do_not_pile_up() -> None:
     sessions = Sessions(1)
     running = sessions.begin()
