@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from orchestrator.errors import AccessFileError
 from orchestrator.sessions.principal import Limits, Principal, Priority
 from slipstream.bearer_tokens import TokenHash
+from slipstream.transport.watched import FileError, refuse_writable
 
 _LONGEST_NAME = 256
 
@@ -112,10 +113,13 @@ class AccessFile(_Part):
 def read_access_file(path: Path) -> AccessFile:
     """AccessFileError, in one line, if it is not there or says what cannot be."""
     try:
+        refuse_writable("--access", path)
         with path.open("rb") as file:
             found = AccessFile.model_validate(tomllib.load(file))
     except OSError as error:
         raise AccessFileError(f"--access {path}: {error.strerror}") from error
+    except FileError as error:
+        raise AccessFileError(str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AccessFileError(f"--access {path} is no TOML: {error}") from error
     except ValidationError as error:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jwt
 
 from orchestrator.access.access_file import WebTokens
 from orchestrator.errors import AccessFileError, UnauthenticatedError
-from slipstream.transport.watched import Watched
+from slipstream.transport.watched import FileError, Watched, refuse_writable
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Those with two keys: whoever can check such a token cannot make one, and "none" is no algorithm."""
+
+_END_OF_TIME = 2.0**53
+"""Seconds since the epoch from which a float is no longer exact."""
 
 _LEEWAY_SECONDS = 10
 """For clocks that differ."""
@@ -46,9 +50,15 @@ class WebTokenCheck:
             )
         except jwt.ExpiredSignatureError as error:
             raise UnauthenticatedError("the token has expired: get another one", why="expired") from error
+        except UnauthenticatedError:
+            raise
         except (jwt.PyJWTError, ValueError) as error:
             raise UnauthenticatedError(f"the token is not believed: {error}", why="wrong") from error
-        return claims["sub"], float(claims["exp"]) + _LEEWAY_SECONDS
+        except Exception as error:  # a token is its caller's: it may hold numbers and depths that no library expects
+            raise UnauthenticatedError(
+                "the token is not believed: it holds what cannot be read", why="wrong"
+            ) from error
+        return claims["sub"], _moment(claims, "exp") + _LEEWAY_SECONDS
 
     def _key_of(self, token: str) -> jwt.PyJWK:
         named = jwt.get_unverified_header(token).get("kid")
@@ -58,9 +68,20 @@ class WebTokenCheck:
         raise UnauthenticatedError("the token is signed by a key that is not known here", why="wrong")
 
 
+def _moment(claims: dict[str, Any], name: str) -> float:
+    """Return a claim as seconds since the epoch. UnauthenticatedError if it is no such number."""
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _END_OF_TIME:
+        raise UnauthenticatedError(f"the token is not believed: {name} must be a number of seconds", why="wrong")
+    return float(value)
+
+
 def _read_keys(path: Path) -> jwt.PyJWKSet:
     try:
+        refuse_writable("[jwt] keys", path)
         return jwt.PyJWKSet.from_dict(json.loads(path.read_text()))
+    except FileError as error:
+        raise AccessFileError(str(error)) from error
     except OSError as error:
         raise AccessFileError(f"[jwt] keys {path}: {error.strerror}") from error
     except (ValueError, jwt.PyJWTError, AttributeError, TypeError) as error:

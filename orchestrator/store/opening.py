@@ -25,6 +25,8 @@ def open_store(place: str) -> Store:
         return _opened(DatabaseOnThread, lambda: PostgresqlConnection(place), "BYTEA", shown(place))
     if place == MEMORY:
         return _opened(DatabaseAtHand, lambda: SqliteConnection(None), "BLOB", place)
+    if "://" in place:  # what it holds is not shown: it may be a password
+        raise StoreFormatError("--store has to be a file's path, postgresql://USER@HOST/NAME, or memory")
     path = Path(place).expanduser()
     return _opened(DatabaseOnThread, lambda: SqliteConnection(path), "BLOB", place)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from slipstream.extras import require
 
 require("orchestrator", "postgresql")
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
+from orchestrator.errors import StoreFormatError
 from orchestrator.store.database import Connection, Value
 
 _CONNECT_SECONDS = 5
@@ -21,6 +22,11 @@ _SILENT_SECONDS = 10
 
 _PREPARING = 0x511B57BEA3
 """Names the lock of whoever makes the tables."""
+
+_UNREADABLE = (
+    "--store has to be postgresql://USER:PASSWORD@HOST:PORT/NAME; in user and password write %2F for /, %25 for %, %23 for #, "
+    "%40 for @, %3A for :, %3F for ?, %20 for a space; an IPv6 address stands in brackets, as in [::1]"
+)
 
 _LIMITS = ("idle_in_transaction_session_timeout = '5s'", "lock_timeout = '10s'", "statement_timeout = '30s'")
 """A process that is stopped in the middle of a transaction holds up the others no longer than that."""
@@ -67,9 +73,19 @@ class PostgresqlConnection(Connection):
 
 
 def shown(address: str) -> str:
-    """An address as people may see it: without its password."""
-    parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().partition("?")[0]
+    """Return an address as people may see it: host, port and database. StoreFormatError if it cannot be read.
+
+    The error quotes nothing: what cannot be read may be the password.
+    """
+    try:
+        parts = conninfo_to_dict(address)
+    except psycopg.Error as error:
+        raise StoreFormatError(_UNREADABLE) from error
+    host, port, name = (str(parts.get(key) or "") for key in ("host", "port", "dbname"))
+    # A slash in a password ends what libpq takes for host and port.
+    if "@" in host + name or not all(one.isdecimal() for one in port.split(",") if one):
+        raise StoreFormatError(_UNREADABLE)
+    return f"postgresql://{host}{':' if port else ''}{port}/{name}"
 
 
 def _own(statement: str) -> Any:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import stat
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from orchestrator.store.database import Connection, Value
 
+log = logging.getLogger(__name__)
+
 _BUSY_SECONDS = 5.0
 """For other processes' transactions, which take milliseconds."""
+
+_WIPE_SECONDS = 2.0
+"""After a deletion its text may be in the write-ahead log for so long. Deletions meanwhile are wiped together."""
+
+_TEXTS = ("DELETE FROM sessions ", "DELETE FROM turns ")
+"""How statements begin that delete what people said."""
+
+_FOR_OTHERS = stat.S_IRWXO | stat.S_IWGRP
+"""What a store's file permits nobody: it may be read by its group, for backups."""
 
 
 class SqliteConnection(Connection):
@@ -24,6 +39,9 @@ class SqliteConnection(Connection):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.touch(mode=0o600)  # what people say is nobody else's
+            _tighten(path)
+        self._deletes = False
+        self._log_wiper = None if path is None else _LogWiper(path)
         self._connection = sqlite3.connect(
             ":memory:" if path is None else path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -52,11 +70,84 @@ class SqliteConnection(Connection):
     def is_usable(self) -> bool:
         return True  # a full disk may have room again
 
+    @contextmanager
+    def transaction(self, *, reads: bool) -> Iterator[None]:
+        self._deletes = False
+        with super().transaction(reads=reads):
+            yield
+        if self._deletes and self._log_wiper is not None:
+            self._log_wiper.wipe_soon()
+
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        return self._connection.execute(statement, values).rowcount
+        count = self._connection.execute(statement, values).rowcount
+        self._deletes = self._deletes or (count > 0 and statement.startswith(_TEXTS))
+        return count
 
     def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement, values).fetchall()
 
     def close(self) -> None:
+        if self._log_wiper is not None:
+            self._log_wiper.close()
         self._connection.close()
+
+
+class _LogWiper:
+    """Empties a file's write-ahead log soon after deletions: earlier versions of its pages stand there. Of any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def wipe_soon(self) -> None:
+        """Do it within `_WIPE_SECONDS`, or when others let go of the log."""
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(_WIPE_SECONDS, self._wipe)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """Do at once what is still to be done."""
+        with self._lock:
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+            self._is_wiped()
+
+    def _wipe(self) -> None:
+        with self._lock:
+            self._timer = None
+        if not self._is_wiped():
+            self.wipe_soon()
+
+    def _is_wiped(self) -> bool:
+        try:
+            with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
+                (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                return not is_busy
+        except sqlite3.Error as error:  # as on a full disk
+            log.warning("deleted text may still be in the log of %s: %s", self._path, error)
+            return False
+
+
+def _tighten(path: Path) -> None:
+    """Take the permissions from a store's files that would let other users read or change them."""
+    for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+        try:
+            mode = stat.S_IMODE(file.stat().st_mode)
+            if mode & _FOR_OTHERS:
+                file.chmod(mode & ~_FOR_OTHERS)
+                log.warning(
+                    "other users could reach --store %s: its mode was %04o, now %04o", file, mode, mode & ~_FOR_OTHERS
+                )
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning(
+                "other users can reach --store %s, mode %04o, and that cannot be changed: %s",
+                file,
+                mode,
+                error.strerror,
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from enum import Enum
 
@@ -29,7 +30,8 @@ from slipstream.telemetry.tracing import (
 MOST_SPANS = 2000
 """Of one trace: Jaeger's page slows past about so many."""
 
-_LONGEST_ID = 64
+_SESSION_ID = re.compile(r"[0-9a-f]{16,32}")
+"""What names of sessions look like that an orchestrator has given."""
 _SPANS_OF_A_LIVE_ROUND, _MOST_SPANS_OF_A_LIVE_ROUND = 5, 7
 """It, what it asks of the draft and the verifier, and what these say of themselves. Where nothing that was prepared came
 true the draft is asked twice."""
@@ -257,7 +259,8 @@ def exchange_attributes(exchange: ExchangeNote) -> dict[str, AttributeValue]:
 def write_refused(model_name: str, parent: Context, session_id: str, error: Exception) -> None:
     """A message or generation whose turn has not begun: a root span of no length. ``session_id`` is what the client called it,
     empty if there is none."""
-    span = _begin(model_name, parent, {names.CONVERSATION_ID: session_id[:_LONGEST_ID]} if session_id else {})
+    is_one = _SESSION_ID.fullmatch(session_id) is not None  # else it may be anything
+    span = _begin(model_name, parent, {names.CONVERSATION_ID: session_id} if is_one else {})
     fail_with(span, error)
     span.end()
 

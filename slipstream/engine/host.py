@@ -20,6 +20,7 @@ from slipstream.engine.owners import Owners
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_note import OnStep
+from slipstream.hashed import hashed
 from slipstream.sampling.matcher import Compiled
 from slipstream.sampling.rule import SamplingRule
 from slipstream.structures.trials import StructureTrials
@@ -161,7 +162,7 @@ class EngineHost(Generic[JobT]):
         if self._leases.holds(handle):
             return
         if handle in self._closed:
-            raise UnknownHandleError(f"handle {handle!r} was closed")
+            raise UnknownHandleError("this handle was closed")
         self._end(handle)  # its lease ended just now
         if len(self._sequences) >= self._limits.max_sequence_count:
             giver = self.owners.giver(owner)
@@ -315,7 +316,7 @@ class EngineHost(Generic[JobT]):
                 if last is not None and not last.answered:
                     self._leases.extend(handle)  # a long prefill is not idleness
                     continue
-                log.info("lease of %s ended; its pages come back", handle)
+                log.info("lease of handle %s ended; its pages come back", hashed(handle))
                 self._end(handle)
             for owner, orphans in self.owners.orphans().items():
                 log.info(

@@ -33,7 +33,7 @@ class Leases:
         """Start the lease's idle time again. UnknownHandleError if it is not, or no longer, there."""
         lease, now = self._leases.get(handle), self._clock()
         if lease is None or lease.end <= now:
-            raise UnknownHandleError(f"handle {handle!r} is not open: never given, closed, or ended")
+            raise UnknownHandleError("this handle is not open: never given, closed, or ended")
         lease.end = now + lease.seconds
 
     def holds(self, handle: str) -> bool:

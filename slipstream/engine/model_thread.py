@@ -34,6 +34,7 @@ from slipstream.engine.schedule import BatchLimits, Want, schedule
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_clock import StepClock
 from slipstream.engine.step_note import OnStep
+from slipstream.hashed import hashed
 
 log = logging.getLogger(__name__)
 
@@ -309,7 +310,7 @@ class ModelThread:
         self.engine.cache.publish(append.sequence, min(len(append.sequence), job.committed_length))
         for index, answer in enumerate(answers):
             if answer.error is not None:
-                log.warning("an item of %s failed: %s", job.sequence.handle, answer.error)
+                log.warning("an item of handle %s failed: %s", hashed(job.sequence.handle), answer.error)
                 return self._tree.drop(job, answer.error)
             if index:
                 job.pending.clear()  # the engine has appended it
@@ -325,7 +326,7 @@ class ModelThread:
         root = job if job.parent is None else job.parent
         if root.sequence in self._residents:
             return StaleRoundError("overtaken by a newer round")
-        return UnknownHandleError(f"handle {root.sequence.handle!r} was closed while its round ran")
+        return UnknownHandleError("this handle was closed while its round ran")
 
     def _remove(self, sequence: Sequence) -> None:
         self._tree.overtake(sequence)

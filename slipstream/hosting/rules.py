@@ -49,7 +49,7 @@ class RuleBook:
         rules = self._handles.get(handle)
         if rules is None or number not in rules:
             raise UnknownRuleError(
-                f"handle {handle!r} has not been told rule {number:#018x}, or not lately: send the rule again"
+                f"this handle has not been told rule {number:#018x}, or not lately: send the rule again"
             )
         rules.move_to_end(number)
         self._handles.move_to_end(handle)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -143,6 +144,10 @@ def resource_of(service_name: str) -> Resource:
     return Resource.create({**{name: said.get(name, value) for name, value in own.items()}, SERVICE_VERSION: VERSION})
 
 
+_QUOTED = re.compile(r"(?<!\w)(?:'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")")
+"""What ``repr`` makes of a text, which never holds a quotation mark of its own kind."""
+
+
 class Ending(NamedTuple):
     """What something ended with that did not end well. Holds no error: that would hold the frames it came through."""
 
@@ -164,13 +169,14 @@ class Ending(NamedTuple):
 
 
 def ending_of(error: BaseException) -> Ending:
-    """By an error. What is wrong with a field may quote what a user wrote, so only the field is named."""
+    """By an error. What is wrong with a field may quote what a user wrote, so only the field is named; and what else a
+    message quotes is left out: names that callers choose may be long, or be secrets."""
     if isinstance(error, asyncio.CancelledError):
         return Ending("CANCELLED", "", is_cancelled=True)
     if not isinstance(error, SlipstreamError):
         return Ending(type(error).__qualname__, str(error))
     fields = ", ".join(violation.field for violation in error.violations)
-    return Ending(error.reason, fields or str(error))
+    return Ending(error.reason, fields or _QUOTED.sub("…", str(error)))
 
 
 def fail_with(span: Span, error: BaseException) -> None:

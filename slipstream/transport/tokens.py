@@ -7,6 +7,9 @@ import re
 from slipstream.transport.watched import FileError, Watched, read_bytes
 
 TOKEN_KEY = "authorization"
+LEAST_TOKEN_LENGTH = 16
+"""Characters of the shortest token that services accept: of 16 random letters and digits nobody finds one by trying."""
+
 _PRINTABLE = re.compile(r"[!-~]+")
 
 
@@ -18,13 +21,20 @@ def bearer(token: str) -> str:
 
 
 def bearer_of_file(flag: str, path: str) -> str:
-    """As `bearer`, of what a file holds but for its last line break. FileError."""
+    """As `bearer`, of what a file holds but for its last line break. FileError, if the token can be guessed too."""
     try:
-        return bearer(read_bytes(flag, path).decode("ascii").strip())
+        token = read_bytes(flag, path).decode("ascii").strip()
+        said = bearer(token)
     except ValueError as error:
         raise FileError(
             f"{flag} {path} has to hold a token: one or more printable ASCII characters without spaces"
         ) from error
+    if len(token) < LEAST_TOKEN_LENGTH:
+        raise FileError(
+            f"{flag} {path} has to hold a token of at least {LEAST_TOKEN_LENGTH} characters, and holds {len(token)}: make one "
+            "with `openssl rand -hex 32`"
+        )
+    return said
 
 
 def watched_bearer(flag: str, path: str) -> Watched[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,9 +28,17 @@ class FileError(SlipstreamError):
 def read_bytes(flag: str, path: str) -> bytes:
     """A file's content. FileError, naming the flag."""
     try:
+        refuse_writable(flag, Path(path))
         return Path(path).read_bytes()
     except OSError as error:
         raise FileError(f"{flag} {path} cannot be read: {error.strerror or error}") from error
+
+
+def refuse_writable(flag: str, path: Path) -> None:
+    """Raise a FileError if every user of the machine may change a file that secures something. OSError if it is not there."""
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
+        raise FileError(f"{flag} {path} can be changed by every user of this machine: chmod o-w {path}")
 
 
 class Watched(Generic[ValueT]):

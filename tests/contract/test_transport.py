@@ -222,17 +222,17 @@ async def test_an_orchestrator_shows_its_rotated_certificate_where_it_connects_a
     ("said", "taken"),
     [
         ((), False),
-        ((("authorization", "Bearer wrong"),), False),
-        ((("authorization", "right"),), False),
-        ((("authorization", "Bearer right"), ("authorization", "Bearer wrong")), False),
-        ((("authorization", "Bearer right"),), True),
+        ((("authorization", "Bearer a-wrong-long-token"),), False),
+        ((("authorization", "the-right-long-token"),), False),
+        ((("authorization", "Bearer the-right-long-token"), ("authorization", "Bearer a-wrong-long-token")), False),
+        ((("authorization", "Bearer the-right-long-token"),), True),
     ],
     ids=["none", "wrong", "without its scheme", "two of them", "right"],
 )
 async def test_every_method_but_health_asks_for_the_token(
     tmp_path: Path, said: tuple[tuple[str, str], ...], taken: bool
 ) -> None:
-    (tmp_path / "token").write_text("right\n")
+    (tmp_path / "token").write_text("the-right-long-token\n")
     async with serving(token_in(tmp_path / "token")) as served, open_channel(served.address) as channel:
         await get_health(channel)
         admin = channelz_pb2_grpc.ChannelzStub(channel)
@@ -259,7 +259,7 @@ async def test_a_rotated_token_ends_the_old_one_and_a_lost_one_does_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "token"
-    path.write_text("old")
+    path.write_text("an-old-long-token")
 
     async def is_taken(token: str) -> bool:
         code = await code_of(get_load(channel, (("authorization", f"Bearer {token}"),)))
@@ -267,11 +267,15 @@ async def test_a_rotated_token_ends_the_old_one_and_a_lost_one_does_not(
         return code is grpc.StatusCode.OK
 
     async with serving(token_in(path)) as served, open_channel(served.address) as channel:
-        assert await is_taken("old")
-        path.write_text("new")
-        assert [await is_taken("old"), await is_taken("new")] == [False, True]
+        assert await is_taken("an-old-long-token")
+        path.write_text("a-new-long-token")
+        assert [await is_taken("an-old-long-token"), await is_taken("a-new-long-token")] == [False, True]
         path.write_text("")
-        assert [await is_taken(""), await is_taken("new"), await is_taken("new")] == [False, True, True]
+        assert [await is_taken(""), await is_taken("a-new-long-token"), await is_taken("a-new-long-token")] == [
+            False,
+            True,
+            True,
+        ]
         (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
         assert said.startswith(f"--peer-token-file {path} has to hold a token: ")
 
@@ -299,8 +303,8 @@ async def test_a_verifier_that_refuses_the_token_is_named_in_one_line_and_told_t
     """While sixteen sessions write at once: the stream's own status is then mostly lost."""
     caplog.set_level(logging.INFO)
     theirs, own = tmp_path / "theirs", tmp_path / "own"
-    theirs.write_text("new")
-    own.write_text("old")
+    theirs.write_text("a-new-long-token")
+    own.write_text("an-old-long-token")
     async with serving(token_in(theirs)) as served:
         turns = Turns(served.address, own)
         with pytest.raises(PeerError, match="does not show this service's token"):
@@ -314,7 +318,7 @@ async def test_a_verifier_that_refuses_the_token_is_named_in_one_line_and_told_t
         assert not turns.peer.reachable
         going_on = asyncio.create_task(turns.round(10))
         await asyncio.sleep(0.2)
-        own.write_text("new")
+        own.write_text("a-new-long-token")
         assert await going_on == RULE.seed
         assert turns.peer.reachable
         said = [record.getMessage() for record in caplog.records if "token" in record.getMessage()]
@@ -328,7 +332,7 @@ async def test_a_verifier_that_refuses_the_token_is_named_in_one_line_and_told_t
 async def test_a_draft_that_refuses_the_token_is_named_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "theirs").write_text("right")
+    (tmp_path / "theirs").write_text("the-right-long-token")
     async with serving(token_in(tmp_path / "theirs")) as served:
         draft = DraftPeer(served.address)
         for _ in range(2):

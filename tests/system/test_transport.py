@@ -123,7 +123,7 @@ def test_a_peer_by_tls_alone_is_told_that_a_token_is_missing(secured: Secured) -
 
 def test_each_service_refuses_in_one_line_what_it_could_not_keep_safe(tmp_path: Path) -> None:
     own, other = Authority(tmp_path, "ours").issue("one"), Authority(tmp_path, "theirs").issue("other")
-    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").write_text("a-long-enough-secret")
     public = ["--address", "0.0.0.0:0"]
     not_its_key = ["--tls-certificate", str(own.certificate), "--tls-key", str(other.key), "--process-count", "2"]
     abroad = ["--verifier", "gpu-node:1", "--peer-token-file", str(tmp_path / "token")]

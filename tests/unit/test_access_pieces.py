@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import time
@@ -141,3 +142,94 @@ def test_a_file_that_asks_for_what_is_not_installed_or_breaks_its_reader_changes
     path.write_text(entry)
     now += 2
     assert asked_of(access, token) == "shop"
+
+
+def _nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+HUGE = 10**400
+ODD_CLAIMS = {
+    "exp far away": {"exp": HUGE},
+    "exp infinite": {"exp": float("inf")},
+    "exp no number": {"exp": float("nan")},
+    "exp before all": {"exp": -HUGE},
+    "exp too exact": {"exp": 2**80},
+    "exp a text": {"exp": "9999999999"},
+    "exp true": {"exp": True},
+    "exp a list": {"exp": [9999999999]},
+    "nbf far away": {"nbf": HUGE},
+    "nbf infinite": {"nbf": float("-inf")},
+    "nbf a list": {"nbf": []},
+    "iat far away": {"iat": HUGE},
+    "iat infinite": {"iat": float("inf")},
+    "iat an object": {"iat": {}},
+    "sub an object": {"sub": {"name": "carol"}},
+    "sub a number": {"sub": 5},
+    "sub a list": {"sub": ["carol"]},
+    "sub empty": {"sub": ""},
+    "sub two lines": {"sub": "carol\nroot"},
+    "sub a surrogate": {"sub": "\ud800"},
+    "aud an object": {"aud": {"a": 1}},
+    "aud a list of numbers": {"aud": [1, HUGE]},
+    "iss a list": {"iss": ["i"]},
+    "jti a number": {"jti": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> tuple[Access, ec.EllipticCurvePrivateKey]:
+    folder, key = tmp_path_factory.mktemp("web"), ec.generate_private_key(ec.SECP256R1())
+    (folder / "access.toml").write_text('[jwt]\nkeys = "keys.json"\naudience = "a"\nissuer = "i"')
+    write_keys(folder / "keys.json", {"key": key})
+    return Access(folder / "access.toml"), key
+
+
+def signed(key: ec.EllipticCurvePrivateKey, payload: bytes, header: bytes = b'{"alg":"ES256","kid":"key"}') -> str:
+    """A token with any payload: `jwt.encode` refuses some of them."""
+    parts = [base64.urlsafe_b64encode(part).rstrip(b"=") for part in (header, payload)]
+    signature = jwt.algorithms.ECAlgorithm(jwt.algorithms.ECAlgorithm.SHA256).sign(b".".join(parts), key)
+    return b".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=")]).decode()
+
+
+@pytest.mark.parametrize("odd", ODD_CLAIMS.values(), ids=ODD_CLAIMS)
+def test_a_web_token_with_odd_claims_is_not_believed(
+    web: tuple[Access, ec.EllipticCurvePrivateKey], odd: dict[str, object]
+) -> None:
+    access, key = web
+    claims = {"sub": "carol", "aud": "a", "iss": "i", "exp": int(time.time()) + 600}
+    assert asked_of(access, signed(key, json.dumps(claims).encode())) == "jwt:carol"
+    with pytest.raises(UnauthenticatedError):
+        asked_of(access, signed(key, json.dumps(claims | odd).encode()))
+
+
+@pytest.mark.parametrize(
+    ("header", "payload"),
+    [
+        (b'{"alg":"ES256","kid":"key"}', _nested(20_000).encode()),
+        (b'{"alg":"ES256","kid":"key"}', b"5"),
+        (b'{"alg":"ES256","kid":"key"}', b"\xff"),
+        (b'{"alg":"ES256","kid":"key"}', b'{"exp":' + b"9" * 5000 + b"}"),
+        (_nested(20_000).encode(), b"{}"),
+        (b'{"alg":"ES256","kid":' + _nested(500).encode() + b"}", b"{}"),
+        (b'{"alg":["ES256"],"kid":"key"}', b"{}"),
+        (b'{"alg":"ES256","kid":"key","crit":["b64"],"b64":false}', b"{}"),
+        (b"[]", b"{}"),
+    ],
+)
+def test_a_web_token_that_cannot_be_read_is_not_believed(
+    web: tuple[Access, ec.EllipticCurvePrivateKey], header: bytes, payload: bytes
+) -> None:
+    access, key = web
+    with pytest.raises(UnauthenticatedError):
+        asked_of(access, signed(key, payload, header))
+
+
+@pytest.mark.parametrize("name", ["access.toml", "keys.json"])
+def test_a_file_that_every_user_may_change_says_not_who_may_ask(tmp_path: Path, name: str) -> None:
+    (tmp_path / "access.toml").write_text('[jwt]\nkeys = "keys.json"\naudience = "a"\nissuer = "i"')
+    write_keys(tmp_path / "keys.json", {"key": ec.generate_private_key(ec.SECP256R1())})
+    Access(tmp_path / "access.toml")
+    (tmp_path / name).chmod(0o666)
+    with pytest.raises(AccessFileError, match=f"{name} can be changed by every user of this machine: chmod o-w"):
+        Access(tmp_path / "access.toml")

@@ -21,6 +21,7 @@ from slipstream.client import AsyncClient, Client, PlaintextError
 from slipstream.errors import SlipstreamError
 from slipstream.transport.addresses import stays_here
 from slipstream.transport.certificates import TlsFiles
+from slipstream.transport.tokens import watched_bearer
 from slipstream.transport.watched import FileError, Watched
 
 
@@ -111,7 +112,7 @@ def test_up_listens_abroad_where_all_three_are_told(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_peer_token_goes_abroad_by_tls_or_where_it_is_asked_for(settings: Any, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").write_text("a-long-enough-secret")
     token = {"peer_token_file": str(tmp_path / "token")}
     for there in ({"verifier": "127.0.0.1:1,gpu-node:1"}, {"draft": "gpu-node:1"}):
         assert "--peer-token-file would go to gpu-node:1 in plaintext" in refusal(settings(**token, **there).reaching)
@@ -254,3 +255,21 @@ def test_of_several_processes_each_has_the_next_port() -> None:
         "[::1]:9466",
         "",
     ]
+
+
+@pytest.mark.parametrize(("length", "accepted"), [(1, False), (15, False), (16, True)])
+def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path, length: int, accepted: bool) -> None:
+    (tmp_path / "token").write_text("x" * length + "\n")
+    if accepted:
+        assert watched_bearer("--peer-token-file", str(tmp_path / "token")).current == "Bearer " + "x" * length
+        return
+    with pytest.raises(FileError, match=f"at least 16 characters, and holds {length}: make one") as caught:
+        watched_bearer("--peer-token-file", str(tmp_path / "token"))
+    assert "--peer-token-file" in str(caught.value) and "xx" not in str(caught.value)
+
+
+def test_a_secret_that_every_user_may_change_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("x" * 32)
+    (tmp_path / "token").chmod(0o646)
+    with pytest.raises(FileError, match="can be changed by every user of this machine: chmod o-w"):
+        watched_bearer("--peer-token-file", str(tmp_path / "token"))

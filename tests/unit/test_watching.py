@@ -312,11 +312,13 @@ def test_text_is_traced_only_where_it_was_asked_for(
 def test_what_is_wrong_with_a_field_is_named_and_not_quoted(spans: InMemorySpanExporter) -> None:
     error = InvalidFieldsError([FieldViolation("content", "must not be 'my secret'")])
     watching = Watching()
-    watching.refused(error, "model", Context(), "s" * 500)
-    (root,) = spans.get_finished_spans()
-    assert root.status.description == "content" and root.attributes is not None
-    assert len(str(root.attributes[names.CONVERSATION_ID])) == 64
-    assert watching.totals.rejected == {"INVALID_FIELDS": 1, "OVERLOADED": 0, "PRINCIPAL_LIMIT": 0}
+    watching.refused(error, "model", Context(), "0123456789abcdef")
+    watching.refused(error, "model", Context(), "my secret")
+    root, nameless = spans.get_finished_spans()
+    assert root.status.description == "content" and root.attributes is not None and nameless.attributes is not None
+    assert root.attributes[names.CONVERSATION_ID] == "0123456789abcdef"
+    assert names.CONVERSATION_ID not in nameless.attributes, "no name that an orchestrator has given"
+    assert watching.totals.rejected == {"INVALID_FIELDS": 2, "OVERLOADED": 0, "PRINCIPAL_LIMIT": 0}
 
 
 # --- what it comes to

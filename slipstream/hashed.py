@@ -1,0 +1,12 @@
+"""Names that others choose, as logs may have them."""
+
+from __future__ import annotations
+
+import hashlib
+
+_HASH_BYTES = 6
+
+
+def hashed(name: str) -> str:
+    """Return a hash of a name: it may be long, have line breaks, or be a secret. Equal names have equal hashes."""
+    return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=_HASH_BYTES).hexdigest()
