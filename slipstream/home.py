@@ -10,12 +10,14 @@ from pathlib import Path
 
 
 def has_home() -> bool:
-    """Return whether this user has a home folder: containers run under numbers that belong to no user."""
+    """Return whether this user has a home folder: containers run under numbers that belong to no user.
+
+    A HOME that is relative would be another folder wherever a command is typed, so it is none.
+    """
     try:
-        Path.home()
+        return Path.home().is_absolute()
     except RuntimeError:
         return False
-    return True
 
 
 def borrow_home() -> None:

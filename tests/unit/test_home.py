@@ -54,6 +54,15 @@ def test_a_home_that_is_borrowed_is_private_and_not_in_the_current_folder(tmp_pa
     home.rmdir()
 
 
+def test_a_home_that_is_relative_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "here")
+    borrow_home()
+    home = Path.home()
+    assert home.is_absolute() and tmp_path not in home.parents
+    home.rmdir()
+
+
 def test_who_has_a_home_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     borrow_home()
