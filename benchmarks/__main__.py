@@ -161,6 +161,12 @@ CASES: dict[str, Case] = {
         "--seconds 120",
         "--loads 4 --seconds 10 --settling 5 --concurrency 1 16",
     ),
+    "autoscaling": Case(
+        "what an autoscaler of verifiers sees",
+        "autoscaling",
+        "",
+        "--clients 4 64 --seconds 8 --settling 4",
+    ),
     "arrivals": Case(
         "chats that arrive at a fixed rate",
         "load",
