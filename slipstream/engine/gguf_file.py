@@ -1,15 +1,21 @@
-"""What every reader of GGUF files wants of them: that there is one, and what names its content."""
+"""What every reader of GGUF files wants of them: that there are all of a model's, and what names their content."""
 
 from __future__ import annotations
 
 import hashlib
 import mmap
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from slipstream.engine.checkpoint import one_line, some
 from slipstream.engine.errors import UnsupportedModelError
 
 _MAGIC = b"GGUF"
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+"""How llama.cpp names the files of a split model."""
+
 _SAMPLES, _SAMPLE_BYTES = 1024, 64
 
 AGAIN = "copy, download or convert it again"
@@ -27,12 +33,64 @@ def refuse_no_file(path: Path) -> None:
         raise UnsupportedModelError(f"{path} is no GGUF file: it begins with {magic!r}; {AGAIN}")
 
 
-def fingerprint_of(path: Path, said: Sequence[str]) -> str:
-    """sha256 over what is ``said`` of how it is computed, the file's size, its beginning, which says everything but the
-    weights, and many evenly spaced bytes of those."""
+def shards_of(path: Path) -> list[Path]:
+    """All files of the model whose first one is at ``path``. UnsupportedModelError if one is not there or in another's place.
+
+    A file that only has the name of a part, and does not say that it is one, is a model by itself.
+    """
+    named = _SHARD.search(path.name)
+    if named is None or (count := _part_of(path)[1]) < 2:
+        return [path]
+    place = int(named[1])
+    paths = [
+        path.with_name(f"{path.name[: named.start()]}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)
+    ]
+    if place != 1:
+        raise UnsupportedModelError(f"{path} is file {place} of {count}; give the first, {paths[0].name}")
+    absent = [each.name for each in paths if not each.exists()]
+    if absent:
+        raise UnsupportedModelError(f"{path} lacks {len(absent)} of its {count} files: {some(absent)}; {AGAIN}")
+    tensor_count = 0
+    for number, each in enumerate(paths):
+        refuse_no_file(each)
+        found, of, total, own = _part_of(each)
+        if (found, of) != (number, count):
+            raise UnsupportedModelError(f"{each} says that it is file {found + 1} of {of}; {AGAIN}")
+        tensor_count += own
+    if tensor_count != total:
+        raise UnsupportedModelError(f"{path} and its other files have {tensor_count} of {total} tensors; {AGAIN}")
+    return paths
+
+
+def _part_of(path: Path) -> tuple[int, int, int, int]:
+    """Which part a file is, counted from 0, of how many, with how many tensors together, and how many it has itself."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(path)
+    except Exception as error:  # any of NumPy's
+        raise UnsupportedModelError(f"{path} cannot be read ({one_line(error)}); {AGAIN}") from error
+    said = [reader.get_field(f"split.{key}") for key in ("no", "count", "tensors.count")]
+    number, count, total = (0 if field is None else int(field.contents()) for field in said)
+    return number, count, total, len(reader.tensors)
+
+
+def refuse_no_model(path: Path, general_type: Any) -> None:
+    """UnsupportedModelError if a file says that it is something else than a model, like an adapter."""
+    if general_type not in (None, "", "model"):
+        raise UnsupportedModelError(
+            f"{path} is of general.type {general_type!r}, and only a 'model' can be served: merge an adapter into its model "
+            "first"
+        )
+
+
+def fingerprint_of(paths: Sequence[Path], said: Sequence[str]) -> str:
+    """sha256 over what is ``said`` of how it is computed, and of each file its size, its beginning, which says everything but
+    the weights, and many evenly spaced bytes of those."""
     digest = hashlib.sha256("\n".join(said).encode())
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        digest.update(str(len(data)).encode() + data[: 2**20])
-        for start in range(0, len(data), max(1, len(data) // _SAMPLES)):
-            digest.update(data[start : start + _SAMPLE_BYTES])
+    for path in paths:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            digest.update(str(len(data)).encode() + data[: 2**20])
+            for start in range(0, len(data), max(1, len(data) // _SAMPLES)):
+                digest.update(data[start : start + _SAMPLE_BYTES])
     return digest.hexdigest()

@@ -188,8 +188,6 @@ def test_what_another_backend_has_to_serve_says_why(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("rope.scaling.type", "yarn"),
-        ("attention.sliding_window", 512),
         ("rope.dimension_count", 16),
         ("attention.layer_norm_rms_epsilon", None),
         ("feed_forward_length", [1, 2]),

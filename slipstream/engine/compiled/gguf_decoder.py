@@ -23,7 +23,7 @@ from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.quantised import BLOCK, in_blocks
 from slipstream.engine.compiled.records import LAYER
 from slipstream.engine.generation import generation_of, gguf_generation_values
-from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file
+from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file, refuse_no_model, shards_of
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Of the shape of `pretrained_decoder.ARCHITECTURES`; Mistral's are llama's there."""
@@ -34,8 +34,38 @@ _HALVES_TURN = "llama"
 _TYPES = {"F32": "f32", "BF16": "bf16", "Q8_0": "q8_0"}
 """Of matrices, and what we call them."""
 
-_UNTOLD = ("rope.scaling.type", "attention.sliding_window", "expert_count")
-"""Of what a file may say, what makes it another model than is computed here."""
+_FOLLOWED = {
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+}
+"""Keys of an architecture that this reader follows."""
+
+_WITHOUT_NUMBERS = {
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",  # of yarn, whose type is refused
+    "tensor_data_layout",
+    "vocab_size",
+}
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "rope.scale_linear": (0, 1),
+    "rope.scaling.attn_factor": (0, 1),
+    "rope.scaling.factor": (0, 1),
+    "rope.scaling.type": ("none",),
+}
+"""Values that change nothing; of other keys these are 0, False and no text."""
+
+_QUANTISATION_VERSION = 2
 
 
 class GgufDecoder(Decoder):
@@ -46,13 +76,15 @@ class GgufDecoder(Decoder):
         super().__init__()
         refuse_no_file(path)
         refuse_odd_pages(page_size)
+        paths = shards_of(path)
         try:
-            self._reader = GGUFReader(path)
+            self._reader, *others = [GGUFReader(each) for each in paths]
         except Exception as error:  # any of NumPy's: what is wrong with the file is for llama.cpp to say
             raise NotCompiledError(f"it cannot be read: {error!r}") from error
         self.architecture = self._said("general.architecture", prefixed=False) or "unknown"
-        self._refuse_foreign()
-        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        refuse_no_model(path, self._said("general.type", prefixed=False))
+        self._refuse_foreign(len(paths))
+        self._tensors = {tensor.name: tensor for each in (self._reader, *others) for tensor in each.tensors}
         self._type = self._type_of_matrices()
         self.dtype = _TYPES[self._type]
         self.paired, self.quantised = self._type == "BF16", self._type == "Q8_0"
@@ -66,25 +98,33 @@ class GgufDecoder(Decoder):
         self.epsilon = self._real("attention.layer_norm_rms_epsilon")
         self.attention_scale, self.rotation_scale = self.head_size**-0.5, 1.0
         self.frequencies = self._frequencies()
-        ends = [self._said(f"tokenizer.ggml.{name}_token_id", prefixed=False) for name in ("eos", "eot")]
+        said_ends = [self._said(f"tokenizer.ggml.{name}_token_id", prefixed=False) for name in ("eos", "eot")]
+        ends = sorted({int(token) for token in said_ends if token is not None})
         self._take()
         self.generation = generation_of(
             gguf_generation_values(path, lambda key: self._said(key, prefixed=False)), self.vocabulary_size, ends
         )
         self.end_token_ids = self.generation.end_token_ids
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
-        self.weights_fingerprint = fingerprint_of(path, ["compiled", str(self.end_token_ids)])
+        self.weights_fingerprint = fingerprint_of(paths, ["compiled", str(self.end_token_ids)])
         if self._tensors:
             raise NotCompiledError(f"it has tensors that are not known here, like {next(iter(self._tensors))}")
         del self._reader
 
-    def _refuse_foreign(self) -> None:
+    def _refuse_foreign(self, file_count: int) -> None:
         if self.architecture not in _ARCHITECTURES:
             raise NotCompiledError(f"its architecture is {self.architecture}, none of {', '.join(_ARCHITECTURES)}")
-        for key in _UNTOLD:
+        for name in self._reader.fields:
+            key = name.removeprefix(f"{self.architecture}.")
+            if key == name or key in _FOLLOWED or key in _WITHOUT_NUMBERS:
+                continue
             said = self._said(key)
-            if said not in (None, "none", 0):
+            if said not in _NEUTRAL.get(key, (None, 0, "")):
                 raise NotCompiledError(f"its {key} is {said}")
+        for name, expected in (("split.count", file_count), ("general.quantization_version", _QUANTISATION_VERSION)):
+            said = self._said(name, prefixed=False)
+            if said not in (None, 0, expected):
+                raise NotCompiledError(f"its {name} is {said}, not {expected}")
 
     def _refuse_odd(self) -> None:
         refuse_odd_sizes(self.head_size, self.hidden_size, self.feed_forward)

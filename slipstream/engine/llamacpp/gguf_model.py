@@ -10,7 +10,7 @@ import torch
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation import generation_of, gguf_generation_values
-from slipstream.engine.gguf_file import AGAIN, fingerprint_of, refuse_no_file
+from slipstream.engine.gguf_file import AGAIN, fingerprint_of, refuse_no_file, refuse_no_model, shards_of
 from slipstream.engine.llamacpp import libllama
 
 _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
@@ -31,6 +31,7 @@ class GgufModel:
         self.path = path
         self._library = libllama.load()
         refuse_no_file(path)
+        self._paths = shards_of(path)
         libllama.heard.clear()
         params = self._library.llama_model_default_params()
         params.n_gpu_layers = 0
@@ -40,6 +41,7 @@ class GgufModel:
             raise UnsupportedModelError(f"llama.cpp cannot load {path}: {said}; {AGAIN}")
         weakref.finalize(self, self._library.llama_model_free, self.handle).atexit = False
         model, vocabulary = self.handle, self._library.llama_model_get_vocab(self.handle)
+        refuse_no_model(path, self._said("general.type"))
         kind = self._said("general.architecture") or "unknown"
         for name in ("has_encoder", "is_recurrent", "is_hybrid"):
             if getattr(self._library, f"llama_model_{name}")(model):
@@ -81,7 +83,7 @@ class GgufModel:
     def _tensor_types(self) -> set[str]:
         from gguf import GGUFReader
 
-        return {tensor.tensor_type.name.lower() for tensor in GGUFReader(self.path).tensors}
+        return {tensor.tensor_type.name.lower() for path in self._paths for tensor in GGUFReader(path).tensors}
 
     def _said(self, key: str) -> str | None:
         buffer = ctypes.create_string_buffer(_LONGEST_VALUE)
@@ -99,4 +101,4 @@ class GgufModel:
     def _fingerprint(self) -> str:
         """Of the file, the library, and the processor's instructions that it uses."""
         said = [libllama.fingerprint(), self._library.llama_print_system_info().decode(), str(self.end_token_ids)]
-        return fingerprint_of(self.path, said)
+        return fingerprint_of(self._paths, said)

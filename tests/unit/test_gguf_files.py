@@ -1,0 +1,189 @@
+"""A GGUF model is all of its files, and all of their keys: each is followed, refused, or left to llama.cpp by its name."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.engine.compiled.backend import CompiledBackend
+from slipstream.engine.compiled.decoder import NotCompiledError
+from slipstream.engine.compiled.gguf_decoder import GgufDecoder
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.gguf_file import fingerprint_of, shards_of
+from slipstream.engine.llamacpp.backend import LlamaCppBackend
+from slipstream.engine.llamacpp.gguf_model import GgufModel
+from slipstream.engine.model import Segment
+from tests import gguf_models
+
+TOKENS = [7 + index * 13 % 200 for index in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def _no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["slipstream"])
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first of a model's files."""
+    return written(tmp_path_factory.mktemp("split") / "model.gguf", "llama", "Q8_0", tensors_per_file=5)
+
+
+@pytest.fixture
+def copied(split: Path, tmp_path: Path) -> Path:
+    for file in split.parent.glob("*.gguf"):
+        shutil.copy(file, tmp_path)
+    return tmp_path / split.name
+
+
+def written(path: Path, architecture: str, weights: str, **what: Any) -> Path:
+    return gguf_models.write(path, architecture, weights, shape=gguf_models.SMALL, **what)
+
+
+def by_llamacpp(path: Path) -> LlamaCppBackend:
+    return LlamaCppBackend(path, threads=1, most_tokens=64, exact=True)
+
+
+def test_a_split_file_is_all_of_its_files(split: Path) -> None:
+    assert [path.name for path in shards_of(split)] == [f"model-{n:05}-of-00004.gguf" for n in range(1, 5)]
+    backend = CompiledBackend(GgufDecoder(split, 16), page_size=16, runs_on=False, threads=1)
+    backend.reserve(50)
+    logits = backend.forward([Segment(TOKENS, 0, range(1, 4), len(TOKENS))])
+    expected = by_llamacpp(split).logits_of(TOKENS)
+    assert float((logits - expected).square().mean().sqrt() / expected.square().mean().sqrt()) < 0.03
+
+
+def test_a_matrix_of_another_type_in_a_later_file_is_seen(tmp_path: Path) -> None:
+    kinds = {"blk.1.ffn_down": "Q4_0"}
+    path = written(tmp_path / "model.gguf", "llama", "Q8_0", tensors_per_file=5, kinds=kinds)
+    with pytest.raises(UnsupportedModelError, match="has weights of type q4_0; a target's must be"):
+        by_llamacpp(path)
+    with pytest.raises(NotCompiledError, match="its matrices are Q4_0, Q8_0"):
+        GgufDecoder(path, 16)
+
+
+@pytest.mark.parametrize("fingerprint", [lambda path: GgufDecoder(path, 16), GgufModel])
+def test_two_models_with_one_first_file_are_two(copied: Path, split: Path, fingerprint: Callable[[Path], Any]) -> None:
+    one = fingerprint(split).weights_fingerprint
+    assert fingerprint(copied).weights_fingerprint == one
+    last = copied.parent / "model-00004-of-00004.gguf"
+    content = bytearray(last.read_bytes())
+    content[-(len(content) // 2) :: 64] = bytes(len(content[-(len(content) // 2) :: 64]))
+    last.write_bytes(content)
+    assert copied.read_bytes() == split.read_bytes()
+    assert fingerprint(copied).weights_fingerprint != one
+
+
+def test_a_single_files_fingerprint_stays(split: Path) -> None:
+    assert fingerprint_of([split], ["x"]) != fingerprint_of([split, split], ["x"])
+
+
+@pytest.mark.parametrize("load", [by_llamacpp, lambda path: GgufDecoder(path, 16)])
+def test_a_file_that_is_not_there_is_named(copied: Path, load: Callable[[Path], Any]) -> None:
+    (copied.parent / "model-00003-of-00004.gguf").unlink()
+    with pytest.raises(UnsupportedModelError, match=r"lacks 1 of its 4 files: model-00003-of-00004\.gguf; "):
+        load(copied)
+
+
+@pytest.mark.parametrize("load", [by_llamacpp, lambda path: GgufDecoder(path, 16)])
+def test_another_than_the_first_file_is_refused_with_the_first_ones_name(
+    copied: Path, load: Callable[[Path], Any]
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"file 2 of 4; give the first, model-00001-of-00004\.gguf"):
+        load(copied.parent / "model-00002-of-00004.gguf")
+
+
+@pytest.mark.parametrize("load", [by_llamacpp, lambda path: GgufDecoder(path, 16)])
+def test_a_file_in_anothers_place_is_named(copied: Path, load: Callable[[Path], Any]) -> None:
+    shutil.copy(copied.parent / "model-00002-of-00004.gguf", copied.parent / "model-00003-of-00004.gguf")
+    with pytest.raises(UnsupportedModelError, match=r"model-00003-of-00004\.gguf says that it is file 2 of 4"):
+        load(copied)
+
+
+def test_a_file_that_is_none_among_them_is_named(copied: Path) -> None:
+    (copied.parent / "model-00003-of-00004.gguf").write_bytes(b"hello")
+    with pytest.raises(UnsupportedModelError, match=r"model-00003-of-00004\.gguf is no GGUF file"):
+        shards_of(copied)
+
+
+@pytest.mark.parametrize("load", [by_llamacpp, lambda path: GgufDecoder(path, 16)])
+def test_a_first_file_under_another_name_is_refused(copied: Path, load: Callable[[Path], Any]) -> None:
+    with pytest.raises((UnsupportedModelError, NotCompiledError), match="split"):
+        load(copied.rename(copied.parent / "renamed.gguf"))
+
+
+def test_a_whole_file_may_have_the_name_of_a_part(tmp_path: Path) -> None:
+    path = written(tmp_path / "model-00001-of-00002.gguf", "qwen2", "Q8_0")
+    assert shards_of(path) == [path]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope.scaling.type", "linear"),
+        ("rope.scaling.type", "yarn"),
+        ("rope.scaling.factor", 4.0),
+        ("rope.scale_linear", 4.0),
+        ("rope.scaling.attn_factor", 1.5),
+        ("attention.sliding_window", 16),
+        ("attention.causal", False),
+        ("attention.scale", 0.5),
+        ("attention.clamp_kqv", 8.0),
+        ("attention.max_alibi_bias", 8.0),
+        ("attention.logit_softcapping", 30.0),
+        ("logit_scale", 8.0),
+        ("residual_scale", 0.5),
+        ("embedding_scale", 12.0),
+        ("final_logit_softcapping", 30.0),
+        ("expert_count", 4),
+        ("attn_logit_softcapping", 30.0),
+        ("a_key_of_next_year", 1.0),
+    ],
+)
+def test_a_key_that_is_not_followed_is_left_to_llama_cpp_by_name(key: str, value: Any, tmp_path: Path) -> None:
+    path = written(tmp_path / "model.gguf", "llama", "Q8_0", says={f"llama.{key}": value})
+    with pytest.raises(NotCompiledError, match=f"its {key} is"):
+        GgufDecoder(path, 16)
+
+
+def test_keys_that_say_nothing_are_no_fault(tmp_path: Path) -> None:
+    says = {
+        "general.type": "model",
+        "llama.rope.scaling.type": "none",
+        "llama.rope.scaling.factor": 1.0,
+        "llama.rope.scaling.original_context_length": 512,
+        "llama.attention.causal": True,
+        "llama.attention.sliding_window": 0,
+        "llama.expert_count": 0,
+        "llama.expert_used_count": 0,
+        "llama.tensor_data_layout": "Meta AI original pth",
+        "general.quantization_version": 2,
+    }
+    GgufDecoder(written(tmp_path / "model.gguf", "llama", "Q8_0", says=says), 16)
+
+
+def test_blocks_of_another_version_are_left_to_llama_cpp(tmp_path: Path) -> None:
+    path = written(tmp_path / "model.gguf", "llama", "Q8_0", says={"general.quantization_version": 3})
+    with pytest.raises(NotCompiledError, match=r"general\.quantization_version is 3"):
+        GgufDecoder(path, 16)
+
+
+@pytest.mark.parametrize("load", [by_llamacpp, lambda path: GgufDecoder(path, 16)])
+@pytest.mark.parametrize("kind", ["adapter", "mmproj", "imatrix"])
+def test_what_is_no_model_is_refused_by_what_it_is(kind: str, load: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = written(tmp_path / "model.gguf", "llama", "Q8_0", says={"general.type": kind})
+    with pytest.raises(UnsupportedModelError, match=f"is of general.type {kind!r}, and only a 'model' can be served"):
+        load(path)
+
+
+def test_an_end_token_past_the_vocabulary_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = written(tmp_path / "model.gguf", "llama", "Q8_0", says={"tokenizer.ggml.eot_token_id": 10**6})
+    decoder = GgufDecoder(path, 16)
+    assert decoder.end_token_ids == (2,)
+    decoder.generation.tell(path)
+    assert "eos_token_id has 1000000" in caplog.text
