@@ -12,6 +12,7 @@ from llguidance import regex_to_lark
 
 from slipstream.sampling.structure import MAX_GRAMMAR_BYTES, MAX_REGEX_BYTES, MAX_SOURCE_BYTES, Structure, StructureKind
 from slipstream.sampling.structure_errors import InvalidStructureError
+from slipstream.sampling.structure_keys import with_keys_that_follow
 
 # The library's default is any amount of blank space, and a model that does not know how to go on fills its turn with it.
 # This allows what JSON is written like: on one line, or one item a line, indented.
@@ -78,9 +79,10 @@ def _schema(source: str) -> dict[str, Any] | bool:
         raise InvalidStructureError("must not have x-guidance, which is no part of JSON Schema")
     try:
         _check_regexes(_patterns(schema))
+        followed: dict[str, Any] = with_keys_that_follow(schema)
     except RecursionError as error:
         raise InvalidStructureError("must be JSON of fewer levels") from error
-    return schema | {"x-guidance": {"whitespace_pattern": _JSON_WHITESPACE}}
+    return followed | {"x-guidance": {"whitespace_pattern": _JSON_WHITESPACE}}
 
 
 def _choices(source: str) -> list[str]:

@@ -173,6 +173,55 @@ def test_what_a_structure_means(structure: Structure, right: str, wrong: str) ->
     assert not accepts(structure, wrong)
 
 
+ONE_A = {"properties": {"a": {"type": "integer"}}, "patternProperties": {"^a$": {"minimum": 3}}}
+
+
+@pytest.mark.parametrize(
+    ("source", "right", "wrong"),
+    [
+        ({"type": "object", **ONE_A, "additionalProperties": False}, '{"a":3}', '{"a":2}'),
+        ({"type": "object", **ONE_A, "additionalProperties": False}, "{}", '{"a":3,'),
+        ({"type": "object", **ONE_A, "additionalProperties": {"enum": []}}, '{"a":3}', '{"a":3,'),
+        ({"anyOf": [{"type": "object", **ONE_A, "additionalProperties": False}]}, '{"a":4}', '{"a":3,'),
+        (
+            {
+                "type": "object",
+                "required": ["a"],
+                "patternProperties": {"^a$": {"const": 1}},
+                "additionalProperties": False,
+            },
+            '{"a":1}',
+            '{"a":1,',
+        ),
+        (
+            {"properties": {"a": {}, "b": {}}, "patternProperties": {"^[ab]$": {"type": "null"}}, "type": "object"},
+            '{"a":null,"b":null,"c":1}',
+            '{"a":1',
+        ),
+        (
+            {"properties": {"a": {}}, "patternProperties": {"^a": {"type": "null"}}, "type": "object"},
+            '{"ab":null}',
+            '{"ab":1',
+        ),
+        ({"const": {**ONE_A}}, json.dumps(ONE_A), "{}"),
+        (
+            {"type": "object", "properties": {"patternProperties": {"const": 1}, "properties": {}}},
+            "{}",
+            '{"patternProperties":2',
+        ),
+    ],
+)
+def test_a_pattern_that_leaves_no_other_key_is_enforced_on_the_named_ones(source: Any, right: str, wrong: str) -> None:
+    assert accepts(schema(source), right)
+    assert not fits(schema(source), wrong)
+
+
+def fits(structure: Structure, text: str) -> bool:
+    """Whether a text may begin so."""
+    matcher = COMPILER.matcher(structure)
+    return matcher.sync([token for character in text for token in encode(character)])
+
+
 def test_characters_across_token_borders() -> None:
     structure = regex("[日本é🦊]+!")
     matcher = COMPILER.matcher(structure)
