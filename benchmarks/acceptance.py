@@ -65,7 +65,7 @@ def main() -> None:
                 kind,
                 f"{acceptance(results):.3f}",
                 " ".join(f"{share:.2f}" for share in acceptance_by_position(results)),
-                f"{1 + sum(result.accepted_token_count for result in results) / drafts:.2f}",
+                f"{sum(result.speculative_token_count for result in results) / drafts:.2f}",
             )
     console.print(table)
 

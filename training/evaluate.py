@@ -69,7 +69,7 @@ def _row(asked: list[Asked]) -> tuple[str, ...]:
         f"{sum(question.exact for question in asked) / len(asked):.1%}",
         f"{acceptance(results):.3f}",
         " ".join(f"{share:.2f}" for share in acceptance_by_position(results)),
-        f"{1 + sum(result.accepted_token_count for result in results) / rounds:.2f}",
+        f"{sum(result.speculative_token_count for result in results) / rounds:.2f}",
     )
 
 

@@ -170,6 +170,7 @@ def _speculation(statistics: TurnStatistics) -> turn_pb2.SpeculationStatistics:
         ngram_accepted_token_count=statistics.ngram_accepted_token_count,
         switched_off_count=statistics.switched_off_count,
         speculative_decoding=_speculative_decoding(statistics),
+        speculative_token_count=statistics.speculative_token_count,
     )
 
 
@@ -181,7 +182,7 @@ def _speculative_decoding(statistics: TurnStatistics) -> turn_pb2.SpeculativeDec
     )
     lengths = statistics.accepted_lengths
     return turn_pb2.SpeculativeDecoding(
-        mean_acceptance_length=1 + accepted / rounds if rounds else 0,
+        mean_acceptance_length=statistics.mean_acceptance_length,
         draft_acceptance_rate=accepted / drafted if drafted else 0,
         acceptance_histogram=[lengths[length] for length in range(max(lengths, default=-1) + 1)],
         num_spec_steps=rounds,

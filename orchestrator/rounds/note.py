@@ -117,7 +117,7 @@ class RoundNote:
         """It brought something, of which the turn took so many tokens. The result itself is not kept: a turn has thousands."""
         self.ended = time.monotonic()
         self.outcome, self.rung = result.next_token_kind, result.rung
-        self.drafted, self.accepted, self.committed = len(result.proposal), result.accepted_count, committed
+        (self.drafted, self.accepted), self.committed = result.counted(committed), committed
         self.waited, self.hit, self.margin = result.waited, result.hit, result.margin
         self.draft_failed = result.draft_failed
 

@@ -64,6 +64,13 @@ class RoundResult(NamedTuple):
         proposed = Origin.DRAFT if self.proposal.source is Source.DRAFT else Origin.NGRAM
         return [proposed] * self.accepted_count + [Origin(self.next_token_kind)]
 
+    def counted(self, committed: int) -> tuple[int, int]:
+        """Return the draft tokens verified and accepted, if the turn took so many of ``tokens``. Those after its end count as
+        neither."""
+        if committed < len(self.tokens):
+            return committed, committed
+        return len(self.proposal), self.accepted_count
+
     @property
     def rung(self) -> str:
         """Of the ladder: who made the proposal that was verified, draft or ngram; plain if nothing was."""

@@ -21,6 +21,8 @@ class TurnStatistics:
     draft_count: int = 0
     draft_token_count: int = 0
     accepted_token_count: int = 0
+    speculative_token_count: int = 0
+    """Committed by rounds with a proposal."""
     ngram_token_count: int = 0
     ngram_accepted_token_count: int = 0
     draft_lengths: Counter[int] = field(default_factory=Counter)
@@ -58,8 +60,13 @@ class TurnStatistics:
         accepted = per_position(self.accepted_lengths)
         return accepted + [0] * (max(self.draft_lengths, default=0) - len(accepted))
 
-    def add(self, outcome: RoundResult) -> None:
-        """Count one round."""
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens that a round with a proposal committed, on average; 0 without one."""
+        return self.speculative_token_count / self.draft_count if self.draft_count else 0.0
+
+    def add(self, outcome: RoundResult, committed: int) -> None:
+        """Count one round, of whose tokens the turn took so many."""
         self.round_count += 1
         self.draft_failure_count += outcome.draft_failed
         self.switched_off_count += outcome.switched_off
@@ -67,12 +74,13 @@ class TurnStatistics:
         self.queue += outcome.verify.total - outcome.verify.forward
         self.network += outcome.verify.round_trip - outcome.verify.total
         self._add_drafting(outcome)
-        drafted, accepted = len(outcome.proposal), outcome.accepted_count
-        if not drafted:
+        drafted, accepted = outcome.counted(committed)
+        if not len(outcome.proposal):
             return
         self.draft_count += 1
         self.draft_token_count += drafted
         self.accepted_token_count += accepted
+        self.speculative_token_count += committed
         if outcome.proposal.source is Source.NGRAM:
             self.ngram_token_count += drafted
             self.ngram_accepted_token_count += accepted

@@ -180,8 +180,8 @@ class Turn:
             self.statistics.time_to_first_token = time.monotonic() - self.begun
             self._prefilled_count = outcome.prefilled_count
             self._place.answered()
-        self.statistics.add(outcome)
         commit = self._answer.commit(outcome.tokens)
+        self.statistics.add(outcome, len(commit.tokens))
         origins = outcome.origins if self.record.tells_origins else ()
         self.record.add(commit, origins, outcome.logprobs, outcome.prompt_logprobs)
         return len(commit.tokens)

@@ -9,7 +9,7 @@ from datetime import datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from slipstream.client.layers import layered
-from slipstream.client.settings import Settings
+from slipstream.client.settings import Settings, refuse_text
 from slipstream.errors import Code, FieldViolation
 from slipstream.rpc.status import PeerError
 from slipstream.v1 import generation_pb2, orchestrator_pb2, session_pb2
@@ -47,6 +47,8 @@ def generate(
     )
     if isinstance(prompt, str):
         request.text = prompt
+    elif isinstance(prompt, bytes):
+        raise TypeError("a prompt must be a str or a list of token ids, but is bytes: decode it")
     else:
         request.tokens.token_ids.extend(prompt)
     return request
@@ -59,6 +61,9 @@ def answer(
     request_id: str | None,
 ) -> orchestrator_pb2.GenerateRequest:
     """An answer to a conversation of (role, content) pairs. A role that does not exist is left for the server to refuse."""
+    refuse_text("messages", messages)
+    for index, pair in enumerate(messages):
+        refuse_text(f"messages[{index}]", pair)
     pairs = [
         session_pb2.Message(role=session_pb2.Role.ValueType(_ROLES.get(role, 0)), content=content)
         for role, content in messages

@@ -81,6 +81,8 @@ class Result:
     draft_count: int = 0
     draft_token_count: int = 0
     accepted_token_count: int = 0
+    speculative_token_count: int = 0
+    """Committed by rounds with a proposal, the target's own tokens included."""
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
     ngram_token_count: int = 0
@@ -113,8 +115,8 @@ class Result:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens a round with a proposal committed: 1 + accepted tokens / proposals; 1 without proposals."""
-        return 1 + (self.accepted_token_count / self.draft_count if self.draft_count else 0.0)
+        """Tokens that a round with a proposal committed, on average; 1 without proposals."""
+        return self.speculative_token_count / self.draft_count if self.draft_count else 1.0
 
     def add(self, delta: Delta) -> None:
         """Take a delta in."""
@@ -136,6 +138,8 @@ class Result:
         self.draft_count = speculation.draft_count
         self.draft_token_count = speculation.draft_token_count
         self.accepted_token_count = speculation.accepted_token_count
+        before = speculation.accepted_token_count + speculation.draft_count  # an older server does not tell
+        self.speculative_token_count = speculation.speculative_token_count or before
         self.accepted_per_position = list(speculation.accepted_per_position_counts)
         self.drafted_per_position = list(speculation.drafted_per_position_counts)
         self.ngram_token_count = speculation.ngram_token_count

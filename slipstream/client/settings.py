@@ -10,7 +10,15 @@ from google.protobuf import field_mask_pb2
 
 from slipstream.v1 import generation_pb2, sampling_pb2
 
+_LISTS = "allowed_token_ids", "banned_token_ids", "stop_strings", "stop_token_ids", "cleared"
+
 _SAMPLING_FIELDS = tuple(sampling_pb2.SamplingParameters.DESCRIPTOR.fields_by_name)
+
+
+def refuse_text(name: str, value: object) -> None:
+    """TypeError if a text stands where a list belongs: it would be taken for the list of its letters."""
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{name} must be a list, but is {value!r}: write [{value!r}] for a list of one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +30,9 @@ class Structure:
     regex: str | None = None
     choices: Sequence[str] | None = None
     grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        refuse_text("choices", self.choices)
 
     def message(self) -> sampling_pb2.Structure:
         """This structure for the wire."""
@@ -77,6 +88,12 @@ class Settings:
     overlap: Literal["none", "enumerate", "run_ahead"] | None = None
     proposer: Literal["draft", "ngram"] | None = None
     cleared: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in _LISTS:
+            refuse_text(name, getattr(self, name))
+        if not isinstance(self.logit_bias, Mapping):
+            raise TypeError(f"logit_bias must be a dict of numbers by token ids, but is {self.logit_bias!r}")
 
     def message(self) -> generation_pb2.GenerationSettings:
         """These settings for the wire; what was left unset is absent."""

@@ -385,12 +385,13 @@ class SpeculationStatistics(_message.Message):
     NGRAM_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     SWITCHED_OFF_COUNT_FIELD_NUMBER: _builtins.int
     SPECULATIVE_DECODING_FIELD_NUMBER: _builtins.int
+    SPECULATIVE_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     round_count: _builtins.int
     """Rounds in all, prefill's included."""
     draft_count: _builtins.int
     """Rounds that had a proposal."""
     draft_token_count: _builtins.int
-    """Tokens proposed."""
+    """Tokens proposed. Those after the turn's end do not count, here and below."""
     accepted_token_count: _builtins.int
     """Of them, tokens accepted."""
     draft_failure_count: _builtins.int
@@ -411,6 +412,8 @@ class SpeculationStatistics(_message.Message):
     """Of accepted_token_count, those from the session's own tokens."""
     switched_off_count: _builtins.int
     """Times that the draft was left out because speculation would have cost."""
+    speculative_token_count: _builtins.int
+    """Tokens that rounds with a proposal committed, the target's own included."""
     @_builtins.property
     def accepted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Element i: proposals whose token i was accepted."""
@@ -442,10 +445,11 @@ class SpeculationStatistics(_message.Message):
         ngram_accepted_token_count: _builtins.int = ...,
         switched_off_count: _builtins.int = ...,
         speculative_decoding: Global___SpeculativeDecoding | None = ...,
+        speculative_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["speculative_decoding", b"speculative_decoding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "speculative_decoding", b"speculative_decoding", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "speculative_decoding", b"speculative_decoding", "speculative_token_count", b"speculative_token_count", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -465,7 +469,7 @@ class SpeculativeDecoding(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_SPEC_TOKENS_FIELD_NUMBER: _builtins.int
     mean_acceptance_length: _builtins.float
-    """Tokens that a round with a proposal brought on average, the target's own included. 0 if there was none."""
+    """Tokens that a round with a proposal committed on average, the target's own included. 0 if there was none."""
     draft_acceptance_rate: _builtins.float
     """num_accepted_draft_tokens / num_draft_tokens. 0 if there were none."""
     num_spec_steps: _builtins.int

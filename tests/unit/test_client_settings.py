@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from slipstream.client import Settings, Structure
+from slipstream.client import Settings, Structure, requests
 from slipstream.client.layers import layered
 from slipstream.v1 import generation_pb2 as pb
 from slipstream.v1 import sampling_pb2
@@ -19,6 +19,28 @@ def test_what_is_not_said_is_not_sent() -> None:
     assert Settings().message() == pb.GenerationSettings()
     assert Settings(temperature=0.0).message().sampling.HasField("temperature")
     assert Settings(max_token_count=0).message().HasField("max_token_count")
+
+
+@pytest.mark.parametrize("name", ["allowed_token_ids", "banned_token_ids", "stop_strings", "stop_token_ids", "cleared"])
+@pytest.mark.parametrize("value", ["zqx", b"zqx", ""])
+def test_a_text_is_no_list_of_its_letters(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be a list, but is"):
+        Settings(**{name: value})
+
+
+def test_a_text_is_no_list_of_choices_messages_or_tokens() -> None:
+    with pytest.raises(TypeError, match="choices must be a list, but is 'yes'"):
+        Structure(choices="yes")
+    with pytest.raises(TypeError, match="logit_bias must be a dict"):
+        Settings(logit_bias=[(1, 2.0)])
+    with pytest.raises(TypeError, match="messages must be a list"):
+        requests.answer("hi", None, None, None)
+    with pytest.raises(TypeError, match=r"messages\[1\] must be a list"):
+        requests.answer([("user", "a"), "bc"], None, None, None)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="is bytes"):
+        requests.generate(b"abc", None, None)
+    assert Structure(choices=["yes"]).message().choices.choices == ["yes"]
+    assert Settings(stop_strings=["a"], banned_token_ids=range(3)).message().sampling.banned_token_ids == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("draft_length", "mode"), [(0, "off"), (5, "fixed"), ("adaptive", "adaptive"), (None, None)])

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from orchestrator.contract.events import _speculation
 from orchestrator.contract.traces import fitting, turn_trace_message
 from orchestrator.errors import VerifierLostError
 from orchestrator.peers.exchange import PeerTiming
@@ -37,9 +38,11 @@ from orchestrator.watching.ring import TurnNote, TurnRing
 from orchestrator.watching.totals import Totals
 from orchestrator.watching.turn_trace import MOST_SPANS, Detail
 from orchestrator.watching.watching import WatchedTurn, Watching
+from slipstream.client.results import Result
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names, tracing
+from slipstream.v1 import turn_pb2
 from tests.unit.clock import Clock
 
 TIMING = PeerTiming(0.001, 0.004, 0.006, 0.008, 1, 9)
@@ -206,7 +209,7 @@ def run_turn(
         exchange.address = "node-a:50052"
         exchange.finish(TIMING)
         made.end(result(), 3)
-        statistics.add(result())
+        statistics.add(result(), 3)
         turn.round_ended(made, result())
     if error is not None:
         made = turn.begin_round(rounds + 1, 10)
@@ -338,6 +341,23 @@ def test_totals_are_what_the_rounds_and_the_turns_statistics_say() -> None:
     assert (totals.prompt_tokens, totals.cached_tokens) == (5, 2)
     assert totals.verify.count == totals.round.count == 7 and totals.token.count == 18
     assert totals.verify.sum == pytest.approx(7 * TIMING.forward)
+
+
+@pytest.mark.parametrize(("committed", "length", "drafted"), [(11, 11.0, 10), (10, 10.0, 10), (3, 3.0, 3), (1, 1.0, 1)])
+def test_what_a_turn_does_not_take_of_its_last_round_is_not_counted(
+    committed: int, length: float, drafted: int
+) -> None:
+    statistics, brought = TurnStatistics(), result(drafted=10, accepted=10)
+    statistics.add(brought, committed)
+    assert statistics.mean_acceptance_length == length
+    assert (statistics.draft_token_count, statistics.accepted_token_count) == (drafted, min(committed, 10))
+    assert sum(statistics.accepted_per_position) == statistics.accepted_token_count
+    round_note = note(1, outcome=brought)
+    round_note.end(brought, committed)
+    assert (round_note.drafted, round_note.accepted) == (drafted, min(committed, 10))
+    told = Result()
+    told.account(turn_pb2.TurnFinished(speculation=_speculation(statistics)))
+    assert told.mean_acceptance_length == length
 
 
 def test_every_kind_of_round_has_its_place() -> None:
