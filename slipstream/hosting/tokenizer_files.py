@@ -46,20 +46,21 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
     """The tokenizer of a model directory, hub id or paper model. UnsupportedModelError if there is none."""
     if model.startswith(SCHEME):
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
+    if is_gguf(model) and not _has_vocabulary(Path(model).expanduser().parent):
+        return _of_gguf(Path(model).expanduser())
     from transformers import AutoTokenizer  # seconds that the paper model can do without
 
     from slipstream.engine.pretrained.loading import heard, read_config
 
     if is_gguf(model):
         directory = Path(model).expanduser().parent
-        own = {} if _has_vocabulary(directory) else {"gguf_file": Path(model).name}
     else:
-        directory, own = directory_of(model, weights=False, trust=trust), {}
+        directory = directory_of(model, weights=False, trust=trust)
         read_config(directory, model, trust)
         _refuse_absent(directory, model)
     try:
         with heard(model):
-            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code, **own)
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code)
         backend = _backend(directory, model, tokenizer)
     except UnsupportedModelError:
         raise
@@ -72,6 +73,19 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
     backend.no_truncation()
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     return _bundle(backend, special, _template_of(tokenizer.chat_template, model))
+
+
+def _of_gguf(path: Path) -> TokenizerFiles:
+    from slipstream.hosting.gguf_tokenizer import read_gguf_tokenizer
+
+    try:
+        return _bundle(*read_gguf_tokenizer(path))
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # any of tokenizers'
+        raise UnsupportedModelError(
+            f"the tokenizer in {path} cannot be read: {one_line(error)}; put the model's {TOKENIZER_FILE} beside it"
+        ) from error
 
 
 def _template_of(templates: Any, model: str) -> str | None:

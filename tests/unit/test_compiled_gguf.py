@@ -232,7 +232,7 @@ def test_auto_computes_what_it_can_and_llama_cpp_what_it_is_asked(
     settings = ModelServiceSettings(model=str(path), address="127.0.0.1:0", engine=engine)
     backend = backend_of(settings, str(path), exact=True)
     assert isinstance(backend, served)
-    assert (backend.model.dtype, backend.model.end_token_ids) == ("q8_0", (2,))
+    assert (backend.model.dtype, backend.model.end_token_ids) == ("q8_0", (0, 2))
 
 
 @pytest.mark.parametrize(

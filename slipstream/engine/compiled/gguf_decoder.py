@@ -24,6 +24,8 @@ from slipstream.engine.compiled.quantised import BLOCK, in_blocks
 from slipstream.engine.compiled.records import LAYER
 from slipstream.engine.generation import generation_of, gguf_generation_values
 from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file, refuse_no_model, shards_of
+from slipstream.engine.gguf_metadata import metadata_of
+from slipstream.engine.gguf_vocabulary import GgufVocabulary
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Of the shape of `pretrained_decoder.ARCHITECTURES`; Mistral's are llama's there."""
@@ -98,8 +100,7 @@ class GgufDecoder(Decoder):
         self.epsilon = self._real("attention.layer_norm_rms_epsilon")
         self.attention_scale, self.rotation_scale = self.head_size**-0.5, 1.0
         self.frequencies = self._frequencies()
-        said_ends = [self._said(f"tokenizer.ggml.{name}_token_id", prefixed=False) for name in ("eos", "eot")]
-        ends = sorted({int(token) for token in said_ends if token is not None})
+        ends = GgufVocabulary.of(metadata_of(path)).end_token_ids()
         self._take()
         self.generation = generation_of(
             gguf_generation_values(path, lambda key: self._said(key, prefixed=False)), self.vocabulary_size, ends

@@ -52,8 +52,8 @@ class GgufModel:
         self.architecture = kind
         self.vocabulary_size = self._library.llama_vocab_n_tokens(vocabulary)
         self.context_length = self._library.llama_model_n_ctx_train(model)
-        ends = (self._library.llama_vocab_eos(vocabulary), self._library.llama_vocab_eot(vocabulary))
-        own_ends = sorted({token for token in ends if token >= 0})
+        is_end = self._library.llama_vocab_is_eog
+        own_ends = [token for token in range(self.vocabulary_size) if is_end(vocabulary, token)]
         self.generation = generation_of(gguf_generation_values(path, self._said), self.vocabulary_size, own_ends)
         self.end_token_ids = self.generation.end_token_ids
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths

@@ -149,8 +149,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "llama_model_n_layer": (c_int32, c_void_p),
     "llama_n_ctx_seq": (c_uint32, c_void_p),
     "llama_print_system_info": (c_char_p,),
-    "llama_vocab_eos": (c_int32, c_void_p),
-    "llama_vocab_eot": (c_int32, c_void_p),
+    "llama_tokenize": (c_int32, c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32, c_bool, c_bool),
+    "llama_vocab_is_eog": (c_bool, c_void_p, c_int32),
     "llama_vocab_n_tokens": (c_int32, c_void_p),
 }
 """Each with what it returns and takes."""

@@ -1,0 +1,64 @@
+"""The keys of a GGUF file, read in a fraction of the seconds that ``gguf.GGUFReader`` takes for a large vocabulary."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any
+
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.gguf_file import AGAIN, refuse_no_file
+
+_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""struct's letters of the values of one size, by GGUF's number of their type."""
+_STRING, _ARRAY = 8, 9
+_VERSIONS = (2, 3)
+_HEADER = struct.Struct("<4sIQQ")
+
+
+def metadata_of(path: Path) -> dict[str, Any]:
+    """Return all keys with their values. UnsupportedModelError for a file that is none, or is damaged."""
+    refuse_no_file(path)
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            _, version, _, count = _HEADER.unpack_from(data, 0)
+            if version not in _VERSIONS:
+                raise UnsupportedModelError(f"{path} is a GGUF file of version {version}, not of 2 or 3: {AGAIN}")
+            return _Values(data, _HEADER.size).keys(count)
+    except (struct.error, UnicodeDecodeError, KeyError, ValueError) as error:
+        raise UnsupportedModelError(f"the keys of {path} cannot be read ({error!r}): {AGAIN}") from error
+
+
+class _Values:
+    """Values one after another."""
+
+    def __init__(self, data: mmap.mmap, at: int) -> None:
+        self._data, self._at = data, at
+
+    def keys(self, count: int) -> dict[str, Any]:
+        return {self._string(): self._value(self._one("I")) for _ in range(count)}
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind != _ARRAY:
+            return self._one(_FORMATS[kind])
+        kind, count = self._one("I"), self._one("Q")
+        if kind in (_STRING, _ARRAY):
+            return [self._value(kind) for _ in range(count)]
+        return list(self._take(f"<{count}{_FORMATS[kind]}"))
+
+    def _string(self) -> str:
+        size = self._one("Q")
+        begin, self._at = self._at, self._at + size
+        if self._at > len(self._data):
+            raise ValueError("it ends within a string")
+        return self._data[begin : self._at].decode()
+
+    def _one(self, letter: str) -> Any:
+        return self._take(f"<{letter}")[0]
+
+    def _take(self, form: str) -> tuple[Any, ...]:
+        begin, self._at = self._at, self._at + struct.calcsize(form)
+        return struct.unpack_from(form, self._data, begin)
