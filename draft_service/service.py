@@ -22,11 +22,11 @@ from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_message
 from slipstream.rpc.status import status_of
+from slipstream.rpc.wire import MAX_BRANCH_COUNT
 from slipstream.telemetry import names
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc
 
 DEFAULT_BRANCH_COUNT = 8
-MAX_BRANCH_COUNT = 64
 
 
 class DraftService(draft_pb2_grpc.DraftServiceServicer):

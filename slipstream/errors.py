@@ -79,3 +79,16 @@ class WeightsMismatchError(SlipstreamError):
 
     code = Code.FAILED_PRECONDITION
     reason = "WEIGHTS_MISMATCH"
+
+
+class WireVersionError(SlipstreamError):
+    """Two services speak other versions of the wire between them (metadata: asked, own)."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "WIRE_VERSION_MISMATCH"
+
+    def __init__(self, asked: int, own: int) -> None:
+        spoken = f"wire version {asked}" if asked else "no wire version, as releases before wire versions do,"
+        super().__init__(
+            f"the caller speaks {spoken} and this service {own}: upgrade the older one", asked=asked, own=own
+        )

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from google.protobuf import duration_pb2
+
 from orchestrator.peers.draft_peer import ProposeSink
 from orchestrator.peers.exchange import PeerTiming, Verification
 from orchestrator.peers.model_info import ModelInfo
@@ -22,10 +24,35 @@ from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.proposal import Proposal
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
+from slipstream.rpc.wire import WIRE_VERSION
 from slipstream.sampling.rule import SamplingDefaults
+from slipstream.v1 import sampling_pb2
+from slipstream.wire.v1 import model_pb2
 
 MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w", 2)
 TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
+
+
+def right_info() -> model_pb2.ModelInfo:
+    """What a service may say of its model."""
+    return model_pb2.ModelInfo(
+        name="model",
+        architecture="arithmetic",
+        vocabulary_size=259,
+        tokenizer_fingerprint="t",
+        context_length=256,
+        end_token_ids=[2],
+        sampling_defaults=sampling_pb2.SamplingParameters(temperature=0.5, top_p=0.9),
+        dtype="float32",
+        device="cpu",
+        max_draft_length=64,
+        weights_fingerprint="w",
+        step_times=[model_pb2.StepTime(token_count=8, time=duration_pb2.Duration(nanos=1000))],
+        sampling_version=2,
+        kv_token_count=4096,
+        kv_page_size=16,
+        wire_version=WIRE_VERSION,
+    )
 
 
 def new_note(number: int = 1, base_length: int = 3, trace_prefix: str = "") -> RoundNote:

@@ -14,6 +14,8 @@ from slipstream.rpc.status import PeerError
 log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 2.0
+_MOST = 8192
+"""On their way. Of a peer that answers no closing the oldest are forgotten: the lease ends them."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_SECONDS = 0.25, 15.0, 600.0
 
 
@@ -23,13 +25,17 @@ class Closings(Generic[ItemT, ResultT]):
 
     def __init__(self, stream: ItemStream[ItemT, ResultT]) -> None:
         self._stream = stream
-        self._on_their_way: set[_Closing[ItemT, ResultT]] = set()
+        self._on_their_way: dict[_Closing[ItemT, ResultT], None] = {}
         self._arrived = asyncio.Event()
 
     def send(self, item: ItemT) -> None:
         """Send an item that closes its handle."""
         closing = _Closing(self, item)
-        self._on_their_way.add(closing)
+        self._on_their_way[closing] = None
+        if len(self._on_their_way) > _MOST:
+            oldest = next(iter(self._on_their_way))
+            self._stream.withdraw(oldest.item, oldest)
+            self.forget(oldest)
         self._stream.send(item, closing)
 
     async def flush(self) -> None:
@@ -42,11 +48,15 @@ class Closings(Generic[ItemT, ResultT]):
 
     def send_again(self, closing: _Closing[ItemT, ResultT], pause: float) -> None:
         """A closing item was lost with its stream, which may be all that was lost."""
-        asyncio.get_running_loop().call_later(pause, self._stream.send, closing.item, closing)
+        asyncio.get_running_loop().call_later(pause, self._send_unless_forgotten, closing)
+
+    def _send_unless_forgotten(self, closing: _Closing[ItemT, ResultT]) -> None:
+        if closing in self._on_their_way:
+            self._stream.send(closing.item, closing)
 
     def forget(self, closing: _Closing[ItemT, ResultT]) -> None:
         """Nothing more is to be done for a closing item."""
-        self._on_their_way.discard(closing)
+        self._on_their_way.pop(closing, None)
         self._arrived.set()
 
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from orchestrator.peers.checking.errors import checked_error
+from orchestrator.peers.checking.faults import PeerFaultError, PeerFaults
+from orchestrator.peers.checking.results import ProposalCheck
 from orchestrator.peers.exchange import PeerTiming, Terms, timing_of
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence, Position, StatedRule
@@ -14,7 +17,8 @@ from orchestrator.speculation.proposal import Branch, Confidence, Proposal
 from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import distribution_of
-from slipstream.rpc.status import PeerError, error_of
+from slipstream.rpc.status import PeerError
+from slipstream.rpc.wire import MAX_BRANCH_COUNT
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2
 
@@ -44,6 +48,9 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
             lambda items: draft_pb2.ProposeRequest(items=items),
             lambda response: response.results,
             self._lost,
+            is_last=lambda result: result.final or result.HasField("error"),
+            most_results=MAX_BRANCH_COUNT + 1,
+            on_fault=self._note_fault,
         )
 
     def _closing(self, handle: str, number: int) -> draft_pb2.ProposeItem:
@@ -79,7 +86,9 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
             rule=rule_message,
             traceparent=traceparent,
         )
-        results = _ProposeResults(sink, sequence, stated)
+        assert self.info is not None, "a peer is asked once it has been reached"
+        check = ProposalCheck(len(in_flight), draft_length, branch_count, self.info.vocabulary_size, rule)
+        results = _ProposeResults(sink, sequence, stated, check, self.faults)
         self._stream.send(item, results)
         return partial(self._stream.withdraw, item, results)
 
@@ -87,7 +96,16 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
 class _ProposeResults:
     """A request's results on the wire, for its sink."""
 
-    def __init__(self, sink: ProposeSink, sequence: PeerSequence, stated: StatedRule) -> None:
+    def __init__(
+        self,
+        sink: ProposeSink,
+        sequence: PeerSequence,
+        stated: StatedRule,
+        check: ProposalCheck,
+        faults: PeerFaults,
+    ) -> None:
+        self._check = check
+        self._faults = faults
         self._sink = sink
         self._sequence = sequence
         self._handle = sequence.handle
@@ -95,14 +113,21 @@ class _ProposeResults:
         self._sent = time.monotonic()
 
     def take(self, result: draft_pb2.ProposeResult) -> bool:
-        if result.HasField("error"):
-            self._sink.fail(error_of(result.error))
+        round_trip = time.monotonic() - self._sent
+        try:
+            if result.HasField("error"):
+                self._sink.fail(checked_error(result.error))
+                return True
+            self._check.check(result, round_trip)
+        except PeerFaultError as fault:
+            self._faults.note(fault)
+            self._sink.fail(fault)
             return True
         self._sequence.answered(self._handle, self._stated)
         if result.branches:
             self._sink.take([_branch_of(branch) for branch in result.branches])
         if result.final:
-            self._sink.finish(timing_of(result.timing, time.monotonic() - self._sent))
+            self._sink.finish(timing_of(result.timing, round_trip))
         return result.final
 
     def lose(self, error: PeerError) -> None:

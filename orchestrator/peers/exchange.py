@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slipstream.rpc.wire import duration, seconds
+from slipstream.rpc.wire import WIRE_VERSION, duration, seconds
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.wire.v1 import model_pb2
 
@@ -26,6 +26,7 @@ class Terms:
             tokenizer_fingerprint=self.tokenizer,
             weights_fingerprint=self.weights,
             lease=duration(self.lease_seconds),
+            wire_version=WIRE_VERSION,
         )
 
 
@@ -61,7 +62,7 @@ class Verification(NamedTuple):
 
 
 def timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
-    """The service's own account of an item that took ``round_trip`` seconds here."""
+    """The service's own account, which has been checked, of an item that took ``round_trip`` seconds here."""
     return PeerTiming(
         seconds(message.queue),
         seconds(message.forward),

@@ -17,6 +17,8 @@ _PERIOD_WHILE_AWAY_SECONDS = 0.25
 _DEADLINE_SECONDS = 2.0
 """Longer than a busy service takes; a stopped one is away after it and a period."""
 
+_LONGEST_TROUBLE = 500
+
 
 class PeerHealth:
     """A peer's health, asked for from the first `watch` on."""
@@ -79,7 +81,7 @@ class PeerHealth:
         try:
             response = await self._stub.Check(request, timeout=_DEADLINE_SECONDS)  # type: ignore[attr-defined]
         except grpc.aio.AioRpcError as error:
-            self.answering, self.trouble = False, error.details() or ""
+            self.answering, self.trouble = False, _line(error.details() or "")
             return False
         self.answering, self.trouble = True, ""
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
@@ -90,3 +92,8 @@ class PeerHealth:
         self.serving = serving
         self._changed.set()
         self.on_changed()
+
+
+def _line(text: str) -> str:
+    """What a peer says, for a log: one line, and not all of a long one."""
+    return " ".join(text[:_LONGEST_TROUBLE].split())

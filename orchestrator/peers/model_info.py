@@ -41,7 +41,7 @@ class ModelInfo:
 
 
 def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
-    """From the wire."""
+    """From the wire, once it has been checked."""
     return ModelInfo(
         name=message.name,
         architecture=message.architecture,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,22 +10,27 @@ from typing import Generic
 
 import grpc
 
+from orchestrator.peers.checking.faults import PeerFaultError, PeerFaults
+from orchestrator.peers.checking.infos import TokenizerFiles, check_info, check_load
 from orchestrator.peers.closings import Closings
 from orchestrator.peers.health import PeerHealth
 from orchestrator.peers.model_info import ModelInfo, info_of
 from orchestrator.peers.refusal import REFUSED, Refusal
 from orchestrator.peers.sequence import PeerSequence, StatedRule
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import Code, SlipstreamError, WireVersionError
 from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
+from slipstream.rpc.parsing import unreadable
 from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.rpc.status import error_of_call
+from slipstream.rpc.wire import WIRE_VERSION
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc, rule_pb2
 
 log = logging.getLogger(__name__)
 
 _STATUS_SECONDS = 1.0
+_TOKENIZER_SECONDS = 600.0
 _SAY_FIRST_SECONDS, _SAY_AGAIN_SECONDS = 1.0, 5.0
 
 
@@ -69,6 +73,10 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self.role = role
         self.address = address
         self.info: ModelInfo | None = None
+        self.faults = PeerFaults(f"the {role} at {address}")
+        """What it has sent that cannot be."""
+        self._unfit: PeerFaultError | None = None
+        """Why it cannot be used, if what it said last of its model cannot be."""
         self.channel = reaching.peer(address)
         self._model = model_pb2_grpc.ModelServiceStub(self.channel)
         self._health = PeerHealth(self.channel)
@@ -86,9 +94,9 @@ class ModelPeer(Generic[ItemT, ResultT]):
 
     @property
     def reachable(self) -> bool:
-        """Whether the peer says that it serves, and does not refuse us: at most about two seconds old once it has been waited
-        for; False before."""
-        return self._health.serving and self._refusal.error is None
+        """Whether the peer says that it serves, hosts what can be, and does not refuse us: at most about two seconds old once
+        it has been waited for; False before."""
+        return self._health.serving and self._refusal.error is None and self._unfit is None
 
     @property
     def is_starting(self) -> bool:
@@ -106,7 +114,7 @@ class ModelPeer(Generic[ItemT, ResultT]):
 
     async def wait_until_serving(self) -> ModelInfo:
         """Wait for the service to be healthy, saying every few seconds for what; then ask what it hosts. PeerError if it has
-        gone again by then."""
+        gone again by then, PeerFaultError if it hosts what cannot be."""
         pause = _SAY_FIRST_SECONDS
         while not self._health.serving:
             try:
@@ -117,15 +125,39 @@ class ModelPeer(Generic[ItemT, ResultT]):
                 log.info("waiting for the %s service at %s%s", self.role, self.address, trouble)
                 pause = _SAY_AGAIN_SECONDS
         try:
-            response = await self._model.GetModelInfo(model_pb2.GetModelInfoRequest(), timeout=_SAY_AGAIN_SECONDS)
+            self.info = info_of(await self._get_info())
+        except PeerFaultError as fault:
+            self._turn_unfit(fault)
+            raise
+        self._turn_unfit(None)
+        log.info("the %s service at %s hosts %s", self.role, self.address, self.info.name)
+        return self.info
+
+    async def _get_info(self) -> model_pb2.ModelInfo:
+        request = model_pb2.GetModelInfoRequest(wire_version=WIRE_VERSION)
+        try:
+            response = await self._model.GetModelInfo(request, timeout=_SAY_AGAIN_SECONDS)
         except grpc.aio.AioRpcError as failure:
             error = error_of_call(failure)
             if error.reason == REFUSED:
                 self._refusal.doubt()  # and it says so, once
+            if error.reason == WireVersionError.reason:
+                raise PeerFaultError("wire_version", f"must be {WIRE_VERSION}: {error}") from failure
+            if (requirement := unreadable(failure)) is not None:
+                raise PeerFaultError("message", requirement) from failure
             raise error from failure
-        self.info = info_of(response.model)
-        log.info("the %s service at %s hosts %s", self.role, self.address, self.info.name)
-        return self.info
+        check_info(response.model)
+        return response.model
+
+    def _turn_unfit(self, fault: PeerFaultError | None) -> None:
+        if fault is not None:
+            self.faults.note(fault)
+        self._unfit = fault
+        self._health.on_changed()
+
+    def _note_fault(self, field: str, requirement: str) -> None:
+        """What came on the stream of items is no answer."""
+        self.faults.note(PeerFaultError(field, requirement))
 
     async def wait_until_back(self) -> None:
         """Wait for the service to go and to be healthy again, perhaps with another model. Nothing is said."""
@@ -145,6 +177,11 @@ class ModelPeer(Generic[ItemT, ResultT]):
             log.debug("the %s service at %s does not say how busy it is", self.role, self.address)
             return None
         load = answer.load
+        try:
+            check_load(load)
+        except PeerFaultError as fault:
+            self.faults.note(fault)
+            return None
         counts = {name: getattr(load, name) for name in PeerLoad.__dataclass_fields__}
         if not load.HasField("unfinished_count"):
             counts["unfinished_count"] = None
@@ -159,17 +196,16 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self._refusal.doubt()
 
     async def fetch_tokenizer(self) -> dict[str, bytes]:
-        """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256 does not fit."""
-        files: dict[str, bytearray] = {}
+        """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256 does not fit, PeerFaultError if
+        a tokenizer has no such files."""
+        files = TokenizerFiles()
         try:
-            async for chunk in self._model.GetTokenizer(model_pb2.GetTokenizerRequest()):
-                data = files.setdefault(chunk.file_name, bytearray())
-                data += chunk.data
-                if chunk.HasField("sha256") and hashlib.sha256(data).hexdigest() != chunk.sha256:
+            async for chunk in self._model.GetTokenizer(model_pb2.GetTokenizerRequest(), timeout=_TOKENIZER_SECONDS):
+                if not files.take(chunk):
                     raise CorruptTokenizerError(f"{chunk.file_name} from {self.address} did not arrive whole")
+            return files.whole
         except grpc.aio.AioRpcError as error:
             raise error_of_call(error) from error
-        return {name: bytes(data) for name, data in files.items()}
 
     def _rule_message(self, rule: SamplingRule) -> rule_pb2.SamplingRule:
         assert self.info is not None, "a peer is asked once it has been reached"

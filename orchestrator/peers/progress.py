@@ -22,6 +22,9 @@ _FULL_STEP = 512
 _UNKNOWN_TOKEN_SECONDS = 0.005
 """Of a token where nothing is known yet; times the factor that is fifty tokens a second, as large a model on a few cores."""
 
+_PATIENT = 10.0
+"""Times the deadline that a peer may answer nothing at all, whatever it says of its steps: those may be others', or made up."""
+
 _LOOKS = 2
 """That say the same, one after the other, for one may just have come at a bad moment. A process that does not even say how
 busy it is has been stopped; one that has nothing to do has lost what it owes, or it was lost on the way."""
@@ -53,7 +56,7 @@ class Progress:
         self._work = work
         self._clock = clock
         self._owed_count = self._owed_tokens = 0
-        self._since = self._looked = 0.0
+        self._since = self._looked = self._answered = 0.0
         self._unanswered = self._idle = 0
         self._step_count: int | None = None
         self._stands_still = False
@@ -66,6 +69,7 @@ class Progress:
     def owe(self, token_count: int) -> None:
         """An item of so many tokens has been asked."""
         if not self._owed_count:
+            self._answered = self._clock()
             self._begin_silence()
         self._owed_count += 1
         self._owed_tokens += token_count
@@ -77,6 +81,7 @@ class Progress:
 
     def verified(self) -> None:
         """An item has its answer; a refusal is none, for refused is also what a full queue has no place for."""
+        self._answered = self._clock()
         self._begin_silence()
 
     def looked(self, asked: float, look: Look | None) -> None:
@@ -112,6 +117,8 @@ class Progress:
         """Whether the peer does not get on. One look alone never says so: if it was we who were held up, what the peer has done
         meanwhile is still on its way."""
         if max(self._unanswered, self._idle) >= _LOOKS:
+            return True
+        if self._clock() - self._answered >= _PATIENT * self.deadline:
             return True
         return self._stands_still and self._clock() - self._since >= self.deadline
 

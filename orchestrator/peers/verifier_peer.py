@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from orchestrator.peers.checking.faults import PeerFaultError
+from orchestrator.peers.checking.results import VerificationCheck
 from orchestrator.peers.exchange import Terms, Verification, timing_of
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.progress import LOOK_SHARE, Look, Progress
@@ -15,7 +17,7 @@ from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import distribution_message, logprobs_of
-from slipstream.rpc.status import PeerError, error_of
+from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
@@ -69,6 +71,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             lambda items: verifier_pb2.VerifyRequest(items=items),
             lambda response: response.results,
             self._lost,
+            on_fault=self._note_fault,
         )
 
     def _closing(self, handle: str, number: int) -> verifier_pb2.VerifyItem:
@@ -124,12 +127,14 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             tail_logprobs=logprobs is not None and logprobs.prompt,
             traceparent=traceparent,
         )
+        assert self.info is not None, "a peer is asked once it has been reached"
+        check = VerificationCheck(position.tail, proposal.tokens, self.info.vocabulary_size, rule, logprobs)
         with self._stalls.owing(len(position.tail) + len(proposal)):
             result = await self._stream.ask(item)
-            if result.HasField("error"):
-                raise error_of(result.error)
+            round_trip = time.monotonic() - started
+            self._check(result, check, round_trip)
         sequence.answered(handle, stated)
-        timing = timing_of(result.timing, time.monotonic() - started)
+        timing = timing_of(result.timing, round_trip)
         return Verification(
             accepted_count=result.accepted_count,
             next_token=result.next_token,
@@ -139,6 +144,16 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
             margin=result.margin,
         )
+
+    def _check(self, result: verifier_pb2.VerifyResult, check: VerificationCheck, round_trip: float) -> None:
+        """PeerError if the item failed, PeerFaultError if a verifier cannot answer that."""
+        try:
+            if result.HasField("error"):
+                raise check.error(result)
+            check.check(result, round_trip)
+        except PeerFaultError as fault:
+            self.faults.note(fault)
+            raise
 
     async def _look(self) -> Look | None:
         """How far it is; None if it does not say."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from orchestrator.peers.breaker import Breaker
+from orchestrator.peers.checking.faults import PeerFaultError
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.prefixes import Prefixes
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
+from slipstream.rpc.status import PeerError
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +129,13 @@ class Verifiers:
         """A sequence's verifier is well."""
         assert sequence.address is not None
         self._breakers[sequence.address].succeeded()
+
+    def restated_in_vain(self, sequence: PeerSequence, error: PeerError) -> PeerFaultError:
+        """A sequence's verifier was told position and rule in full, again and again, and does not take them up."""
+        assert sequence.address is not None
+        fault = PeerFaultError("error.reason", f"must not be {error.reason} once all has been stated again")
+        self._by_address[sequence.address].faults.note(fault)
+        return fault
 
     def leave(self, sequence: PeerSequence) -> bool:
         """A sequence's verifier is away. True if there is another to try at once: the sequence has moved."""

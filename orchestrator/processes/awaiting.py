@@ -6,6 +6,7 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 
+from orchestrator.peers.checking.faults import PEER_FAULT, PeerFaultError
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.refusal import REFUSED
@@ -24,7 +25,7 @@ async def reach(peer: VerifierPeer | DraftPeer) -> ModelInfo:
         try:
             return await peer.wait_until_serving()
         except SlipstreamError as error:
-            if error.reason != REFUSED:  # which has been said
+            if error.reason not in (REFUSED, PEER_FAULT):  # which have been said
                 log.warning("the %s service at %s: %s", peer.role, peer.address, error)
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -40,12 +41,23 @@ async def reach_with_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
     while True:
         info = await reach(peer)
         try:
-            codec = Codec.from_files(await peer.fetch_tokenizer())
+            codec = _codec_of(await peer.fetch_tokenizer())
         except SlipstreamError as error:  # it went away again between two of our questions
-            log.warning("the verifier service at %s: %s", peer.address, error)
+            if isinstance(error, PeerFaultError):
+                peer.faults.note(error)
+            else:
+                log.warning("the verifier service at %s: %s", peer.address, error)
             await asyncio.sleep(_RETRY_SECONDS)
             continue
         fault = await asyncio.to_thread(codec.template_fault, datetime.now(UTC))
         if fault is not None:
             log.warning("%s: chats are refused, raw prompts are served: %s", info.name, fault)
         return info, codec
+
+
+def _codec_of(files: dict[str, bytes]) -> Codec:
+    """PeerFaultError if the files make no tokenizer."""
+    try:
+        return Codec.from_files(files)
+    except Exception as error:  # whatever is in them: each library has errors of its own
+        raise PeerFaultError("tokenizer", f"must be files that make a tokenizer: {str(error)[:200]!r}") from error

@@ -102,6 +102,8 @@ def _peers(peers: Peers) -> Iterator[Reading]:
     known, sides = peers.all, peers.drafts.sides
     yield reading(instruments.PEER_REACHABLE, {(peer.role, peer.address): float(peer.reachable) for peer in known})
     yield reading(instruments.RECONNECTS, {(peer.role, peer.address): peer.reconnect_count for peer in known})
+    faults = {(peer.role, peer.address, field): n for peer in known for field, n in dict(peer.faults.counts).items()}
+    yield reading(instruments.PEER_FAULTS, faults)
     counts = {("verifier", address): count for address, count in peers.verifiers.session_counts.items()}
     yield reading(instruments.PEER_SESSIONS, counts | {("draft", side.address): side.session_count for side in sides})
     yield reading(instruments.VERIFIER_FAILOVERS, peers.verifiers.failover_count)

@@ -190,7 +190,7 @@ class DraftRequest:
                 self._exchange.fail(error)
                 self._side.fell_back(error.reason)
             self._end()
-            if _is_the_drafts_fault(error):
+            if _is_the_drafts_fault(error) or self._restatements == _MAX_RESTATEMENTS:
                 self._side.failed(self, error.reason)
             elif self.is_probe:
                 self._side.answered(self, None)

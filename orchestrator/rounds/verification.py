@@ -76,6 +76,8 @@ class VerifierSide:
                         restatements += 1
                         sequence.correct(handle, error.reason, error.metadata)
                         continue
+                    if error.reason in REASONS_TO_RESTATE:
+                        error = self.verifiers.restated_in_vain(sequence, error)
                     absent = error.code is Code.UNAVAILABLE or error.reason in _STRANGER_REASONS
                     if not absent and error.code is not Code.RESOURCE_EXHAUSTED:
                         raise

@@ -5,6 +5,8 @@ read or vanish. Every answer's status must say what the caller did wrong or that
 answered, the services stay SERVING, their memory bounded, the bystanders' texts as they are undisturbed; at the end no page
 may be held.
 
+After that a draft and a verifier answer with nonsense (`peers`).
+
   python -m proving.hostile --messages 2000
   python -m proving.hostile --messages 100000 --report docs/hostile.md
   python -m proving.hostile --messages 3000 --pair embedded
@@ -33,6 +35,7 @@ from rich.table import Table
 from proving.hostile.bystanders import Bystanders
 from proving.hostile.callers import Caller
 from proving.hostile.judge import Judge
+from proving.hostile.peers import run_peers
 from proving.hostile.requests import DRAFT, MODEL, ORCHESTRATOR, SERVICES, VERIFIER, Belongings
 from proving.results import commit_of_tree
 from slipstream.cli.local import LocalServices, PairSettings
@@ -64,8 +67,13 @@ class Hostile:
         pair: str = "paper",
         bystander_count: int = 4,
         services: Sequence[ServiceDescriptor] = SERVICES,
+        peers: bool = True,
     ) -> None:
-        """So many messages go to each of the ``services``."""
+        """So many messages go to each of the ``services``; with ``peers``, services that answer with nonsense come after
+        that."""
+        self._peers = peers
+        self.lines: list[str] = []
+        """What the parts after the flood have to say."""
         self._message_count = message_count
         self._seed = seed
         self._pair = pair
@@ -105,6 +113,8 @@ class Hostile:
             asyncio.run(self._flood(local, bystanders.kept, 1.0, progress, bar))
         self.bystander_turn_count = bystanders.turn_count
         _delete_all(local.orchestrator_address)
+        if self._peers and self._pair == "paper":
+            self.lines += run_peers(local.verifier_address, local.draft_address, self.judge)
         self.memory = watch.memory()
         for name, (before, most, _) in self.memory.items():
             if most - before > MOST_GROWTH:
@@ -218,6 +228,7 @@ def markdown(hostile: Hostile, command: str, verdict: str) -> str:
     lines += ["| process | MiB when warm | at most | at the end |", "|---|---:|---:|---:|"]
     for name, sizes in hostile.memory.items():
         lines.append(f"| {name} | {' | '.join(f'{size / 2**20:.0f}' for size in sizes)} |")
+    lines += ["", *hostile.lines] if hostile.lines else []
     lines += ["", f"| {' | '.join(_COLUMNS)} |", "|---|---|---|---:|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows(hostile.judge))]) + "\n"
 
@@ -231,10 +242,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="decides what is sent (default 0)")
     parser.add_argument("--pair", choices=("paper", "embedded"), default="paper", help="what is served (default paper)")
     parser.add_argument("--bystanders", type=int, default=4, help="sessions that must not notice (default 4)")
+    parser.add_argument(
+        "--without-peers", action="store_true", help="leave out the draft and the verifier that answer with nonsense"
+    )
     parser.add_argument("--report", type=Path, help="write the outcome there as markdown")
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
-    hostile = Hostile(options.messages, options.seed, pair=options.pair, bystander_count=options.bystanders)
+    hostile = Hostile(
+        options.messages,
+        options.seed,
+        pair=options.pair,
+        bystander_count=options.bystanders,
+        peers=not options.without_peers,
+    )
     started = time.monotonic()
     with Progress(console=console) as progress:
         hostile.run(progress)
@@ -245,6 +265,8 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(shown)
     for name, sizes in hostile.memory.items():
         console.print(name, *(f"{size / 2**20:.0f}" for size in sizes), "MiB when warm, at most, at the end")
+    for line in hostile.lines:
+        console.print(line)
     for complaint in hostile.judge.complaints[:20]:
         console.print(complaint[:600], style="red", markup=False)
     sent = ", ".join(f"{name} {count:,}" for name, count in hostile.judge.messages.items())

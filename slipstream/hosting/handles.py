@@ -8,11 +8,17 @@ import grpc
 
 from slipstream.engine.errors import ContextExceededError
 from slipstream.engine.host import EngineHost
-from slipstream.errors import FieldViolation, InvalidFieldsError, TokenizerMismatchError, WeightsMismatchError
+from slipstream.errors import (
+    FieldViolation,
+    InvalidFieldsError,
+    TokenizerMismatchError,
+    WeightsMismatchError,
+    WireVersionError,
+)
 from slipstream.hosting.rules import RuleBook
 from slipstream.rpc.item_answers import peer_of
 from slipstream.rpc.sampling_wire import rule_of
-from slipstream.rpc.wire import seconds
+from slipstream.rpc.wire import WIRE_VERSION, seconds
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import draft_pb2, model_pb2, verifier_pb2
 
@@ -51,8 +57,8 @@ class PeerHandles:
         """Open an item's handle if it asks for that, and find the rule that it states or names. Returns the handle's name on
         the host, and the rule.
 
-        ContextExceededError, TokenizerMismatchError, WeightsMismatchError, InvalidFieldsError, SequenceLimitError,
-        UnknownHandleError or UnknownRuleError.
+        ContextExceededError, WireVersionError, TokenizerMismatchError, WeightsMismatchError, InvalidFieldsError,
+        SequenceLimitError, UnknownHandleError or UnknownRuleError.
         """
         self._check_length(len(item.tail))
         name = self._name(item.handle)
@@ -93,6 +99,8 @@ class PeerHandles:
             raise ContextExceededError(f"{count} tokens do not fit into the context of {most}", context_length=most)
 
     def _compare(self, terms: model_pb2.OpenSequence) -> None:
+        if terms.wire_version and terms.wire_version != WIRE_VERSION:
+            raise WireVersionError(terms.wire_version, WIRE_VERSION)
         name = self._model.name
         asked, own = terms.tokenizer_fingerprint, self._model.tokenizer_fingerprint
         if asked and asked != own:

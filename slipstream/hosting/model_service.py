@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -10,14 +11,18 @@ import grpc
 
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import JobTiming
+from slipstream.errors import WireVersionError
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.processors import Processors
 from slipstream.rpc.sampling_wire import defaults_message, lengths_message
-from slipstream.rpc.wire import duration, set_duration
+from slipstream.rpc.status import abort
+from slipstream.rpc.wire import WIRE_VERSION, duration, set_duration
 from slipstream.sampling.rule import SAMPLING_VERSION
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -52,6 +57,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             dtype=model.dtype,
             device=str(model.device),
             max_draft_length=max_draft_length,
+            wire_version=WIRE_VERSION,
             weights_fingerprint=f"{model.weights_fingerprint}{host.engine.backend.mark}{SAMPLING_VERSION:02x}",
             sampling_version=SAMPLING_VERSION,
             row_multiple=host.engine.backend.row_multiple,
@@ -66,6 +72,10 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     async def GetModelInfo(
         self, request: model_pb2.GetModelInfoRequest, context: Context
     ) -> model_pb2.GetModelInfoResponse:
+        if request.wire_version != WIRE_VERSION:
+            error = WireVersionError(request.wire_version, WIRE_VERSION)
+            log.error("an orchestrator at %s is refused: %s", context.peer(), error)
+            await abort(context, error)
         return model_pb2.GetModelInfoResponse(model=self.info)
 
     async def GetTokenizer(

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from slipstream.engine.checkpoint import Trust
 from slipstream.engine.host import HostLimits
 from slipstream.engine.schedule import BatchLimits
+from slipstream.rpc.wire import MAX_DRAFT_LENGTH
 from slipstream.structures.limits import StructureSettings
 from slipstream.telemetry.logs import LogFormat
 from slipstream.transport.listening import Listening
@@ -68,7 +69,9 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
     page_size: int = Field(
         16, ge=1, le=128, description="tokens a KV page holds; a divisor of 128. A .gguf file's holds a whole context"
     )
-    max_draft_length: int = Field(64, ge=1, description="most proposal tokens an item may carry or ask for")
+    max_draft_length: int = Field(
+        64, ge=1, le=MAX_DRAFT_LENGTH, description="most proposal tokens an item may carry or ask for"
+    )
     max_step_tokens: int = Field(512, ge=8, description="tokens in one forward, over all sequences")
     prefill_chunk: int = Field(256, ge=8, description="tokens of one prompt in one forward")
     queue_limit: int = Field(1024, ge=1, description="unfinished items; one more is refused")

@@ -22,9 +22,15 @@ _MOST_CONNECTIONS = 32
 _IDENTITY_ALONE = 1
 """The set of compressions, as bits. A compressed message of 15 KB may become one of 15 MiB before its caller is known."""
 
+MAX_ANSWER_BYTES = 4 * 2**20
+"""Of a message that a draft or a verifier sends: 200,000 log-probabilities, the most that a turn may ask for, take 2.4 MB.
+A parsed message takes up to fifty times its bytes."""
+
+_MAX_RECEIVE = "grpc.max_receive_message_length"
+
 _COMMON_OPTIONS = (
     ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ALONE),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    (_MAX_RECEIVE, MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -74,10 +80,18 @@ PEER_METADATA = ((PEER_KEY, secrets.token_hex(16)),)
 """This process's own: random, so that nobody guesses it, and never another, so that a stream lost and found loses nothing."""
 
 
-def open_channel(address: str, credentials: grpc.ChannelCredentials | None = None, name: str = "") -> grpc.aio.Channel:
+def open_channel(
+    address: str,
+    credentials: grpc.ChannelCredentials | None = None,
+    name: str = "",
+    max_receive_bytes: int = MAX_MESSAGE_BYTES,
+) -> grpc.aio.Channel:
     """A channel to ``host:port``, in plaintext without credentials; it connects when first used and again when the peer comes
-    back. ``name`` is what its certificate is for, if not for its address."""
+    back. ``name`` is what its certificate is for, if not for its address. A message of more than ``max_receive_bytes`` ends
+    its call."""
+    others = [option for option in CHANNEL_OPTIONS if option[0] != _MAX_RECEIVE]
+    options = (*others, (_MAX_RECEIVE, max_receive_bytes))
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=options)
     named = (("grpc.ssl_target_name_override", name),) if name else ()
-    return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, *named))
+    return grpc.aio.secure_channel(address, credentials, options=(*options, *named))

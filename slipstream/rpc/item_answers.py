@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from slipstream.errors import Code, SlipstreamError
-from slipstream.rpc.channel import PEER_KEY
+from slipstream.rpc.channel import MAX_ANSWER_BYTES, PEER_KEY
 from slipstream.rpc.item_stream import Keyed
-from slipstream.rpc.outbox import Outbox, fits, let_answers_leave
+from slipstream.rpc.outbox import ANSWER_BATCH_BYTES, Outbox, fits, let_answers_leave
 
 ItemT = TypeVar("ItemT", bound=Keyed)
 ResultT = TypeVar("ResultT", bound=Keyed)
@@ -77,7 +77,7 @@ class _Conversation(Generic[ResultT]):
     """What waits to be sent, and how many items wait to be answered."""
 
     def __init__(self) -> None:
-        self.outbox: Outbox[ResultT] = Outbox()
+        self.outbox: Outbox[ResultT] = Outbox(ANSWER_BATCH_BYTES)
         self._open_count = 0
         self._all_answered = asyncio.Event()
 
@@ -87,7 +87,7 @@ class _Conversation(Generic[ResultT]):
 
     def put(self, result: ResultT) -> None:
         byte_count = result.ByteSize()
-        if not fits(byte_count):
+        if not fits(byte_count, MAX_ANSWER_BYTES):
             raise ResultTooLargeError.of(byte_count)
         self.outbox.put(result, byte_count)
 

@@ -1,13 +1,15 @@
 """Many sequences' rounds over one bidirectional stream, the asking side: items coalesced into messages, answers matched by key.
 
 A stream is transport, never state. An item's error is in its result; whatever ends a stream fails all that waits on it with
-StreamLostError, and the next item opens another. `slipstream.rpc.item_answers` is the answering side.
+StreamLostError, and the next item opens another. A peer that answers what it was not asked loses its stream.
+`slipstream.rpc.item_answers` is the answering side.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -17,6 +19,7 @@ import grpc
 from slipstream.errors import Code
 from slipstream.rpc.channel import PEER_METADATA
 from slipstream.rpc.outbox import Measured, Outbox, fits, let_answers_leave
+from slipstream.rpc.parsing import unreadable
 from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
 
 log = logging.getLogger(__name__)
@@ -37,7 +40,17 @@ class Keyed(Measured, Protocol):
 ItemT = TypeVar("ItemT", bound=Keyed)
 ResultT = TypeVar("ResultT", bound=Keyed)
 ResultT_contra = TypeVar("ResultT_contra", contravariant=True)
-Key = tuple[str, int]
+
+_MOST_WAITING = 64
+"""Items of one handle that wait for results. A newer item takes an older one's place at the peer, which says so; of a peer that
+does not, the oldest is forgotten."""
+
+_MOST_RECENT = 1024
+_MOST_TWICE = 64
+"""Results on one stream that come twice, beyond as many as have come once."""
+
+_MOST_SPARE = 4096
+"""Results that may still come of items that were given up."""
 
 
 class ItemTooLargeError(PeerError):
@@ -95,17 +108,29 @@ class ItemStream(Generic[ItemT, ResultT]):
         pack: Callable[[list[ItemT]], Any],
         unpack: Callable[[Any], Iterable[ResultT]],
         on_lost: Callable[[], None] = lambda: None,
+        *,
+        is_last: Callable[[ResultT], bool] = lambda result: True,
+        most_results: int = 1,
+        on_fault: Callable[[str, str], None] = lambda field, requirement: None,
     ) -> None:
         """``open_call`` starts the bidirectional call, with this process's key as ``metadata``; ``pack`` makes a message of
         items, ``unpack`` results of one.
 
-        ``on_lost`` is told of each stream that has ended by itself.
+        ``on_lost`` is told of each stream that has ended by itself. An item has at most ``most_results``, and ``is_last`` tells
+        which is its last. ``on_fault`` is told of what the peer sends that is no answer: a field, and what it would have to be.
         """
         self._open_call = partial(open_call, metadata=PEER_METADATA)
         self._pack = pack
         self._unpack = unpack
         self._on_lost = on_lost
-        self._waiting: dict[Key, Sink[ResultT]] = {}
+        self._is_last = is_last
+        self._most_results = most_results
+        self._on_fault = on_fault
+        self._waiting: dict[str, dict[int, Sink[ResultT]]] = {}
+        """Sinks by handle and round, a handle's in the order in which they were asked."""
+        self._recent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        """Items that have had their last result, the latest last."""
+        self._strays = self._spare = self._twice = 0
         self._outbox: Outbox[ItemT] = Outbox()
         self._run: asyncio.Task[None] | None = None
         self._closed = False
@@ -121,14 +146,16 @@ class ItemStream(Generic[ItemT, ResultT]):
             return
         if self._run is None:
             self._run = asyncio.create_task(self._converse())
-        self._waiting[item.handle, item.round] = sink
+        rounds = self._waiting.setdefault(item.handle, {})
+        rounds[item.round] = sink
+        if len(rounds) > _MOST_WAITING:
+            self._give_up(item.handle, next(iter(rounds)))
         self._outbox.put(item, byte_count)
 
     def withdraw(self, item: ItemT, sink: Sink[ResultT]) -> None:
         """``sink`` gives up waiting for what ``item`` asked; nothing happens if it has had its last result."""
-        key = (item.handle, item.round)
-        if self._waiting.get(key) is sink:
-            del self._waiting[key]
+        if self._waiting.get(item.handle, {}).get(item.round) is sink:
+            self._give_up(item.handle, item.round)
 
     async def ask(self, item: ItemT) -> ResultT:
         """Send an item and wait for its one result. ItemTooLargeError, BadResultError, or StreamLostError if the stream ends
@@ -193,25 +220,50 @@ class ItemStream(Generic[ItemT, ResultT]):
                     self.answered_count += 1
                 for result in self._unpack(response):
                     self._hand_over(result)
+                    if self._strays > self._spare or self._twice > _MOST_TWICE:
+                        self._on_fault("results", "must answer what was asked, each item at most once")
+                        return StreamLostError("the peer answers what it was not asked")
                 await let_answers_leave()
         except grpc.aio.AioRpcError as failure:
+            if (requirement := unreadable(failure)) is not None:
+                self._on_fault("message", requirement)
             return StreamLostError(str(error_of_call(failure)))
         return StreamLostError("the peer ended the stream")
 
     def _hand_over(self, result: ResultT) -> None:
-        key = (result.handle, result.round)
-        sink = self._waiting.get(key)
+        handle, number = result.handle, result.round
+        sink = self._waiting.get(handle, {}).get(number)
         if sink is None:
+            if (handle, number) in self._recent:
+                self._twice += 1
+            else:
+                self._strays += 1
             return
         try:
             last = sink.take(result)
         except Exception as failure:
             log.exception("a result cannot be understood")
-            self._waiting.pop(key, None)
+            self._give_up(handle, number)
             _tell(sink, BadResultError(failure))
             return
-        if last:
-            self._waiting.pop(key, None)
+        if last and self._is_last(result):
+            self._forget(handle, number)
+            self._twice = max(0, self._twice - 1)
+            self._recent[handle, number] = None
+            if len(self._recent) > _MOST_RECENT:
+                self._recent.popitem(last=False)
+        elif last:
+            self._give_up(handle, number)
+
+    def _give_up(self, handle: str, number: int) -> None:
+        """What still comes of an item is not waited for, and is no fault."""
+        self._forget(handle, number)
+        self._spare = min(self._spare + self._most_results, self._strays + _MOST_SPARE)
+
+    def _forget(self, handle: str, number: int) -> None:
+        rounds = self._waiting.get(handle)
+        if rounds is not None and rounds.pop(number, None) is not None and not rounds:
+            del self._waiting[handle]
 
     async def _write(self, call: Any, outbox: Outbox[ItemT]) -> None:
         try:
@@ -223,10 +275,13 @@ class ItemStream(Generic[ItemT, ResultT]):
     def _end(self, error: PeerError) -> None:
         """Fail what waits. Whoever asks again on hearing of it gets a new stream."""
         waiting, self._waiting = self._waiting, {}
+        self._strays = self._spare = self._twice = 0
+        self._recent.clear()
         self._outbox = Outbox()
         self._run = None
-        for sink in waiting.values():
-            _tell(sink, error)
+        for rounds in waiting.values():
+            for sink in rounds.values():
+                _tell(sink, error)
 
 
 def _closed() -> StreamLostError:

@@ -13,6 +13,9 @@ from slipstream.rpc.channel import MAX_MESSAGE_BYTES
 BATCH_BYTES = 4 * 2**20
 """Of items in one message, unless one alone is larger: enough to coalesce, and no peer's memory or limit is strained."""
 
+ANSWER_BATCH_BYTES = 2**20
+"""Of results in one message, the same."""
+
 _ENVELOPE_BYTES = 64
 """More than what a message adds to a part: a tag and a length."""
 
@@ -27,9 +30,9 @@ class Measured(Protocol):
 T = TypeVar("T", bound=Measured)
 
 
-def fits(byte_count: int) -> bool:
-    """Whether a part of this size can travel at all."""
-    return byte_count + _ENVELOPE_BYTES <= MAX_MESSAGE_BYTES
+def fits(byte_count: int, most: int = MAX_MESSAGE_BYTES) -> bool:
+    """Whether a part of this size can travel at all, in messages of ``most`` bytes."""
+    return byte_count + _ENVELOPE_BYTES <= most
 
 
 @coroutine
@@ -43,7 +46,8 @@ def let_answers_leave() -> Generator[None]:
 class Outbox(Generic[T]):
     """Parts in order, handed out in batches to one who waits: all that has gathered, as far as a message should hold it."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_bytes: int = BATCH_BYTES) -> None:
+        self._batch_bytes = batch_bytes
         self._parts: deque[tuple[T, int]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
@@ -64,7 +68,7 @@ class Outbox(Generic[T]):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         batch: list[T] = []
-        left = BATCH_BYTES
+        left = self._batch_bytes
         while self._parts and (not batch or self._parts[0][1] <= left):
             part, byte_count = self._parts.popleft()
             batch.append(part)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from slipstream.rpc.channel import open_channel
+from slipstream.rpc.channel import MAX_ANSWER_BYTES, MAX_MESSAGE_BYTES, open_channel
+from slipstream.rpc.parsing import ParsedChannel
 from slipstream.rpc.renewed import RenewedChannel
 from slipstream.transport.addresses import PlaintextError, stays_here
 from slipstream.transport.watched import Watched
@@ -28,8 +29,8 @@ class Reaching:
         return replace(self, name=self.name or host)
 
     def peer(self, address: str) -> grpc.aio.Channel:
-        """To a draft or verifier, which is shown the token."""
-        return self._open(address, self.credentials, self.token)
+        """To a draft or verifier, which is shown the token. What it sends that is no message, or too large, ends its call."""
+        return ParsedChannel(self._open(address, self.credentials, self.token, MAX_ANSWER_BYTES))
 
     def orchestrator(self, address: str) -> grpc.aio.Channel:
         """To another orchestrator process. The authorization of what is passed on is its client's own: PlaintextError where
@@ -41,14 +42,18 @@ class Reaching:
                 f"the orchestrator at {address} would be told in plaintext what clients say: start both with --peer-tls-ca, or "
                 "with --insecure if that is wanted"
             )
-        return self._open(address, self.credentials, None)
+        return self._open(address, self.credentials, None, MAX_MESSAGE_BYTES)
 
     def _open(
-        self, address: str, credentials: Watched[grpc.ChannelCredentials] | None, token: Watched[str] | None
+        self,
+        address: str,
+        credentials: Watched[grpc.ChannelCredentials] | None,
+        token: Watched[str] | None,
+        max_receive_bytes: int,
     ) -> grpc.aio.Channel:
         if credentials is None and token is None:
-            return open_channel(address)
-        return RenewedChannel(address, credentials, token, self.name)
+            return open_channel(address, max_receive_bytes=max_receive_bytes)
+        return RenewedChannel(address, credentials, token, self.name, max_receive_bytes)
 
 
 PLAINTEXT = Reaching()

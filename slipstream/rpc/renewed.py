@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from slipstream.rpc.channel import open_channel
+from slipstream.rpc.channel import MAX_MESSAGE_BYTES, open_channel
 from slipstream.transport.tokens import TOKEN_KEY
 from slipstream.transport.watched import Watched
 
@@ -24,15 +24,17 @@ class RenewedChannel(grpc.aio.Channel):
         credentials: Watched[grpc.ChannelCredentials] | None,
         token: Watched[str] | None,
         name: str = "",
+        max_receive_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         """Every call says the ``token`` that there is then. ``name`` is what the server's certificate is for, if not for its
-        address."""
+        address. A message of more than ``max_receive_bytes`` ends its call."""
+        self._max_receive_bytes = max_receive_bytes
         self._address = address
         self._credentials = credentials
         self._token = token
         self._name = name
         self._used = None if credentials is None else credentials.current
-        self._channel = open_channel(address, self._used, name)
+        self._channel = open_channel(address, self._used, name, max_receive_bytes)
         self._retiring: set[asyncio.Task[None]] = set()
 
     def unary_unary(self, *arguments: Any, **keywords: Any) -> Any:
@@ -87,5 +89,6 @@ class RenewedChannel(grpc.aio.Channel):
             retiring = asyncio.get_running_loop().create_task(self._channel.close(_LAST_CALLS_SECONDS))
             self._retiring.add(retiring)
             retiring.add_done_callback(self._retiring.discard)
-            self._used, self._channel = newest, open_channel(self._address, newest, self._name)
+            self._used = newest
+            self._channel = open_channel(self._address, newest, self._name, self._max_receive_bytes)
         return self._channel

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import grpc
 from google.protobuf import duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -139,10 +140,13 @@ def _code_of(number: int) -> Code:
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> PeerError:
-    """The error a failed call means."""
-    status = rpc_status.from_call(error)  # type: ignore[arg-type]
-    if status is not None:
-        return error_of(status)
+    """The error a failed call means, whatever it has for details."""
+    try:
+        status = rpc_status.from_call(error)  # type: ignore[arg-type]
+        if status is not None:
+            return error_of(status)
+    except (ValueError, DecodeError):  # details that are none, or of another status: what grpc says itself stands
+        log.debug("a status has details that cannot be read")
     code = _code_of(error.code().value[0])
     return PeerError(code, code.name, error.details() or code.name)
 

@@ -152,6 +152,14 @@ SPECULATION_SWITCHED_OFF = _counter(
 RECONNECTS = _counter(
     "peer_reconnects", "streams", "Streams to a peer that brought something, after its first.", "peer", "address"
 )
+PEER_FAULTS = _counter(
+    "peer_faults",
+    "messages",
+    "What a peer sent that cannot be, by the field that was wrong; wire_version: a release that does not fit.",
+    "peer",
+    "address",
+    "field",
+)
 SESSIONS_EXPIRED = _counter("sessions_expired", "sessions", "Sessions that were idle for too long.")
 SPANS_FOLDED = _counter("rounds_not_traced", "rounds", "Rounds of traced turns that have no span of their own.")
 
@@ -281,6 +289,7 @@ OF_THE_ORCHESTRATOR = (
     VERIFIER_FAILOVERS,
     SPECULATION_SWITCHED_OFF,
     RECONNECTS,
+    PEER_FAULTS,
     SESSIONS_EXPIRED,
     SPANS_FOLDED,
     SESSIONS,

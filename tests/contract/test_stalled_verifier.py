@@ -22,7 +22,7 @@ from slipstream.rpc.server import Server
 from slipstream.rpc.status import PeerError, status_of
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 from tests.contract.test_peers import INFO, RULE, Service
-from tests.scripted_peers import new_note
+from tests.scripted_peers import new_note, right_info
 
 DEADLINE, PATIENCE = 1.0, 4.0
 QUICK = 1e-6
@@ -64,7 +64,7 @@ class Hanging(Service, model_pb2_grpc.ModelServiceServicer):
     async def GetModelInfo(
         self, request: model_pb2.GetModelInfoRequest, context: Any
     ) -> model_pb2.GetModelInfoResponse:
-        return model_pb2.GetModelInfoResponse(model=model_pb2.ModelInfo(vocabulary_size=INFO.vocabulary_size))
+        return model_pb2.GetModelInfoResponse(model=right_info())
 
     async def GetTokenizer(
         self, request: model_pb2.GetTokenizerRequest, context: Any
@@ -262,7 +262,7 @@ async def test_waiting_for_one_that_serves_and_hangs_ends(rig: Rig) -> None:
     service.hangs = True
     verifying = asyncio.create_task(rig.verify(PeerSequence()))
     await rig.stalled()
-    assert (await rig.peer.wait_until_serving()).vocabulary_size == INFO.vocabulary_size
+    assert (await rig.peer.wait_until_serving()).vocabulary_size == right_info().vocabulary_size
     service.go_on()
     assert await verifying == RULE.seed
 
@@ -338,13 +338,13 @@ async def test_refusals_do_not_hide_that_its_thread_hangs(rig: Rig) -> None:
     service.hangs = True
     verifying = asyncio.create_task(rig.verify(PeerSequence()))
     await until(lambda: service.unanswered)
-    service.refusal = PeerError(Code.INVALID_ARGUMENT, "INVALID_ITEM", "")
+    service.refusal = PeerError(Code.FAILED_PRECONDITION, "NO_TOKEN_TO_CHOOSE", "")
     deadline = time.monotonic() + 20 * DEADLINE
     while not verifying.done():
         assert time.monotonic() < deadline
         with pytest.raises(PeerError) as caught:
             await rig.verify(PeerSequence())
-        assert caught.value.reason == "INVALID_ITEM"
+        assert caught.value.reason == "NO_TOKEN_TO_CHOOSE"
         await asyncio.sleep(DEADLINE / 8)
     assert rig.side.retries["VERIFIER_STALLED"] >= 1
 

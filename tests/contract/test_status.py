@@ -80,6 +80,7 @@ WITHIN = {
         "MODEL_THREAD_FAILED",
         "LOADING",
         "DRAFT_LATE",
+        "WIRE_VERSION_MISMATCH",
     ),
 }
 """What services say among each other, and at start."""

@@ -99,14 +99,26 @@ def test_one_that_makes_no_step_has_stalled_after_the_deadline_and_not_before() 
     assert watched.progress.is_stalled
 
 
-def test_one_that_makes_steps_never_stalls_however_long_it_owes() -> None:
+def test_one_that_makes_steps_has_ten_deadlines_for_an_answer() -> None:
+    watched = Watched()
+    watched.progress.owe(1)
+    began, longest = watched.clock.now, 10 * watched.progress.deadline
+    steps = iter(range(1000))
+    while watched.clock.now + SHARE * LEAST < began + longest:
+        watched.look(next(steps))
+        assert not watched.progress.is_stalled
+    watched.look(next(steps))
+    assert watched.progress.is_stalled, "its steps may be others', or made up"
+
+
+def test_one_that_answers_anything_and_makes_steps_never_stalls_however_long_it_owes() -> None:
     watched = Watched()
     watched.progress.owe(1)
     for step_count in range(1000):
         watched.look(step_count)
+        if not step_count % 10:
+            watched.progress.verified()
         assert not watched.progress.is_stalled
-    watched.look(999)
-    assert not watched.progress.is_stalled, "it has stood still for a fifth of the least time"
 
 
 def test_each_answer_begins_the_silence_anew() -> None:

@@ -22,16 +22,21 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetModelInfoRequest(_message.Message):
-    """Asks what is hosted."""
+    """Asks what is hosted. FAILED_PRECONDITION, WIRE_VERSION_MISMATCH, if the caller speaks another wire version than the service."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WIRE_VERSION_FIELD_NUMBER: _builtins.int
+    wire_version: _builtins.int
+    """The caller's wire version: see ModelInfo.wire_version."""
     def __init__(
         self,
+        *,
+        wire_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -84,6 +89,7 @@ class ModelInfo(_message.Message):
     KV_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     KV_PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PROCESSORS_FIELD_NUMBER: _builtins.int
+    WIRE_VERSION_FIELD_NUMBER: _builtins.int
     LENGTH_DEFAULTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
@@ -113,6 +119,11 @@ class ModelInfo(_message.Message):
     """Tokens that all KV pages together hold. 0: not known."""
     kv_page_size: _builtins.int
     """Tokens that one of them holds: no two sequences write to the same. 0 counts as 1."""
+    wire_version: _builtins.int
+    """The version of this package, slipstream.wire.v1, that the service speaks. Services of equal wire versions work together,
+    whatever release they are of; others refuse each other. It rises with every change that an older service does not
+    understand. 0: a release from before wire versions.
+    """
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by the model's generation config."""
@@ -153,11 +164,12 @@ class ModelInfo(_message.Message):
         kv_token_count: _builtins.int = ...,
         kv_page_size: _builtins.int = ...,
         processors: Global___Processors | None = ...,
+        wire_version: _builtins.int = ...,
         length_defaults: Global___LengthDefaults | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["length_defaults", b"length_defaults", "processors", b"processors", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "length_defaults", b"length_defaults", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "length_defaults", b"length_defaults", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -326,10 +338,15 @@ class OpenSequence(_message.Message):
     TOKENIZER_FINGERPRINT_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    WIRE_VERSION_FIELD_NUMBER: _builtins.int
     tokenizer_fingerprint: _builtins.str
     """The caller's tokenizer; compared with the model's own. Empty: not compared."""
     weights_fingerprint: _builtins.str
     """The weights that the session's tokens come from; compared with the model's own. Empty: not compared."""
+    wire_version: _builtins.int
+    """The caller's wire version; compared with the service's own: it may have been replaced since it was asked what it hosts.
+    0: not compared.
+    """
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
         """Idle time after which the service may take the pages back; it may grant less. Absent: the service's own choice."""
@@ -340,10 +357,11 @@ class OpenSequence(_message.Message):
         tokenizer_fingerprint: _builtins.str = ...,
         lease: _duration_pb2.Duration | None = ...,
         weights_fingerprint: _builtins.str = ...,
+        wire_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "tokenizer_fingerprint", b"tokenizer_fingerprint", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "tokenizer_fingerprint", b"tokenizer_fingerprint", "weights_fingerprint", b"weights_fingerprint", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,88 @@
+"""How a peer says that an item failed: a status that a model service can have."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from orchestrator.peers.checking.bounds import check_count, check_seconds
+from orchestrator.peers.checking.faults import PeerFaultError
+from slipstream.errors import Code, WireVersionError
+from slipstream.rpc.status import DOMAIN, PeerError, error_of
+from slipstream.rpc.wire import WIRE_VERSION
+
+ITEM_ERRORS = {
+    "CONTEXT_EXCEEDED": Code.OUT_OF_RANGE,
+    "INTERNAL": Code.INTERNAL,
+    "INVALID_FIELDS": Code.INVALID_ARGUMENT,
+    "INVALID_ITEM": Code.INVALID_ARGUMENT,
+    "INVALID_STRUCTURE": Code.INVALID_ARGUMENT,
+    "LOADING": Code.UNAVAILABLE,
+    "LOGITS_NOT_FINITE": Code.INTERNAL,
+    "MODEL_THREAD_FAILED": Code.UNAVAILABLE,
+    "NO_TOKEN_TO_CHOOSE": Code.FAILED_PRECONDITION,
+    "OUT_OF_PAGES": Code.RESOURCE_EXHAUSTED,
+    "QUEUE_FULL": Code.RESOURCE_EXHAUSTED,
+    "RESULT_TOO_LARGE": Code.OUT_OF_RANGE,
+    "ROUND_CONFLICT": Code.ABORTED,
+    "SEQUENCE_LIMIT": Code.RESOURCE_EXHAUSTED,
+    "SEQUENCE_TOO_SHORT": Code.FAILED_PRECONDITION,
+    "STALE_ROUND": Code.ABORTED,
+    "STRUCTURE_FAILED": Code.FAILED_PRECONDITION,
+    "STRUCTURE_UNSUPPORTED": Code.UNIMPLEMENTED,
+    "TOKENIZER_MISMATCH": Code.FAILED_PRECONDITION,
+    "UNKNOWN_HANDLE": Code.NOT_FOUND,
+    "UNKNOWN_RULE": Code.NOT_FOUND,
+    "WEIGHTS_MISMATCH": Code.FAILED_PRECONDITION,
+    "WIRE_VERSION_MISMATCH": Code.FAILED_PRECONDITION,
+}
+"""Every reason that a model service refuses an item for, with its code. A test compares them with the services' own errors."""
+
+OF_THE_ITEM = frozenset({"INVALID_FIELDS", "INVALID_ITEM", "STALE_ROUND", "ROUND_CONFLICT"})
+"""Reasons that blame an item which this orchestrator made and checked: of a verifier's they say that it is wrong itself."""
+
+_LONGEST_MESSAGE, _LONGEST_VALUE = 2048, 1024
+_MOST_DETAILS = 16
+_LONGEST_RETRY_SECONDS = 3600.0
+_LONGEST_NUMBER = 10
+"""Digits of a count of tokens."""
+
+
+def checked_error(status: status_pb2.Status) -> PeerError:
+    """The error that an item's status means. PeerFaultError if no model service refuses an item like that."""
+    if len(status.message) > _LONGEST_MESSAGE:
+        raise PeerFaultError("error.message", f"must have at most {_LONGEST_MESSAGE} characters")
+    check_count("error.details", status.details, _MOST_DETAILS)
+    info, retry = _details(status)
+    if info.domain != DOMAIN or info.reason not in ITEM_ERRORS:
+        raise PeerFaultError("error.reason", "must be one of a model service's")
+    if status.code != ITEM_ERRORS[info.reason]:
+        code = ITEM_ERRORS[info.reason]
+        raise PeerFaultError(
+            "error.code", f"must be {int(code)} where the reason is {info.reason}, but is {status.code}"
+        )
+    check_count("error.metadata", info.metadata, _MOST_DETAILS)
+    for value in (*info.metadata.keys(), *info.metadata.values()):
+        check_count("error.metadata", value, _LONGEST_VALUE)
+    if retry is not None:
+        check_seconds("error.retry_delay", retry.retry_delay, _LONGEST_RETRY_SECONDS)
+    length = info.metadata.get("cached_length", "0")
+    if not (length.isascii() and length.isdigit() and len(length) <= _LONGEST_NUMBER):
+        raise PeerFaultError("error.cached_length", "must be a count of tokens")
+    if info.reason == WireVersionError.reason:  # the service has been replaced since it was asked what it hosts
+        raise PeerFaultError("wire_version", f"must be {WIRE_VERSION}, which this orchestrator speaks")
+    return error_of(status)
+
+
+def _details(status: status_pb2.Status) -> tuple[error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo | None]:
+    info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+    has_retry = False
+    try:
+        for detail in status.details:
+            for known in (info, bad, retry):
+                if detail.Is(known.DESCRIPTOR):
+                    detail.Unpack(known)
+                    has_retry = has_retry or known is retry
+    except DecodeError:
+        raise PeerFaultError("error.details", "must be messages of their kind") from None
+    return info, retry if has_retry else None

@@ -1,0 +1,146 @@
+"""What a peer answers to an item, held against what it was asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.peers.checking.bounds import (
+    check_all_within,
+    check_count,
+    check_seconds,
+    check_tokens,
+    check_within,
+)
+from orchestrator.peers.checking.errors import OF_THE_ITEM, checked_error
+from orchestrator.peers.checking.faults import PeerFaultError
+from slipstream.rpc.sampling_wire import distribution_of
+from slipstream.rpc.status import PeerError
+from slipstream.rpc.wire import MAX_BRANCH_COUNT
+from slipstream.sampling.outcome import LogprobRequest, distribution_fault
+from slipstream.sampling.rule import SamplingRule
+from slipstream.v1 import sampling_pb2
+from slipstream.wire.v1 import draft_pb2, model_pb2, verifier_pb2
+
+_MOST_LOGPROB = 0.01
+"""A log-probability is at most 0, but for rounding."""
+_MOST_CONFIDENCE = 1.0
+"""A draft's is only near enough: see `slipstream.sampling.kernel`."""
+_LEAST_LOGPROB = -1e9
+_LEAST_MARGIN = -1.0
+_CLOCK_FACTOR, _CLOCK_SECONDS = 1.5, 5.0
+"""A service's clock may run a little faster than this process's: what it says an item took is at most so many times what the
+item took here, and so much more."""
+_MOST_STEPS = 2**20
+
+
+def check_timing(timing: model_pb2.ItemTiming, round_trip: float) -> None:
+    """PeerFaultError if an item that took ``round_trip`` seconds here cannot have taken that there."""
+    most = _CLOCK_FACTOR * round_trip + _CLOCK_SECONDS
+    check_seconds("timing.queue", timing.queue, most)
+    check_seconds("timing.forward", timing.forward, most)
+    check_seconds("timing.total", timing.total, most)
+    check_seconds("timing.prefill", timing.prefill, most)
+    check_within("timing.forward_count", timing.forward_count, 0, _MOST_STEPS)
+    check_within("timing.step_token_count", timing.step_token_count, 0, _MOST_STEPS)
+
+
+@dataclass(slots=True)
+class ProposalCheck:
+    """Checks the results of one request to a draft, which may come in several parts."""
+
+    in_flight_length: int
+    draft_length: int
+    branch_count: int
+    """Most branches asked for; 0 leaves it to the draft."""
+    vocabulary_size: int
+    """Of the draft."""
+    rule: SamplingRule
+    seen: int = 0
+    """Branches so far."""
+
+    @property
+    def _most(self) -> int:
+        return (self.branch_count or MAX_BRANCH_COUNT) if self.in_flight_length else 1
+
+    def check(self, result: draft_pb2.ProposeResult, round_trip: float) -> None:
+        """PeerFaultError if a draft cannot answer that."""
+        if not result.branches and not result.final:
+            raise PeerFaultError("branches", "must not be empty in a result that is not the last")
+        check_count("branches", result.branches, self._most - self.seen)
+        self.seen += len(result.branches)
+        for branch in result.branches:
+            self._check_branch(branch)
+        if result.final:
+            check_timing(result.timing, round_trip)
+
+    def _check_branch(self, branch: draft_pb2.Branch) -> None:
+        check_within("branches.accepted_count", branch.accepted_count, 0, self.in_flight_length)
+        if branch.HasField("next_token") != (self.in_flight_length > 0):
+            raise PeerFaultError("branches.next_token", "must be set exactly where something is in flight")
+        check_within("branches.next_token", branch.next_token, 0, self.vocabulary_size - 1)
+        count = len(branch.tokens)
+        check_count("branches.tokens", branch.tokens, self.draft_length)
+        check_tokens("branches.tokens", branch.tokens, self.vocabulary_size)
+        check_count("branches.logprobs", branch.logprobs, count, count)
+        check_all_within("branches.logprobs", branch.logprobs, _LEAST_LOGPROB, _MOST_CONFIDENCE)
+        check_count("branches.margins", branch.margins, count, count)
+        check_all_within("branches.margins", branch.margins, _LEAST_MARGIN, math.inf)
+        self._check_distributions(branch)
+
+    def _check_distributions(self, branch: draft_pb2.Branch) -> None:
+        count = len(branch.tokens) if self.rule.draws_ratios else 0
+        check_count("branches.distributions", branch.distributions, count, count)
+        for token, message in zip(branch.tokens, branch.distributions, strict=True) if count else ():
+            check_count("branches.distributions.token_ids", message.token_ids, self.rule.proposal_top_k, 1)
+            check_count("branches.distributions.probabilities", message.probabilities, self.rule.proposal_top_k, 1)
+            fault = distribution_fault(token, distribution_of(message), self.vocabulary_size)
+            if fault is not None:
+                raise PeerFaultError("branches.distributions", fault)
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationCheck:
+    """Checks the result of one verification."""
+
+    tail: Sequence[int]
+    proposal: Sequence[int]
+    vocabulary_size: int
+    """Of the target."""
+    rule: SamplingRule
+    logprobs: LogprobRequest | None
+
+    def check(self, result: verifier_pb2.VerifyResult, round_trip: float) -> None:
+        """PeerFaultError if a verifier cannot answer that."""
+        check_within("accepted_count", result.accepted_count, 0, len(self.proposal))
+        check_within("next_token", result.next_token, 0, self.vocabulary_size - 1)
+        check_within("prefilled_count", result.prefilled_count, 0, len(self.tail))
+        check_within("margin", result.margin, _LEAST_MARGIN, math.inf)
+        check_timing(result.timing, round_trip)
+        chosen, scored = (), ()  # type: tuple[int, ...], tuple[int, ...]
+        if self.logprobs is not None:
+            chosen = (*self.proposal[: result.accepted_count], result.next_token)
+            scored = tuple(self.tail[1:]) if self.logprobs.prompt else ()
+        self._check_logprobs("logprobs", result.logprobs, chosen)
+        self._check_logprobs("tail_logprobs", result.tail_logprobs, scored)
+
+    def error(self, result: verifier_pb2.VerifyResult) -> PeerError:
+        """The error of a result that has one. PeerFaultError if a verifier cannot refuse the item so."""
+        error = checked_error(result.error)
+        if error.reason in OF_THE_ITEM:
+            raise PeerFaultError("error.reason", f"must not be {error.reason} for an item that is right: {error}")
+        if self.rule.structure is None and "STRUCTURE" in error.reason:
+            raise PeerFaultError("error.reason", f"must not be {error.reason} where no structure is asked for")
+        return error
+
+    def _check_logprobs(self, field: str, entries: Sequence[sampling_pb2.TokenLogprobs], tokens: Sequence[int]) -> None:
+        check_count(field, entries, len(tokens), len(tokens))
+        most = 0 if self.logprobs is None else self.logprobs.top_count
+        for entry, token in zip(entries, tokens, strict=True):
+            if entry.token_id != token:
+                raise PeerFaultError(f"{field}.token_id", "must be the token that was chosen, or that the tail has")
+            check_within(f"{field}.logprob", entry.logprob, -math.inf, _MOST_LOGPROB)
+            check_count(f"{field}.top", entry.top, most, min(most, self.vocabulary_size))
+            check_tokens(f"{field}.top.token_id", [each.token_id for each in entry.top], self.vocabulary_size)
+            check_all_within(f"{field}.top.logprob", [each.logprob for each in entry.top], -math.inf, _MOST_LOGPROB)

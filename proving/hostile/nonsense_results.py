@@ -1,0 +1,246 @@
+"""Nonsense that a draft or a verifier may answer to an item, as data: a name, and what it makes of a right result.
+
+A mutation gets a right result and the item that it answers. It returns what is sent in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from slipstream.rpc.status import DOMAIN
+from slipstream.v1 import sampling_pb2
+from slipstream.wire.v1 import draft_pb2, rule_pb2
+
+Mutation = Callable[[Any, Any], list[Any]]
+"""From a right result and its item to the results that are sent."""
+
+NAN, INFINITY = float("nan"), float("inf")
+MOST = 2**31 - 1
+LONGEST = 2**62
+
+
+def _set(path: str, value: object) -> Mutation:
+    """Sets one field; ``path`` names it with dots, ``*`` takes each entry of a repeated field."""
+
+    def mutate(result: Any, item: Any) -> list[Any]:
+        *parents, name = path.split(".")
+        targets = [result]
+        for parent in parents:
+            found = [getattr(target, parent.removesuffix("*")) for target in targets]
+            targets = [entry for each in found for entry in each] if parent.endswith("*") else found
+        for target in targets:
+            if isinstance(value, duration_pb2.Duration):
+                getattr(target, name).CopyFrom(value)
+            elif isinstance(value, (list, tuple)):
+                del getattr(target, name)[:]
+                getattr(target, name).extend(value)
+            else:
+                setattr(target, name, value)
+        return [result]
+
+    return mutate
+
+
+def _fill(path: str, value: object) -> Mutation:
+    """Sets every entry of a repeated number field under each entry of another to ``value``."""
+
+    def mutate(result: Any, item: Any) -> list[Any]:
+        parent, name = path.split(".")
+        for each in getattr(result, parent):
+            entries = getattr(each, name)
+            count = len(entries)
+            del entries[:]
+            entries.extend([value] * count)
+        return [result]
+
+    return mutate
+
+
+def _longer(path: str, values: Callable[[Any], list[Any]]) -> Mutation:
+    """Appends to a repeated field under each entry of another, or of the result itself."""
+
+    def mutate(result: Any, item: Any) -> list[Any]:
+        parent, _, name = path.rpartition(".")
+        for each in getattr(result, parent) if parent else [result]:
+            getattr(each, name).extend(values(item))
+        return [result]
+
+    return mutate
+
+
+def _status(code: int, message: str, *details: Any) -> Mutation:
+    def mutate(result: Any, item: Any) -> list[Any]:
+        status = status_pb2.Status(code=code, message=message)
+        for detail in details:
+            if isinstance(detail, any_pb2.Any):
+                status.details.append(detail)
+            else:
+                status.details.add().Pack(detail)
+        failed = type(result)(handle=result.handle, round=result.round, error=status)
+        if isinstance(failed, draft_pb2.ProposeResult):
+            failed.final = True
+        return [failed]
+
+    return mutate
+
+
+def _info(reason: str, **metadata: str) -> error_details_pb2.ErrorInfo:
+    return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
+
+
+def _retry(seconds: int) -> error_details_pb2.RetryInfo:
+    return error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=seconds))
+
+
+def _elsewhere(**fields: object) -> Mutation:
+    """Sends the right result under another handle or round first: an answer to what was never asked."""
+
+    def mutate(result: Any, item: Any) -> list[Any]:
+        stray = type(result)()
+        stray.CopyFrom(result)
+        for name, value in fields.items():
+            setattr(stray, name, value)
+        return [stray]
+
+    return mutate
+
+
+def _repeated(count: int) -> Mutation:
+    return lambda result, item: [result] * count
+
+
+def _strays(count: int) -> Mutation:
+    return lambda result, item: [type(result)(handle="f" * 32, round=1)] * count
+
+
+_TIMINGS: Mapping[str, Mutation] = {
+    "total of a billion seconds": _set("timing.total", duration_pb2.Duration(seconds=10**9)),
+    "forward of minus one second": _set("timing.forward", duration_pb2.Duration(seconds=-1)),
+    "queue of 2^62 seconds": _set("timing.queue", duration_pb2.Duration(seconds=LONGEST)),
+    "forward of 2^62 seconds": _set("timing.forward", duration_pb2.Duration(seconds=LONGEST)),
+    "prefill of 2^62 seconds": _set("timing.prefill", duration_pb2.Duration(seconds=LONGEST)),
+    "total of minus 2^62 seconds": _set("timing.total", duration_pb2.Duration(seconds=-LONGEST)),
+    "forward of negative nanoseconds": _set("timing.forward", duration_pb2.Duration(nanos=-MOST)),
+    "forward_count negative": _set("timing.forward_count", -1),
+    "forward_count 2^31-1": _set("timing.forward_count", MOST),
+    "step_token_count negative": _set("timing.step_token_count", -1),
+    "step_token_count 2^31-1": _set("timing.step_token_count", MOST),
+}
+
+_ERRORS: Mapping[str, Mutation] = {
+    "error with code 0": _status(0, "fine", _info("INTERNAL")),
+    "error with code 99": _status(99, "no such code", _info("INTERNAL")),
+    "error with code -1": _status(-1, "no such code", _info("INTERNAL")),
+    "error without details": _status(13, "no details"),
+    "error of a reason that is none": _status(9, "no such reason", _info("MADE_UP")),
+    "error of a known reason under another code": _status(3, "not found", _info("UNKNOWN_HANDLE")),
+    "error whose reason has 100,000 letters": _status(13, "long", _info("A" * 100_000)),
+    "error with a message of 1 MiB": _status(13, "x" * 2**20, _info("INTERNAL")),
+    "error with 10,000 entries of metadata": _status(
+        13, "many", _info("INTERNAL", **{f"k{i}": "v" for i in range(10_000)})
+    ),
+    "error whose details are no message": _status(
+        13, "bad", any_pb2.Any(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=b"\xff\xff\xff")
+    ),
+    "error with a retry in the past": _status(8, "full", _info("QUEUE_FULL"), _retry(-5)),
+    "error with a retry in 2^38 seconds": _status(8, "full", _info("QUEUE_FULL"), _retry(2**38)),
+    "too short by a length that is no number": _status(9, "short", _info("SEQUENCE_TOO_SHORT", cached_length="abc")),
+    "too short by a negative length": _status(9, "short", _info("SEQUENCE_TOO_SHORT", cached_length="-7")),
+    "too short by 10^400": _status(9, "short", _info("SEQUENCE_TOO_SHORT", cached_length="1" + "0" * 400)),
+    "too short and does not say by how much": _status(9, "short", _info("SEQUENCE_TOO_SHORT")),
+    "handle unknown for ever": _status(5, "unknown", _info("UNKNOWN_HANDLE")),
+    "rule unknown for ever": _status(5, "unknown", _info("UNKNOWN_RULE")),
+    "newest round stale": _status(10, "stale", _info("STALE_ROUND")),
+    "caller blamed for its fields": _status(
+        3,
+        "temperature must be 3",
+        _info("INVALID_FIELDS"),
+        error_details_pb2.BadRequest(
+            field_violations=[error_details_pb2.BadRequest.FieldViolation(field="temperature", description="must be 3")]
+        ),
+    ),
+}
+
+_KEYS: Mapping[str, Mutation] = {
+    "handle unknown": _elsewhere(handle="0" * 32),
+    "handle empty": _elsewhere(handle=""),
+    "handle of 1 MiB": _elsewhere(handle="a" * 2**20),
+    "round 0": _elsewhere(round=0),
+    "round negative": _elsewhere(round=-1),
+    "round 2^63-1": _elsewhere(round=2**63 - 1),
+    "same result 1,000 times": _repeated(1_000),
+    "100,000 results of nothing": _strays(100_000),
+}
+
+_ONE_TOKEN = rule_pb2.TokenDistribution(token_ids=[5], probabilities=[1.0])
+
+DRAFT_RESULTS: Mapping[str, Mutation] = {
+    "proposal of 100,000 tokens": _longer("branches.tokens", lambda item: [7] * 100_000),
+    "one token more than asked": _longer("branches.tokens", lambda item: [7] * item.draft_length),
+    "token negative": _fill("branches.tokens", -1),
+    "token at the vocabulary's end": _fill("branches.tokens", 259),
+    "token 2^31-1": _fill("branches.tokens", MOST),
+    "logprob NaN": _fill("branches.logprobs", NAN),
+    "logprob infinite": _fill("branches.logprobs", INFINITY),
+    "logprob minus infinity": _fill("branches.logprobs", -INFINITY),
+    "logprob 1e30": _fill("branches.logprobs", 1e30),
+    "1,000 logprobs too many": _longer("branches.logprobs", lambda item: [0.0] * 1_000),
+    "no logprobs": _set("branches*.logprobs", []),
+    "margin NaN": _fill("branches.margins", NAN),
+    "margin minus infinity": _fill("branches.margins", -INFINITY),
+    "no margins": _set("branches*.margins", []),
+    "distribution that was not asked for": _longer("branches.distributions", lambda item: [_ONE_TOKEN] * 3),
+    "accepted_count negative": _set("branches*.accepted_count", -1),
+    "accepted_count 2^31-1": _set("branches*.accepted_count", MOST),
+    "accepted_count past what is in flight": lambda result, item: _set(
+        "branches*.accepted_count", len(item.in_flight) + 1
+    )(result, item),
+    "next_token negative": _set("branches*.next_token", -1),
+    "next_token 2^31-1": _set("branches*.next_token", MOST),
+    "10,000 branches": _longer(
+        "branches", lambda item: [draft_pb2.Branch(tokens=[7], logprobs=[0], margins=[0])] * 10_000
+    ),
+    "200,000 empty branches": _longer("branches", lambda item: [draft_pb2.Branch()] * 200_000),
+    "never final": _set("final", False),
+    "1,000 parts that are not final": lambda result, item: [
+        type(result)(handle=result.handle, round=result.round, branches=result.branches) for _ in range(1_000)
+    ],
+    **_TIMINGS,
+    **_ERRORS,
+    **_KEYS,
+}
+
+_LOGPROB = sampling_pb2.TokenLogprobs(token_id=5, logprob=-1.0)
+
+VERIFIER_RESULTS: Mapping[str, Mutation] = {
+    "accepted_count negative": _set("accepted_count", -1),
+    "accepted_count past the proposal": lambda result, item: _set("accepted_count", len(item.proposal) + 1)(
+        result, item
+    ),
+    "accepted_count 2^31-1": _set("accepted_count", MOST),
+    "next_token negative": _set("next_token", -1),
+    "next_token at the vocabulary's end": _set("next_token", 259),
+    "next_token 2^31-1": _set("next_token", MOST),
+    "prefilled_count negative": _set("prefilled_count", -1),
+    "prefilled_count 2^31-1": _set("prefilled_count", MOST),
+    "margin NaN": _set("margin", NAN),
+    "margin minus infinity": _set("margin", -INFINITY),
+    "logprob NaN": _set("logprobs*.logprob", NAN),
+    "logprob infinite": _set("logprobs*.logprob", INFINITY),
+    "logprob 1e30": _set("logprobs*.logprob", 1e30),
+    "logprob of another token": _set("logprobs*.token_id", 258),
+    "logprob of a token that is none": _set("logprobs*.token_id", MOST),
+    "no logprobs": _set("logprobs", []),
+    "10,000 logprobs": _longer("logprobs", lambda item: [_LOGPROB] * 10_000),
+    "1,000 likeliest tokens": _longer("logprobs.top", lambda item: [sampling_pb2.TokenLogprob()] * 1_000),
+    "likeliest tokens that are none": _set("logprobs*.top*.token_id", -1),
+    "likeliest tokens of NaN": _set("logprobs*.top*.logprob", NAN),
+    "10,000 logprobs of the tail": _longer("tail_logprobs", lambda item: [_LOGPROB] * 10_000),
+    **_TIMINGS,
+    **_ERRORS,
+    **_KEYS,
+}

@@ -1,0 +1,262 @@
+"""A hostile draft and a hostile verifier beside right ones: every kind of nonsense, and turns that must not notice.
+
+The orchestrator is asked for turns all the time. One draft, or one verifier, answers each kind of nonsense in turn, and rightly
+in between; others say nonsense of their model from the start. Each turn's text must be what plain decoding says, and a turn
+beside nonsense takes at most twice the median of quiet ones and one second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import grpc
+import psutil
+
+from proving.hostile.hostile_peer import HostilePeer, Liar, lies
+from proving.hostile.judge import Judge
+from slipstream.cli.local import Service, free_address
+from slipstream.client import Client, Settings
+from slipstream.rpc.wire import WIRE_VERSION
+from slipstream.wire.v1 import model_pb2, model_pb2_grpc
+
+_TOKEN_COUNT = 24
+_SLOWER, _SECONDS = 2.0, 1.0
+"""How long a turn may take beside nonsense: times the quiet median, and so much more."""
+MOST_MEMORY = 400 * 2**20
+"""Bytes that the orchestrator may have."""
+_PATIENCE_SECONDS = 20.0
+"""Longest that the orchestrator may leave a kind of nonsense alone."""
+_QUIET_TURNS = 12
+_RIGHT_ANSWERS = 6
+"""After which a peer is trusted as it was: the first is a probe's."""
+
+_ORCHESTRATOR_FLAGS = ("--learnt-directory", "", "--store", "memory", "--draft-deadline-seconds", "0.5")
+_DEADLINE = ("--verifier-deadline-seconds", "2")
+"""A verifier that answers something else owes its answer until then."""
+
+
+def _settings(index: int) -> Settings:
+    """Of the ``index``-th neighbour: greedy and sampled, waiting for its draft and not, with log-probabilities and without."""
+    return Settings(
+        temperature=float(index % 2),
+        seed=index,
+        max_token_count=_TOKEN_COUNT,
+        ignore_end_tokens=True,
+        draft_length=3,
+        overlap="enumerate" if index % 2 else "none",
+        top_logprob_count=2 if index % 4 < 2 else None,
+        prompt_logprobs=index % 4 == 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    kind: str
+    seconds: float
+
+
+class HostilePeers:
+    """One role's part of a run: ``role`` is what is hostile, ``draft`` or ``verifier``. Use as a context."""
+
+    def __init__(self, role: str, verifier: str, draft: str, judge: Judge, *, neighbour_count: int = 2) -> None:
+        """``verifier`` and ``draft`` are the addresses of right services."""
+        self.role = role
+        self._right = {"verifier": verifier, "draft": draft}
+        self._judge = judge
+        self._neighbour_count = neighbour_count
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"hostile {role}", daemon=True)
+        self.peer = HostilePeer(role, free_address(), self._right[role])
+        self.liars: dict[str, Liar] = {}
+        self.turns: list[_Turn] = []
+        self.most_memory = 0
+        self.kind_count = 0
+        self.orchestrator: Service | None = None
+        self._over = threading.Event()
+        self._neighbours: list[threading.Thread] = []
+        self._expected: dict[int, list[int]] = {}
+
+    def __enter__(self) -> HostilePeers:
+        self._thread.start()
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def run(self, kinds: Sequence[str] | None = None) -> None:
+        """Answer with each of ``kinds``, or all there are."""
+        assert self.orchestrator is not None
+        with Client(self.orchestrator.address) as client:
+            for index in range(self._neighbour_count):
+                self._expected[index] = self._turn(client, index, Settings(draft_length=0))
+        for index in range(self._neighbour_count):
+            self._neighbours.append(threading.Thread(target=self._talk, args=(index,)))
+            self._neighbours[-1].start()
+        self._wait(lambda: len(self.turns) >= _QUIET_TURNS, "quiet turns")
+        for kind in HostilePeer.kinds(self.role) if kinds is None else kinds:
+            self._suffer(kind)
+            self._judge_memory()
+        self._over.set()
+        for neighbour in self._neighbours:
+            neighbour.join()
+        self._judge_all()
+
+    @property
+    def quiet_median(self) -> float:
+        """Seconds of a turn beside right answers."""
+        return statistics.median(turn.seconds for turn in self.turns[:_QUIET_TURNS])
+
+    @property
+    def summary(self) -> str:
+        """What was sent, and what it cost."""
+        slowest = max(turn.seconds for turn in self.turns[_QUIET_TURNS:])
+        return (
+            f"hostile {self.role}: {self.kind_count + len(self.liars)} kinds of nonsense beside {len(self.turns)} turns of "
+            f"{self.quiet_median:.2f} s, the slowest {slowest:.2f} s; orchestrator at most {self.most_memory / 2**20:.0f} MiB"
+        )
+
+    def _suffer(self, kind: str) -> None:
+        """One kind of nonsense until it has been answered, then right answers until one has been taken."""
+        peer = self.peer
+        peer.kind = kind
+        self._wait(lambda: peer.asked[kind] > 0, f"being asked for {kind!r}")
+        time.sleep(0.1)
+        before = peer.asked[""]
+        peer.kind = ""
+        self._wait(lambda: peer.asked[""] >= before + _RIGHT_ANSWERS, f"being asked again after {kind!r}")
+        self.kind_count += 1
+
+    def _wait(self, is_so: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not is_so():
+            if time.monotonic() > deadline:
+                self._judge.complain(f"the hostile {self.role} waited in vain for {what}")
+                return
+            time.sleep(0.005)
+
+    def _talk(self, index: int) -> None:
+        assert self.orchestrator is not None
+        with Client(self.orchestrator.address, reconnect=_PATIENCE_SECONDS) as client:
+            while not self._over.is_set():
+                kind, started = self.peer.kind, time.monotonic()
+                try:
+                    got = self._turn(client, index, Settings())
+                except Exception as error:  # whatever it is, it must not have happened
+                    kind = kind or self.peer.kind
+                    self._judge.complain(f"beside {kind!r} a turn failed: {type(error).__name__}: {str(error)[:300]}")
+                    continue
+                self.turns.append(_Turn(kind or self.peer.kind, time.monotonic() - started))
+                if got != self._expected[index]:
+                    self._judge.complain(f"beside {kind!r} a text was {got} instead of {self._expected[index]}")
+
+    def _turn(self, client: Client, index: int, over: Settings) -> list[int]:
+        session = client.create_session(settings=_settings(index))
+        try:
+            reply = session.send("x" * (index + 1), settings=over)
+            for _ in reply.deltas():
+                pass
+            return list(reply.result.token_ids)
+        finally:
+            client.delete_session(session.session_id)
+
+    def _judge_memory(self) -> None:
+        assert self.orchestrator is not None
+        memory = psutil.Process(self.orchestrator.process.pid).memory_info().rss
+        self.most_memory = max(self.most_memory, memory)
+
+    def _judge_all(self) -> None:
+        assert self.orchestrator is not None
+        longest = _SLOWER * self.quiet_median + _SECONDS
+        for turn in self.turns:
+            if turn.seconds > longest:
+                self._judge.complain(f"beside {turn.kind!r} a turn took {turn.seconds:.2f} s, more than {longest:.2f}")
+        if self.most_memory > MOST_MEMORY:
+            self._judge.complain(
+                f"the orchestrator had {self.most_memory / 2**20:.0f} MiB beside a hostile {self.role}"
+            )
+        for kind, liar in self.liars.items():
+            if not liar.asked:
+                self._judge.complain(f"the {self.role} with {kind!r} was not asked what it hosts")
+            if liar.items:
+                self._judge.complain(f"the {self.role} with {kind!r} was asked for rounds")
+        log = self.orchestrator.log.read_text(errors="replace")
+        if "Traceback" in log:
+            at = log.index("Traceback")
+            self._judge.complain(f"a traceback beside a hostile {self.role}: {log[max(0, at - 300) : at + 1500]}")
+
+    def _start(self) -> None:
+        info = _info_of(self._right[self.role])
+        for kind, answer in lies(info).items():
+            self.liars[kind] = Liar(free_address(), answer)
+        self._do(self._start_servers())
+        right, addresses = self._right, {**self._right}
+        hostile = [self.peer.address, *(liar.address for liar in self.liars.values())]
+        addresses[self.role] = ",".join([right[self.role], *hostile])
+        flags = ["--verifier", addresses["verifier"], "--draft", addresses["draft"], *_ORCHESTRATOR_FLAGS, *_DEADLINE]
+        self.orchestrator = Service("orchestrator", "orchestrator", free_address(), flags, {})
+        self.orchestrator.wait_until_healthy()
+
+    async def _start_servers(self) -> None:
+        await self.peer.start()
+        for liar in self.liars.values():
+            await liar.start()
+
+    async def _stop_servers(self) -> None:
+        await self.peer.stop()
+        for liar in self.liars.values():
+            await liar.stop()
+
+    def _stop(self) -> None:
+        self._over.set()
+        for neighbour in self._neighbours:
+            neighbour.join()
+        if self.orchestrator is not None:
+            self.orchestrator.stop()
+        self._do(self._stop_servers())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _info_of(address: str) -> model_pb2.ModelInfo:
+    with grpc.insecure_channel(address) as channel:
+        stub = model_pb2_grpc.ModelServiceStub(channel)
+        request = model_pb2.GetModelInfoRequest(wire_version=WIRE_VERSION)
+        return stub.GetModelInfo(request, timeout=10).model
+
+
+def run_peers(verifier: str, draft: str, judge: Judge) -> list[str]:
+    """Both roles at once, every kind; ``verifier`` and ``draft`` are right services. Returns a line for each."""
+    lines: list[str] = []
+
+    def play(role: str) -> None:
+        try:
+            with HostilePeers(role, verifier, draft, judge) as part:
+                part.run()
+                lines.append(part.summary)
+        except Exception as error:
+            judge.complain(f"the part of a hostile {role} failed: {type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=play, args=(role,)) for role in ("draft", "verifier")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return lines
