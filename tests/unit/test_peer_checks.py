@@ -28,6 +28,7 @@ from slipstream.rpc.wire import MAX_DRAFT_LENGTH
 from slipstream.sampling import faults, structure_errors
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import Acceptance, SamplingRule
+from slipstream.structures import trials
 from slipstream.v1 import sampling_pb2
 from slipstream.wire.v1 import draft_pb2, model_pb2, rule_pb2, verifier_pb2
 from tests.scripted_peers import right_info
@@ -210,7 +211,7 @@ def reasons_of(module: ModuleType) -> dict[str, Code]:
 
 def test_every_reason_that_a_model_service_may_give_is_known() -> None:
     said: dict[str, Code] = {}
-    for module in (engine_errors, rules, starting, item_answers, faults, structure_errors):
+    for module in (engine_errors, rules, starting, item_answers, faults, structure_errors, trials):
         said |= reasons_of(module)
     unknown = {reason: code for reason, code in said.items() if ITEM_ERRORS.get(reason) != code}
     assert set(unknown) == set(NOT_OF_ITEMS)
