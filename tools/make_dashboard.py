@@ -491,6 +491,13 @@ ROWS = (
                 bars=True,
             ),
             Panel(
+                "Context lost between turns",
+                "Tokens a second that a next message's prompt could not keep, so that their KV is computed again.",
+                "suffix: tokens/s",
+                [Query(_a_second(instruments.LOST_CONTEXT_TOKENS), "lost")],
+                width=6,
+            ),
+            Panel(
                 "Sessions can be written",
                 "1 while the store takes what turns need; 0 where the disk is full or the database away.",
                 "short",

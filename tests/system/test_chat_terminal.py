@@ -27,18 +27,18 @@ class Terminal:
 
     def __init__(self, process: subprocess.Popen[bytes], end: int) -> None:
         self.process = process
-        self._end = end
+        self.end = end
         self._shown = ""
 
     def type(self, text: str) -> None:
-        os.write(self._end, text.encode())
+        os.write(self.end, text.encode())
 
     def read_until(self, text: str) -> str:
         """Read on until the text has come, and no further; what came before it."""
         while text not in self._shown:
-            ready, _, _ = select.select([self._end], [], [], 40)
+            ready, _, _ = select.select([self.end], [], [], 40)
             assert ready, f"{text!r} does not come after {self._shown!r}"
-            self._shown += os.read(self._end, 65536).decode(errors="replace")
+            self._shown += os.read(self.end, 65536).decode(errors="replace")
         before, self._shown = self._shown.split(text, 1)
         return before
 
@@ -134,3 +134,16 @@ def test_top_says_that_the_server_is_away_goes_on_when_it_is_back_and_leaves_the
         terminal.process.send_signal(signal.SIGINT)
         terminal.read_until("\x1b[?1049l")
         assert terminal.process.wait(20) == 0
+
+
+def test_a_typed_line_that_is_no_text_is_not_sent_and_the_chat_goes_on(paper: LocalServices) -> None:
+    with on_terminal(DUMB, "chat", "--max-tokens", "2", "--address", paper.orchestrator_address) as terminal:
+        terminal.read_until("> ")
+        os.write(terminal.end, b"tw\xffo\r")
+        terminal.read_until("line 1 of standard input is not UTF-8: byte 0xff at position 3; it is not sent")
+        terminal.read_until("> ")
+        terminal.type("two\r")
+        terminal.read_until("[2 tokens, ")
+        terminal.read_until("> ")
+        terminal.type("\r")
+        assert terminal.process.wait(30) == 0
