@@ -64,7 +64,9 @@ class Answer:
         self.text = ""
         self.finish_reason: FinishReason | None = None
         self._session = session
-        self._detokenizer = Detokenizer(session.codec, limits.stop_strings, include_stop=limits.include_stop)
+        self._detokenizer = Detokenizer(
+            session.codec, limits.stop_strings, include_stop=limits.include_stop, exact=rule.structure is not None
+        )
 
     @property
     def generated_count(self) -> int:

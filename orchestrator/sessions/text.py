@@ -7,12 +7,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from orchestrator.chat_templates.renderer import RENDERER
 from orchestrator.chat_templates.rendering import RenderingError
+from orchestrator.sessions.token_stream import TokenStream
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 
 
@@ -125,6 +127,17 @@ class Codec:
             ends.append(None if piece is None else length)
         return ends + [None] * (len(tokens) - len(ends))
 
+    @cached_property
+    def special_texts(self) -> dict[int, str]:
+        """Special tokens, as they stand in rendered text."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {index: token.content for index, token in added.items() if token.special and token.content}
+
+    @cached_property
+    def context(self) -> list[int]:
+        """Tokens of a letter: after them a decoder strips nothing."""
+        return self.encode_rendered("a")
+
     def token_text(self, token: int) -> str:
         """A token as it stands in rendered text, special tokens included."""
         return self.text_with_special_tokens([token])
@@ -205,44 +218,83 @@ def _longest_overlap(text: str, stop: str) -> int:
     return 0
 
 
+class SpecialStopMatcher:
+    """Finds stop strings that hold special tokens, which readers do not see, and returns what they see."""
+
+    def __init__(self, stop_strings: Sequence[str]) -> None:
+        self._stops = tuple(stop_strings)
+        self._held = ""
+        self._seen: list[bool] = []
+        """For each character held back, whether readers see it."""
+
+    def push(self, text: str, special: str = "") -> tuple[str, str | None]:
+        """Take a piece and the special token after it; returns the text that is certain now, and the stop string that came
+        up after it, if one did."""
+        self._held += text + special
+        self._seen += [True] * len(text) + [False] * len(special)
+        found = [(at, len(stop), stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            at, _, stop = min(found)
+            return self._take(at), stop
+        return self._take(len(self._held) - max(_longest_overlap(self._held, stop) for stop in self._stops)), None
+
+    def flush(self) -> str:
+        """Return what was held back, now that nothing more comes."""
+        return self._take(len(self._held))
+
+    def _take(self, count: int) -> str:
+        text = "".join(character for character, seen in zip(self._held[:count], self._seen, strict=False) if seen)
+        self._held, self._seen = self._held[count:], self._seen[count:]
+        return text
+
+
 class Detokenizer:
-    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole, cut at a stop string.
+    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole, cut at a stop string."""
 
-    Where tokens are bytes, one that makes no character may take back what those before it were decoded to. What was said
-    stays then, and what came since is decoded by itself: nothing is lost.
-    """
-
-    def __init__(self, codec: Codec, stop_strings: Sequence[str], *, include_stop: bool = False) -> None:
+    def __init__(
+        self, codec: Codec, stop_strings: Sequence[str], *, include_stop: bool = False, exact: bool = False
+    ) -> None:
+        """``exact`` keeps a space at the beginning, which many decoders strip: a structure says whether there is one."""
         self._codec = codec
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._context = codec.context if exact else []
+        self._stream = TokenStream(codec.tokenizer, self._context)
         self._tokens: list[int] = []
-        self._said_count = 0
-        """Tokens whose text was decoded."""
         self._decoded: list[str] = []
         """Text, in the pieces that it came in."""
-        self._stops = StopMatcher(stop_strings, include=include_stop)
+        special = [stop for stop in stop_strings if any(text in stop for text in codec.special_texts.values())]
+        self._special_stops = SpecialStopMatcher(special) if special else None
+        self._stops = StopMatcher([stop for stop in stop_strings if stop not in special], include=include_stop)
+        self._include_stop = include_stop
 
     def push(self, token: int) -> tuple[str, bool]:
         """Take a token; returns the text that is certain now and whether a stop string came up."""
         self._tokens.append(token)
-        piece = self._step(token)
+        piece = self._stream.step(token)
         if piece:
             self._decoded.append(piece)
-            self._said_count = len(self._tokens)
-        return self._stops.push(piece)
+        return self._match(piece, token)
 
-    def _step(self, token: int) -> str:
-        try:
-            return self._stream.step(self._codec.tokenizer, token) or ""
-        except Exception:  # its only class of error: what it had decoded is taken back
-            since = self._tokens[self._said_count :]
-            self._stream = DecodeStream(since, skip_special_tokens=True)
-            return self._codec.decode(since)
+    def _match(self, piece: str, token: int | None) -> tuple[str, bool]:
+        if self._special_stops is None:
+            return self._stops.push(piece)
+        special = "" if token is None else self._codec.special_texts.get(token, "")
+        certain, stop = self._special_stops.push(piece, special)
+        text, stopped = self._stops.push(certain)
+        if stop is None or stopped:
+            return text, stopped
+        return text + self._stops.flush() + (stop if self._include_stop else ""), True
 
     def flush(self) -> str:
         """The rest, incomplete characters included, now that no token follows."""
-        whole = self._codec.decode(self._tokens)
-        said = "".join(self._decoded)
-        rest = whole[len(said) :] if whole.startswith(said) else self._codec.decode(self._tokens[self._said_count :])
-        certain, stopped = self._stops.push(rest)
+        whole = self._codec.decode([*self._context, *self._tokens])[len(self._codec.decode(self._context)) :]
+        said, left = "".join(self._decoded), self._stream.open_count
+        rest = (
+            whole[len(said) :] if whole.startswith(said) else self._codec.decode(self._tokens[-left:] if left else [])
+        )
+        certain, stopped = self._match(rest, None)
+        if stopped:
+            return certain
+        if self._special_stops is not None:
+            more, stopped = self._stops.push(self._special_stops.flush())
+            certain += more
         return certain if stopped else certain + self._stops.flush()

@@ -1,17 +1,19 @@
 import itertools
 import json
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.sessions.text import Codec, Detokenizer, Message, NoChatTemplateError, StopMatcher
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
+from tests.chat_templates import byte_tokenizer
 
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files
 CLOCK = datetime(2026, 11, 22, tzinfo=UTC)
@@ -234,3 +236,105 @@ def test_stop_matcher_equals_a_search_in_the_whole_text(text: str, stops: list[s
     begin, length = min(found, default=(len(text), 0))
     assert got == seen[: begin + length if include else begin]
     assert matcher.flush() == "", "nothing is given twice"
+
+
+def llama() -> Codec:
+    """As Llama 2 spells text: a space before the first word, which the decoder strips."""
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁yes", "yes", "a", "é", "▁a"]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={token: index for index, token in enumerate(tokens)}, merges=[], unk_token="<unk>", byte_fallback=True
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<end>", "<user>"])
+    return Codec(tokenizer.to_str().encode(), {}, None)
+
+
+def bytes_alone() -> Codec:
+    return Codec(byte_tokenizer(["<end>", "<user>"]).to_str().encode(), {}, None)
+
+
+def wordpiece() -> Codec:
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "play": 1, "##ing": 2, "a": 3, "##é": 4}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    tokenizer.add_special_tokens(["<end>"])
+    return Codec(tokenizer.to_str().encode(), {}, None)
+
+
+BYTES_THAT_MATTER = [0x41, 0x80, 0x82, 0xAC, 0xC3, 0xA9, 0xE2, 0xF0, 0x9F, 0xFF]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), name=st.sampled_from(["bytes", "embedded", "wordpiece"]))
+def test_random_tokens_have_the_text_of_the_whole_decoding(data: st.DataObject, name: str) -> None:
+    shared = {"bytes": bytes_alone, "embedded": codec, "wordpiece": wordpiece}[name]()
+    size = shared.tokenizer.get_vocab_size()
+    few = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=6))
+    tokens = data.draw(st.lists(st.sampled_from(few) | st.integers(0, size - 1), max_size=120))
+    detokenizer = Detokenizer(shared, ())
+    assert "".join(detokenizer.push(token)[0] for token in tokens) + detokenizer.flush() == shared.decode(tokens)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from([*(1 + byte for byte in BYTES_THAT_MATTER), 258, 262, 263]), min_size=33, max_size=120))
+def test_long_runs_of_bytes_that_are_no_characters_lose_no_word(tokens: list[int]) -> None:
+    """A run that begins with a bad byte has the text of the whole decoding: a bad character for each of its bytes."""
+    shared, tokens = llama(), [1 + 0xFF, *tokens]
+    detokenizer = Detokenizer(shared, ())
+    text = "".join(detokenizer.push(token)[0] for token in tokens) + detokenizer.flush()
+    assert text.count(" yes") == shared.decode(tokens).count(" yes")
+    assert len(text.split(" yes")[0]) == len(shared.decode(tokens).split(" yes")[0])
+
+
+@pytest.mark.parametrize("make", [bytes_alone, llama])
+def test_tokens_that_never_make_a_character_are_held_back_for_a_while_alone(make: Callable[[], Codec]) -> None:
+    """What is held back is decoded with each token: without a bound 8,000 of them take half a minute."""
+    shared = make()
+    byte = shared.tokenizer.token_to_id("<0xE2>") or shared.tokenizer.token_to_id("â")
+    end = shared.tokenizer.token_to_id("<end>")
+    for token, text in ((byte, "\ufffd" * 8_000), (end, "")):
+        detokenizer = Detokenizer(shared, ())
+        longest = 0
+        said = []
+        for _ in range(8_000):
+            said.append(detokenizer.push(token)[0])
+            longest = max(longest, detokenizer._stream.open_count)
+        assert "".join(said) + detokenizer.flush() == text
+        assert longest <= 32
+
+
+def test_a_stop_string_may_be_or_hold_a_special_token() -> None:
+    for make in (llama, bytes_alone):
+        shared = make()
+        end, user = (shared.tokenizer.token_to_id(name) for name in ("<end>", "<user>"))
+        a = shared.context[-1]
+        for stops, tokens, before, through in (
+            (("<end>",), [a, a, end], "aa", "aa<end>"),
+            (("a<user>",), [a, end, a, user], "a", "aa<user>"),
+            (("<end>a",), [a, end, a], "a", "a<end>a"),
+            (("aa",), [a, end, a], "", "aa"),
+            (("<end><user>", "zz"), [a, end, user], "a", "a<end><user>"),
+        ):
+            for include, expected in ((False, before), (True, through)):
+                detokenizer = Detokenizer(shared, stops, include_stop=include)
+                pieces = [detokenizer.push(token) for token in tokens]
+                assert [stopped for _, stopped in pieces] == [False] * (len(tokens) - 1) + [True]
+                assert "".join(text for text, _ in pieces) == expected, (stops, include)
+        held = Detokenizer(shared, ("<end>a",))
+        assert [held.push(token)[0] for token in (a, end)] == ["a", ""]
+        assert held.flush() == ""
+
+
+def test_a_structures_text_keeps_the_space_that_it_begins_with() -> None:
+    shared = llama()
+    yes = shared.tokenizer.token_to_id("▁yes")
+    plain, exact = Detokenizer(shared, ()), Detokenizer(shared, (), exact=True)
+    assert (plain.push(yes)[0], exact.push(yes)[0]) == ("yes", " yes")
+    assert (plain.flush(), exact.flush()) == ("", "")
+    assert Detokenizer(shared, (), exact=True).flush() == ""
+    split = Detokenizer(shared, (), exact=True)
+    assert [split.push(1 + byte)[0] for byte in " é".encode()] == [" ", "", "é"]
