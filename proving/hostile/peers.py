@@ -59,6 +59,7 @@ def _settings(index: int) -> Settings:
 @dataclass(frozen=True, slots=True)
 class _Turn:
     kind: str
+    """Of the nonsense beside it; empty: none."""
     seconds: float
 
 
@@ -78,6 +79,9 @@ class HostilePeers:
         self.turns: list[_Turn] = []
         self.most_memory = 0
         self.kind_count = 0
+        self._last_kind = ""
+        self._change_count = 0
+        """Times that what the peer answers has changed."""
         self.orchestrator: Service | None = None
         self._over = threading.Event()
         self._neighbours: list[threading.Thread] = []
@@ -118,12 +122,12 @@ class HostilePeers:
     @property
     def quiet_median(self) -> float:
         """Seconds of a turn beside right answers."""
-        return statistics.median(turn.seconds for turn in self.turns[:_QUIET_TURNS])
+        return statistics.median(turn.seconds for turn in self.turns if not turn.kind)
 
     @property
     def summary(self) -> str:
         """What was sent, and what it cost."""
-        slowest = max(turn.seconds for turn in self.turns[_QUIET_TURNS:])
+        slowest = max(turn.seconds for turn in self.turns if turn.kind)
         return (
             f"hostile {self.role}: {self.kind_count + len(self.liars)} kinds of nonsense beside {len(self.turns)} turns of "
             f"{self.quiet_median:.2f} s, the slowest {slowest:.2f} s; orchestrator at most {self.most_memory / 2**20:.0f} MiB"
@@ -132,13 +136,18 @@ class HostilePeers:
     def _suffer(self, kind: str) -> None:
         """One kind of nonsense until it has been answered, then right answers until one has been taken."""
         peer = self.peer
-        peer.kind = kind
+        self._last_kind = kind
+        self._change(kind)
         self._wait(lambda: peer.asked[kind] > 0, f"being asked for {kind!r}")
         time.sleep(0.1)
         before = peer.asked[""]
-        peer.kind = ""
+        self._change("")
         self._wait(lambda: peer.asked[""] >= before + _RIGHT_ANSWERS, f"being asked again after {kind!r}")
         self.kind_count += 1
+
+    def _change(self, kind: str) -> None:
+        self._change_count += 1
+        self.peer.kind = kind
 
     def _wait(self, is_so: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -152,16 +161,21 @@ class HostilePeers:
         assert self.orchestrator is not None
         with Client(self.orchestrator.address, reconnect=_PATIENCE_SECONDS) as client:
             while not self._over.is_set():
-                kind, started = self.peer.kind, time.monotonic()
+                before, started = self._change_count, time.monotonic()
                 try:
                     got = self._turn(client, index, Settings())
                 except Exception as error:  # whatever it is, it must not have happened
-                    kind = kind or self.peer.kind
+                    kind = self._kind_since(before)
                     self._judge.complain(f"beside {kind!r} a turn failed: {type(error).__name__}: {str(error)[:300]}")
                     continue
-                self.turns.append(_Turn(kind or self.peer.kind, time.monotonic() - started))
+                kind = self._kind_since(before)
+                self.turns.append(_Turn(kind, time.monotonic() - started))
                 if got != self._expected[index]:
                     self._judge.complain(f"beside {kind!r} a text was {got} instead of {self._expected[index]}")
+
+    def _kind_since(self, change_count: int) -> str:
+        """The nonsense that was beside a turn since what the peer answers had changed so often."""
+        return "" if change_count == self._change_count and not self.peer.kind else self._last_kind
 
     def _turn(self, client: Client, index: int, over: Settings) -> list[int]:
         session = client.create_session(settings=_settings(index))
@@ -182,7 +196,7 @@ class HostilePeers:
         assert self.orchestrator is not None
         longest = _SLOWER * self.quiet_median + _SECONDS
         for turn in self.turns:
-            if turn.seconds > longest:
+            if turn.kind and turn.seconds > longest:
                 self._judge.complain(f"beside {turn.kind!r} a turn took {turn.seconds:.2f} s, more than {longest:.2f}")
         if self.most_memory > MOST_MEMORY:
             self._judge.complain(

@@ -70,6 +70,11 @@ def rule_of(message: rule_pb2.SamplingRule, vocabulary_size: int) -> SamplingRul
         proposal_top_k=message.proposal_top_k,
     )
     violations = [*sampling_violations(rule), *token_id_violations(rule, vocabulary_size)]
+    violations += [
+        FieldViolation(name, f"must be 0 or more, but is {getattr(rule, name)}")
+        for name in ("first_end_position", "first_generated_position")
+        if getattr(rule, name) < 0
+    ]
     if violations:
         raise InvalidFieldsError([FieldViolation(f"rule.{_path(v.field)}", v.description) for v in violations])
     return rule
