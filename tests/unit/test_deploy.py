@@ -113,6 +113,14 @@ def test_every_form_of_deployment_can_ask_who_calls() -> None:
     assert f"\n{deploy.ACCESS}=/etc/slipstream/tls/" in (deploy.DEPLOY / "systemd" / "orchestrator.env").read_text()
 
 
+def test_bad_health_takes_an_orchestrator_out_of_service_and_does_not_restart_it() -> None:
+    base = deploy.DEPLOY / "kubernetes" / "base" / "orchestrator.yaml"
+    ((pod, _),) = deploy.workloads(list(yaml.safe_load_all(base.read_text())))
+    (container,) = pod["containers"]
+    assert "grpc" in container["readinessProbe"]
+    assert "grpc" not in container["livenessProbe"] and "exec" not in container["livenessProbe"]
+
+
 def test_the_images_have_every_extra_that_serves() -> None:
     project = tomllib.loads((deploy.ROOT / "pyproject.toml").read_text())["project"]
     serving = set(project["optional-dependencies"]) - {"bench", "dev", "services", "llamacpp-native"}
