@@ -6,6 +6,7 @@ structure that takes too long or too much memory ends the process: the service s
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import sys
@@ -18,6 +19,8 @@ from slipstream.sampling.structure_errors import InvalidStructureError, Structur
 from slipstream.structures.frames import frame_of, read_frame
 
 _MIB = 2**20
+_NICENESS = 5
+"""Turns that run go first."""
 _PAGE = resource.getpagesize()
 
 
@@ -26,6 +29,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's interrupt is the service's to act on
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICENESS)
     on_deep_stack(_serve)  # all of it on one such thread: its stack is there before memory is limited
 
 

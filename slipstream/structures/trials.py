@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -27,8 +27,8 @@ KEPT_OUTCOMES = 1024
 MOST_WAITING = 32
 """Structures of one caller that wait for its slot: each may be 64 KiB."""
 
-_WALL_FACTOR = 5.0
-"""A process gets its processor time in so many times as many seconds, on a machine with much else to do."""
+_WALL_SECONDS, _WALL_FACTOR = 10.0, 10.0
+"""A process gets its processor time in so many seconds, and so many times as many, on a machine with much else to do."""
 
 _REPEATABLE = ("compiled", "invalid", "unsupported", "seconds", "memory", "levels")
 """Outcomes that a second try would have too."""
@@ -65,6 +65,37 @@ class _Slot:
     """Who has it or waits for it."""
 
 
+class _Turn:
+    """What a caller holds while its structure is tried."""
+
+    def __init__(self, on_left: Callable[[], None]) -> None:
+        self.held: list[asyncio.Lock | asyncio.Semaphore] = []
+        self._on_left: Callable[[], None] | None = on_left
+
+    def handed_on(self) -> _Turn:
+        """All of it, for another to leave."""
+        other = _Turn(lambda: None)
+        other.held, self.held = self.held, []
+        other._on_left, self._on_left = self._on_left, None
+        return other
+
+    def leave(self) -> None:
+        """Give it back; nothing happens if it was handed on."""
+        for each in reversed(self.held):
+            each.release()
+        self.held = []
+        if self._on_left is not None:
+            self._on_left()
+            self._on_left = None
+
+
+async def _first_of(starting: set[asyncio.Task[None]]) -> None:
+    """Wait for a start, without ending it if the caller leaves; raises what it raises."""
+    done, _ = await asyncio.wait(starting, return_when=asyncio.FIRST_COMPLETED)
+    for each in done:
+        each.result()
+
+
 class StructureTrials:
     """The trials of one service. Its processes start with the first structures, and end with `close`."""
 
@@ -90,7 +121,8 @@ class StructureTrials:
         self._busy: set[TrialProcess] = set()
         self._free = asyncio.Semaphore(PROCESS_COUNT)
         self._closed = False
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._starting: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
         """Trials by their outcome."""
 
@@ -104,8 +136,11 @@ class StructureTrials:
         key = hashlib.sha256(f"{structure.kind.value} {structure.source}".encode()).digest()
         outcome = self._known(key)
         if outcome is None:
-            async with self._slot(caller):
-                outcome = self._known(key) or await self._tried(key, structure)
+            slot = await self._slot(caller)
+            try:
+                outcome = self._known(key) or await self._tried(key, structure, slot)
+            finally:
+                slot.leave()
         return self._byte_count(outcome)
 
     async def close(self) -> None:
@@ -127,32 +162,41 @@ class StructureTrials:
             self._outcomes.move_to_end(key)
         return self._outcomes.get(key)
 
-    @asynccontextmanager
-    async def _slot(self, caller: str) -> AsyncIterator[None]:
+    async def _slot(self, caller: str) -> _Turn:
         """A caller's own slot, then a process's. Who floods waits for its own."""
         slot = self._slots[caller]
         if slot.count > MOST_WAITING:
             raise StructureQueueFullError(f"{MOST_WAITING} structures of this caller wait to be compiled")
         slot.count += 1
+        turn = _Turn(lambda: self._left(caller))
         try:
-            async with slot.lock, self._free:
-                yield
-        finally:
-            slot.count -= 1
-            if not slot.count:
-                del self._slots[caller]
+            await slot.lock.acquire()
+            turn.held.append(slot.lock)
+            await self._free.acquire()
+            turn.held.append(self._free)
+        except BaseException:
+            turn.leave()
+            raise
+        return turn
 
-    async def _tried(self, key: bytes, structure: Structure) -> dict[str, Any]:
+    def _left(self, caller: str) -> None:
+        slot = self._slots[caller]
+        slot.count -= 1
+        if not slot.count:
+            del self._slots[caller]
+
+    async def _tried(self, key: bytes, structure: Structure, turn: _Turn) -> dict[str, Any]:
         process = await self._process()
         self._busy.add(process)
         try:
-            outcome = await process.run(structure, self.limits.seconds * _WALL_FACTOR)
+            wall_seconds = _WALL_SECONDS + self.limits.seconds * _WALL_FACTOR
+            outcome = await process.run(structure, wall_seconds)
         finally:
             self._busy.discard(process)
             if process.is_alive:
                 self._idle.append(process)
             else:
-                self._beside(process.close())
+                self._beside(self._replace(process, turn.handed_on()))
         self.counts[outcome["outcome"]] += 1
         if outcome["outcome"] in _REPEATABLE:
             self._outcomes[key] = outcome
@@ -161,19 +205,43 @@ class StructureTrials:
         return outcome
 
     async def _process(self) -> TrialProcess:
-        while self._idle:
-            process = self._idle.pop()
-            if process.is_alive:
-                return process
+        """One that is ready: an idle one, or the next that starts. A start goes on when its caller leaves."""
+        while True:
+            while self._idle:
+                process = self._idle.pop()
+                if process.is_alive:
+                    return process
+            while len(self._starting) + len(self._busy) < PROCESS_COUNT:  # one for this caller, one for the next
+                self._begin_start()
+            try:
+                await _first_of(self._starting)
+            except (OSError, RuntimeError, TimeoutError) as error:
+                log.error("no process can be started that compiles structures: %s", error)
+                raise StructureTrialError("no process can be started that compiles structures") from error
+
+    def _begin_start(self) -> asyncio.Task[None]:
+        starting = self._beside(self._start())
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+        return starting
+
+    async def _start(self) -> None:
+        process = await TrialProcess.start(self._terms)
+        if self._closed:
+            await process.close()
+        else:
+            self._idle.append(process)
+
+    async def _replace(self, process: TrialProcess, turn: _Turn) -> None:
+        """See a process ended and have another in its place. Until then the caller that ended it keeps its slot, so that it
+        never takes the process that another caller would get."""
         try:
-            starting = self._beside(self._start())
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:  # the next caller takes it
-            starting.add_done_callback(self._keep)
-            raise
-        except (OSError, RuntimeError, TimeoutError) as error:
-            log.error("no process can be started that compiles structures: %s", error)
-            raise StructureTrialError("no process can be started that compiles structures") from error
+            await process.close()
+            if not self._closed:
+                with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # the next caller finds out
+                    await self._begin_start()
+        finally:
+            turn.leave()
 
     def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Work that goes on when its caller leaves; `close` waits for it."""
@@ -181,17 +249,6 @@ class StructureTrials:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    async def _start(self) -> TrialProcess:
-        process = await TrialProcess.start(self._terms)
-        if self._closed:
-            await process.close()
-            raise RuntimeError("the service ends")
-        return process
-
-    def _keep(self, starting: asyncio.Future[TrialProcess]) -> None:
-        if not starting.cancelled() and starting.exception() is None:
-            self._idle.append(starting.result())
 
     def _byte_count(self, outcome: dict[str, Any]) -> int:
         limits = self.limits
