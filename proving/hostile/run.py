@@ -37,6 +37,7 @@ from proving.hostile.callers import Caller
 from proving.hostile.judge import Judge
 from proving.hostile.peers import run_peers
 from proving.hostile.requests import DRAFT, MODEL, ORCHESTRATOR, SERVICES, VERIFIER, Belongings
+from proving.hostile.structures import StructureAttack
 from proving.results import commit_of_tree
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client
@@ -245,6 +246,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--without-peers", action="store_true", help="leave out the draft and the verifier that answer with nonsense"
     )
+    parser.add_argument(
+        "--structure-seconds", type=float, default=20, help="for how long hostile structures come; 0: none (default 20)"
+    )
     parser.add_argument("--report", type=Path, help="write the outcome there as markdown")
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -258,6 +262,10 @@ def main(arguments: list[str] | None = None) -> int:
     started = time.monotonic()
     with Progress(console=console) as progress:
         hostile.run(progress)
+    if options.structure_seconds:
+        attack = StructureAttack(hostile.judge, options.structure_seconds)
+        attack.run()
+        console.print(attack, markup=False)
     seconds = time.monotonic() - started
     shown = Table(*_COLUMNS)
     for row in rows(hostile.judge):

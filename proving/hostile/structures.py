@@ -86,7 +86,7 @@ class StructureAttack:
         """Everything. SlipstreamError if the services cannot be started."""
         with tempfile.TemporaryDirectory(prefix="slipstream-hostile-") as directory:
             tokens = _access_file(Path(directory) / "access.toml", "mallory", "alice")
-            flags = ("--access", f"{directory}/access.toml")
+            flags = ("--access", f"{directory}/access.toml", "--drain-seconds", "1")
             paper = "arithmetic:ends=0&context=256"
             settings = PairSettings(paper, f"{paper}&agreement=0.8", orchestrator_flags=flags)
             with LocalServices(settings) as local:
@@ -99,16 +99,16 @@ class StructureAttack:
         over = threading.Event()
         structures, lock = hostile_structures(), threading.Lock()
 
-        def attack() -> None:
-            with Client(local.orchestrator_address, token=tokens["mallory"]) as client:
-                for leaves in itertools.cycle((False, False, True)):
-                    if over.is_set():
-                        return
-                    with lock:
-                        structure = next(structures)
-                    self._ask(client, structure, _LEAVE_SECONDS if leaves else _ANSWER_SECONDS)
+        def attack(client: Client) -> None:
+            for leaves in itertools.cycle((False, False, True)):
+                if over.is_set():
+                    return
+                with lock:
+                    structure = next(structures)
+                self._ask(client, structure, _LEAVE_SECONDS if leaves else _ANSWER_SECONDS, over)
 
-        threads = [threading.Thread(target=attack) for _ in range(_CALLERS)]
+        callers = [Client(local.orchestrator_address, token=tokens["mallory"], reconnect=0) for _ in range(_CALLERS)]
+        threads = [threading.Thread(target=attack, args=(each,)) for each in callers]
         threads.append(threading.Thread(target=self._look, args=(local, over)))
         with Client(local.orchestrator_address, token=tokens["alice"]) as client:
             neighbour = _Neighbour(client)
@@ -123,6 +123,8 @@ class StructureAttack:
                         self.slowest[kind] = max(self.slowest.get(kind, 0), seconds)
             finally:
                 over.set()
+                for each in callers:
+                    each.close()  # which ends its call
                 for thread in threads:
                     thread.join()
         self._judge()
@@ -135,12 +137,16 @@ class StructureAttack:
         if self.most_memory > MOST_MEMORY:
             self.judge.complain(f"the orchestrator took {self.most_memory / 2**20:.0f} MiB under hostile structures")
 
-    def _ask(self, client: Client, structure: Structure, seconds: float) -> None:
+    def _ask(self, client: Client, structure: Structure, seconds: float, over: threading.Event) -> None:
         settings = Settings(structure=structure, max_token_count=_TOKEN_COUNT)
         try:
             for _ in client.generate("hello", settings, timeout=seconds).deltas():
                 pass
-        except PeerError as error:
+        except (PeerError, ValueError) as error:
+            if over.is_set():
+                return
+            if isinstance(error, ValueError):
+                raise
             self.statuses[f"{error.code.name} {error.reason}"] += 1
             has_left = error.code in (Code.DEADLINE_EXCEEDED, Code.CANCELLED)
             if error.code in OUR_FAULT or (has_left and seconds == _ANSWER_SECONDS):

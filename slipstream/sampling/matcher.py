@@ -24,7 +24,7 @@ _SOURCE_LINE = re.compile(r"\s*\d+ \| ")
 _LONGEST_LINE, _MOST_LINES = 200, 12
 
 # Processor time that following one structure may take, all its sequences together. A mask takes 0.01 to 1 ms.
-_SECONDS_A_MASK, _SECONDS_A_TOKEN, _BURST_SECONDS = 0.005, 0.0002, 1.0
+_SECONDS_A_MASK, _SECONDS_A_TOKEN, _BURST_SECONDS = 0.005, 0.0002, 0.3
 
 _MOST_SECONDS_TO_REPEAT = 0.1
 """A structure that took longer to compile is not compiled again between the steps of others."""

@@ -62,7 +62,7 @@ def checked_length(structure: Structure, most_bytes: int = MAX_SOURCE_BYTES) -> 
         raise InvalidStructureError(_HALF_A_PAIR) from error
     most = min(most_bytes, MAX_GRAMMAR_BYTES) if structure.kind is StructureKind.GRAMMAR else most_bytes
     if length > most:
-        limit = "" if most == MAX_GRAMMAR_BYTES else " (structure_source_bytes)"
+        limit = "" if most == MAX_GRAMMAR_BYTES else " (--structure-source-bytes)"
         raise InvalidStructureError(f"must have at most {most} bytes{limit}, but has {length}")
     return length
 

@@ -260,9 +260,9 @@ class StructureTrials:
             case "invalid":
                 raise InvalidStructureError(outcome["why"])
             case "seconds":
-                limit = f"within {limits.seconds:g} s of processor time (structure_compile_seconds)"
+                limit = f"within {limits.seconds:g} s of processor time (--structure-compile-seconds)"
             case "memory":
-                limit = f"in {limits.memory_mib} MiB of memory (structure_memory_mib)"
+                limit = f"in {limits.memory_mib} MiB of memory (--structure-memory-mib)"
             case "levels":
                 raise InvalidStructureError("must have fewer levels: the compiler's stack does not hold them")
             case other:

@@ -15,6 +15,7 @@ from proving.hostile.bystanders import Bystanders
 from proving.hostile.judge import Judge
 from proving.hostile.requests import SERVICES
 from proving.hostile.run import main
+from proving.hostile.structures import StructureAttack
 from slipstream.cli.local import LocalServices
 from slipstream.engine.errors import QueueFullError
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
@@ -23,11 +24,20 @@ from slipstream.rpc.status import status_of
 
 def test_every_service_answers_rightly_whatever_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "hostile.md"
-    assert main(["--messages", "300", "--without-peers", "--report", str(report)]) == 0, capsys.readouterr().out
+    parts = ["--without-peers", "--structure-seconds", "0"]
+    assert main(["--messages", "300", *parts, "--report", str(report)]) == 0, capsys.readouterr().out
     written = report.read_text()
     assert " 0 complaints" in written
     for service in SERVICES:
         assert f"| {service.name} | INVALID_ARGUMENT | INVALID_FIELDS |" in written
+
+
+def test_hostile_structures_take_neither_memory_nor_a_neighbours_turn() -> None:
+    judge = Judge()
+    attack = StructureAttack(judge, 5, is_timed=False)
+    attack.run()
+    assert not judge.complaints
+    assert attack.slowest and attack.statuses.total()
 
 
 def test_a_bystander_who_is_told_something_else_is_seen(paper: LocalServices) -> None:

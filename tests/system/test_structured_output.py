@@ -140,6 +140,11 @@ def test_turns_of_a_chat_may_each_have_a_structure_of_their_own(embedded: LocalS
         (Structure(regex="("), "unclosed group"),
         (Structure(grammar="start: missing"), "missing"),
         (Structure(choices=[]), "at least one"),
+        (Structure(json_schema='{"pattern": "\\ud800"}'), "half a surrogate pair"),
+        (
+            Structure(json_schema='{"allOf": [{"type": "integer", "multipleOf": 4999}, {"multipleOf": 4993}]}'),
+            "--structure-compile-seconds",
+        ),
     ],
 )
 def test_an_invalid_structure_is_refused_with_the_librarys_reason(

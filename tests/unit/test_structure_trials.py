@@ -53,9 +53,9 @@ async def until(holds: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("structure", "limits", "limit"),
     [
-        (ENDLESS, CompileLimits(seconds=0.3, memory_mib=1024), "0.3 s of processor time (structure_compile_seconds)"),
-        (LARGE, CompileLimits(seconds=60, memory_mib=4), "4 MiB of memory (structure_memory_mib)"),
-        (PLAIN, CompileLimits(source_bytes=4), "at most 4 bytes (structure_source_bytes), but has 6"),
+        (ENDLESS, CompileLimits(seconds=0.3, memory_mib=1024), "0.3 s of processor time (--structure-compile-seconds)"),
+        (LARGE, CompileLimits(seconds=60, memory_mib=4), "4 MiB of memory (--structure-memory-mib)"),
+        (PLAIN, CompileLimits(source_bytes=4), "at most 4 bytes (--structure-source-bytes), but has 6"),
     ],
     ids=["seconds", "memory", "bytes"],
 )
