@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import grpc
 
@@ -16,6 +17,7 @@ from slipstream.rpc.status import error_of, error_of_call
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, turn_pb2
 
 _MAX_CONNECTIONS = 16
+_DELETE_SECONDS = 10.0
 _WORDS = "how where which what tell me about the a an of list table module function socket thread file".split()
 
 
@@ -100,18 +102,37 @@ class _Load:
         self._on_turn = on_turn
         self._rng = random.Random(settings.seed)
         self._gate = asyncio.Semaphore(settings.concurrency)
+        self._stubs = [orchestrator_pb2_grpc.OrchestratorServiceStub(channel) for channel in self._channels]
+        self._openings: dict[asyncio.Task[str], orchestrator_pb2_grpc.OrchestratorServiceAsyncStub] = {}
+        """Of the sessions that are not deleted yet. A task outlives its cancelled chat, so that its session is known."""
         self.turns: list[TurnRecord] = []
         self.failures: dict[str, int] = {}
 
     async def run(self) -> None:
-        tasks = []
-        for index in range(self._settings.sessions):
-            if self._settings.rate is not None and index:
-                await asyncio.sleep(self._rng.expovariate(self._settings.rate))
-            tasks.append(asyncio.create_task(self._session(index)))
-        await asyncio.gather(*tasks)
-        for channel in self._channels:
-            await channel.close()
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            for index in range(self._settings.sessions):
+                if self._settings.rate is not None and index:
+                    await asyncio.sleep(self._rng.expovariate(self._settings.rate))
+                tasks.append(asyncio.create_task(self._session(index)))
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*map(self._delete, list(self._openings)))
+            for channel in self._channels:
+                await channel.close()
+
+    async def _delete(self, opening: asyncio.Task[str]) -> None:
+        """Delete the session of a chat, if it was opened. Raises nothing: the server may be gone."""
+        try:
+            session_id = await asyncio.wait_for(opening, _DELETE_SECONDS)
+            request = orchestrator_pb2.DeleteSessionRequest(session_id=session_id)
+            await self._openings[opening].DeleteSession(request, metadata=self._metadata, timeout=_DELETE_SECONDS)
+        except (grpc.aio.AioRpcError, _TurnFailedError, TimeoutError):
+            pass
+        del self._openings[opening]
 
     async def _session(self, index: int) -> None:
         if self._settings.rate is None:
@@ -121,13 +142,17 @@ class _Load:
             await self._chat(index)
 
     async def _chat(self, index: int) -> None:
-        stub = orchestrator_pb2_grpc.OrchestratorServiceStub(self._channels[index % len(self._channels)])
+        stub = self._stubs[index % len(self._stubs)]
         done = 0
+        opening: asyncio.Task[str] | None = None
         try:
             call = stub.Chat(metadata=self._metadata)
             start = orchestrator_pb2.StartChat(settings=self._settings.generation.message())
-            await call.write(orchestrator_pb2.ChatRequest(start=start))
-            events = _turn_events(call.__aiter__())
+            responses = call.__aiter__()
+            opening = asyncio.create_task(_open(call, start, responses))
+            self._openings[opening] = stub
+            await asyncio.shield(opening)
+            events = _turn_events(responses)
             for turn in range(self._settings.turns):
                 await self._turn(call, events, self._prompt(index, turn))
                 done += 1
@@ -139,6 +164,8 @@ class _Load:
             self._fail(error_of_call(error).reason, done)
         except _TurnFailedError as error:
             self._fail(str(error), done)
+        if opening is not None:
+            await self._delete(opening)
 
     async def _turn(self, call: object, events: AsyncIterator[turn_pb2.TurnEvent], prompt: str) -> None:
         record = TurnRecord()
@@ -176,6 +203,22 @@ class _Load:
 
 class _TurnFailedError(Exception):
     """A turn, its message or the chat ended with an error in band."""
+
+
+async def _open(
+    call: Any, start: orchestrator_pb2.StartChat, responses: AsyncIterator[orchestrator_pb2.ChatResponse]
+) -> str:
+    """Open a chat's session; returns its id. _TurnFailedError, AioRpcError."""
+    await call.write(orchestrator_pb2.ChatRequest(start=start))
+    async for event in responses:
+        match event.WhichOneof("event"):
+            case "opened":
+                return event.opened.session.id
+            case "failed":
+                raise _TurnFailedError(error_of(event.failed.error).reason)
+            case "closing":
+                raise _TurnFailedError(error_of(event.closing.error).reason)
+    raise _TurnFailedError("STREAM_ENDED")
 
 
 async def _turn_events(events: AsyncIterator[orchestrator_pb2.ChatResponse]) -> AsyncIterator[turn_pb2.TurnEvent]:

@@ -296,6 +296,40 @@ def test_shown_rounds_change_no_character_and_are_counted_aside(paper: LocalServ
     assert re.fullmatch(r"\[\d+ draft, 0 n-gram, \d+ recovered, \d+ bonus, \d+ plain\]", marked.stderr.splitlines()[0])
 
 
+def sessions_of(services: LocalServices) -> int:
+    with Client(services.orchestrator_address) as client:
+        return len(list(client.list_sessions()))
+
+
+def test_a_load_deletes_its_sessions_also_where_it_is_interrupted_or_refused(paper: LocalServices) -> None:
+    before = sessions_of(paper)
+    command = [
+        *SLIPSTREAM,
+        "load",
+        "--sessions",
+        "6",
+        "--turns",
+        "2",
+        "--json",
+        "--address",
+        paper.orchestrator_address,
+    ]
+    subprocess.run([*command, "--max-tokens", "20"], check=True, capture_output=True)
+    assert sessions_of(paper) == before
+    subprocess.run([*command, "--max-tokens", "20", "--draft-length", "9999"], capture_output=True)
+    assert sessions_of(paper) == before
+    with subprocess.Popen(
+        [*command, "--max-tokens", "8000", "--draft-length", "0", "--turns", "50"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as running:
+        while sessions_of(paper) < before + 6:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        running.wait()
+    assert sessions_of(paper) == before
+
+
 def test_a_load_is_reported_as_json_and_what_fails_is_counted(paper: LocalServices) -> None:
     command = [*SLIPSTREAM, "load", "--sessions", "6", "--turns", "2", "--max-tokens", "20", "--json", "--address"]
     ended = subprocess.run([*command, paper.orchestrator_address], capture_output=True, text=True, timeout=240)
