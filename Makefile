@@ -14,7 +14,8 @@ PROMPTS ?= 40
 FAULTS ?= 20
 MESSAGES ?= 2000
 CANCELS ?= 1000
-.PHONY: help chat up test gpu check freeze bench prove chaos hostile leaks protos train evaluate clean
+PLANTED ?= 200
+.PHONY: help chat up test gpu check freeze bench prove chaos hostile leaks faults protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,7 +39,7 @@ gpu: $(VENV)/dev ## what only a CUDA device can show: its tests, and the proof b
 	$(BIN)/python -m proving --backend cuda --prompts $(PROMPTS)
 
 # What it needs is installed side by side: most of the time is pip's, which takes one processor.
-check: ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/
+check: ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/, fast tests on the oldest and the newest Python
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/dev $(VENV)/deploy/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -50,6 +51,7 @@ check: ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking,
 	$(BIN)/python tools/make_dashboard.py --check
 	$(BIN)/python tools/make_metrics_page.py --check
 	$(BIN)/python tools/check_deploy.py
+	$(BIN)/python tools/check_versions.py
 
 freeze: check ## take what the public contract has grown by into what `check` compares with
 	$(BIN)/buf build --path protos/slipstream/v1 -o tools/contract.binpb
@@ -68,6 +70,9 @@ hostile: $(VENV)/dev ## hostile messages to every method, beside sessions that m
 
 leaks: $(VENV)/dev ## turns left in every way, and what stays of them: CANCELS=1000 takes a minute
 	$(BIN)/python -m proving.leaks --cancels $(CANCELS)
+
+faults: $(VENV)/dev ## plant faults in a copy, one at a time, and list those that no test notices: PLANTED=200 takes an hour
+	$(BIN)/python tools/plant_faults.py --count $(PLANTED)
 
 protos: $(VENV)/dev ## generate the Python stubs anew
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py
