@@ -65,7 +65,9 @@ class GenerationSettings(_message.Message):
 
     @_builtins.property
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The turn ends before the first of these in its text. None may be empty; at most 16."""
+        """The turn ends before the first of these in its text. One may hold special tokens, which the text leaves out. None may be
+        empty; at most 16.
+        """
 
     @_builtins.property
     def speculation(self) -> Global___Speculation:
