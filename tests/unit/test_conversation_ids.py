@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from orchestrator.sessions.session import Session, TurnLimits, common_prefix_length
+from orchestrator.sessions.session import PastTurn, Session, TurnLimits, common_prefix_length
 from orchestrator.sessions.text import Codec, Message
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import Acceptance, SamplingRule
 from tests.tokenizer_models import ANSWERS, CASES, QUESTIONS, TokenizerCase
 
 CLOCK = datetime(2026, 11, 22, tzinfo=UTC)
@@ -148,3 +149,31 @@ def test_an_answer_whose_end_the_template_trims_loses_only_what_is_trimmed(tmp_p
     prompt = session.prompt_for("two").tokens()
     assert session.messages[-1].content == "The end\n\n"
     assert common_prefix_length(before, prompt) == len(before) - len(lines)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_whatever_was_generated_the_text_is_the_templates_and_a_session_restored_goes_on_alike(
+    case: TokenizerCase, tmp_path: Path
+) -> None:
+    """Answers of random tokens: half characters, special tokens, spaces at either end."""
+    session = Session("s", Codec.from_files(load_tokenizer_files(str(case.write(tmp_path))).files), CLOCK)
+    restored = Session("s", session.codec, CLOCK)
+    chance = random.Random(case.name)
+    count = session.codec.tokenizer.get_vocab_size()
+    for question in (*QUESTIONS, *QUESTIONS):
+        prompt = session.prompt_for(question).tokens()
+        assert restored.prompt_for(question).tokens() == prompt
+        shared = common_prefix_length(session.tokens, prompt)
+        rendered = session.codec.render([*session.messages, Message("user", question)], CLOCK)
+        if case.name in EXACT:
+            assert session.codec.text_with_special_tokens(prompt) == rendered
+        tokens = [chance.randrange(count) for _ in range(chance.randint(1, 12))]
+        _say(session, prompt, question, tokens)
+        said, ended = session.answers[-1].tokens, session.answers[-1].ended_with_end_token
+        text = session.messages[-1].content
+        past = PastTurn(shared, prompt[shared:], question, said, text, Acceptance.COUPLED, ended)
+        restored.replay_turn(past)
+
+
+EXACT = ("gpt2", "smollm-digits", "phi4-o200k", "no-split", "alpaca-no-specials")
+"""Whose decoding gives the text back that was encoded."""
