@@ -52,14 +52,13 @@ class NextPrompt:
         """
         messages = self._rendered_messages()
         rendered = self.codec.render(messages, self.clock)
-        whole = self.codec.encode_with_places(rendered)
         if len(messages) > 1 and messages[-2].role == "assistant":
             earlier = self.codec.render(messages[:-2], self.clock)
             if rendered.startswith(earlier):
-                appended = self._appended(whole, len(earlier))
+                appended = self._appended(rendered, len(earlier))
                 if appended is not None:
                     return appended
-        return self._replaced(whole, messages)
+        return self._replaced(self.codec.encode_with_places(rendered), messages)
 
     def _rendered_messages(self) -> list[Message]:
         """The messages without end tokens in their text, which the template writes itself."""
@@ -71,13 +70,15 @@ class NextPrompt:
             return message
         return Message(message.role, message.content.removesuffix(self.codec.token_text(said.tokens[-1])))
 
-    def _appended(self, whole: Encoded, start: int) -> list[int] | None:
+    def _appended(self, rendered: str, start: int) -> list[int] | None:
         """The tokens so far and what follows the last answer, which begins at ``start``; None if no token border is there."""
         generated = self.answers[-1].tokens
-        kept, follows = _kept(self.codec, whole, start, generated)
+        prompt = self.before[: len(self.before) - len(generated)]
+        tail = self.codec.encode_with_places(rendered, self.codec.cut_before(rendered, start, prompt))
+        kept, follows = _kept(self.codec, tail, start, generated)
         if follows is None:
             return None
-        return [*self.before[: len(self.before) - len(generated) + kept], *whole.ids[follows:]]
+        return [*prompt, *generated[:kept], *tail.ids[follows:]]
 
     def _replaced(self, whole: Encoded, messages: Sequence[Message]) -> list[int]:
         """The ids of the rendered text, with the generated tokens of each answer whose text it holds."""

@@ -75,6 +75,7 @@ class Codec:
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._post_processor = self.tokenizer.post_processor
         self.tokenizer.post_processor = None  # it may move the places of tokens
+        self._cuts = _cuts(self.tokenizer)
         self._special_tokens = special_tokens
         self._template = template
 
@@ -96,11 +97,19 @@ class Codec:
         """Encode text that a chat template rendered: special tokens are in it already."""
         return self._encode(text).ids
 
-    def encode_with_places(self, text: str) -> Encoded:
-        """Encode rendered text, and tell where in it each id stands."""
-        encoding = self._encode(text)
+    def encode_with_places(self, text: str, begin: int = 0) -> Encoded:
+        """Encode rendered text from ``begin`` on, and tell where in it each id stands."""
+        encoding = self._encode(text[begin:] if begin else text)
         places = encoding.offsets
-        return Encoded(text, encoding.ids, [start for start, _ in places], [end for _, end in places])
+        return Encoded(text, encoding.ids, [begin + start for start, _ in places], [begin + end for _, end in places])
+
+    def cut_before(self, text: str, at: int, tokens: Sequence[int]) -> int:
+        """Return a place in rendered text, at most ``at``, from which on the text has the ids that it has within the whole.
+
+        It is where the last special token begins that stands among ``tokens``, the ids before ``at``; 0 if there is none.
+        """
+        token = next((token for token in reversed(tokens) if token in self._cuts), None)
+        return 0 if token is None else max(0, text.rfind(self._cuts[token], 0, at))
 
     def _encode(self, text: str) -> Encoding:
         """Encode by a call that releases Python's lock, so that other threads run meanwhile."""
@@ -179,6 +188,27 @@ class Codec:
         except NoChatTemplateError:
             return None
         return None
+
+
+def _cuts(tokenizer: Tokenizer) -> dict[int, str]:
+    """Added tokens at whose beginning a text may be cut: they are looked for before all else, and no other reaches into one."""
+    added = tokenizer.get_added_tokens_decoder()
+    contents = [token.content for token in added.values()]
+    firsts: dict[str, set[str]] = {}
+    for content in contents:
+        for character in content[1:]:
+            firsts.setdefault(character, set()).add(content)
+    return {
+        index: token.content
+        for index, token in added.items()
+        if not (token.normalized or token.lstrip or token.single_word)
+        and not any(_reaches_into(other, token.content) for other in firsts.get(token.content[0], ()))
+    }
+
+
+def _reaches_into(other: str, content: str) -> bool:
+    """Whether ``content`` may begin within an occurrence of the other token."""
+    return any(content.startswith(other[at:]) or other.startswith(content, at) for at in range(1, len(other)))
 
 
 class StopMatcher:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from orchestrator.sessions.session import PastTurn, Session, TurnLimits, common_prefix_length
@@ -177,3 +178,31 @@ def test_whatever_was_generated_the_text_is_the_templates_and_a_session_restored
 
 EXACT = ("gpt2", "smollm-digits", "phi4-o200k", "no-split", "alpaca-no-specials")
 """Whose decoding gives the text back that was encoded."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_text_that_is_cut_before_a_special_token_has_the_same_ids(case: TokenizerCase, tmp_path: Path) -> None:
+    codec = Codec.from_files(load_tokenizer_files(str(case.write(tmp_path))).files)
+    chance = random.Random(case.name)
+    added = [token.content for token in codec.tokenizer.get_added_tokens_decoder().values()]
+    parts = [*added, " ", "\n", "  ", "é", "12", "<|", "|>", *" ".join(QUESTIONS).split(" ")]
+    for _ in range(60):
+        text = "".join(chance.choice(parts) for _ in range(chance.randint(2, 30)))
+        whole, at = codec.encode_with_places(text), chance.randint(0, len(text))
+        ids = [token for token, end in zip(whole.ids, whole.ends, strict=True) if end <= at]
+        cut = codec.cut_before(text, at, ids)
+        border = whole.border(cut)
+        assert cut <= at and border is not None
+        tail = codec.encode_with_places(text, cut)
+        assert (tail.ids, tail.starts, tail.ends) == (whole.ids[border:], whole.starts[border:], whole.ends[border:])
+
+
+def test_a_token_that_another_reaches_into_is_no_place_to_cut(tmp_path: Path) -> None:
+    directory = CASES[0].write(tmp_path)
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.add_special_tokens(["x<|im_", "<|fine|>"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    codec = Codec.from_files(load_tokenizer_files(str(directory)).files)
+    [start, fine] = _ids(codec, "<|im_start|>", "<|fine|>")
+    assert codec.cut_before("a<|im_start|>b", 14, [start]) == 0
+    assert codec.cut_before("a<|fine|>b", 10, [fine]) == 1
