@@ -18,7 +18,7 @@ from orchestrator.sessions.session import Session
 from orchestrator.sessions.text import Codec, Message
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
-from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.structures.trials import StructureTrials
 from tests.scripted_peers import MODEL, Draft, Verifier, rounds_over
 
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files
@@ -33,8 +33,8 @@ def pair(template: str = FILES["chat_template.jinja"].decode()) -> Pair:
     tokenizer.add_special_tokens([IMAGE])
     codec = Codec(tokenizer.to_str().encode(), json.loads(FILES["tokenizer_config.json"]), template)
     model = replace(MODEL, vocabulary_size=size, context_length=4096)
-    compiler = StructureCompiler(FILES["tokenizer.json"], size, model.end_token_ids)
-    return Pair(model, Drafts(), codec, rounds_over(Draft(), Verifier()), compiler, 0, 8)
+    structures = StructureTrials(FILES["tokenizer.json"], size, model.end_token_ids)
+    return Pair(model, Drafts(), codec, rounds_over(Draft(), Verifier()), structures, 0, 8)
 
 
 def session(served: Pair, system: str | None, *said: str) -> Session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -34,6 +34,7 @@ from tests.scripted_peers import MODEL, Draft, Verifier, rounds_over
 
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files
 CODEC = Codec.from_files(FILES)
+SERVED = replace(MODEL, vocabulary_size=CODEC.tokenizer.get_vocab_size())
 SAID, NO_TRACE = GenerationSettings(draft_length=0, max_token_count=3), Context()
 MOST_STEPS = 400
 OURS, THEIRS = OwnerRow("a" * 16, "at a", "a"), OwnerRow("b" * 16, "at b", "b")
@@ -94,7 +95,7 @@ class System:
         self.loaded = LoadedSessions(max_count=100, ttl_seconds=60)
         self.sessions = Sessions(self.loaded, self.store, self.ownership, lambda: "", Watching(), max_count=100)
         structures = StructureTrials(FILES["tokenizer.json"], MODEL.vocabulary_size, MODEL.end_token_ids)
-        self.sessions.serve(Pair(MODEL, Drafts(), CODEC, rounds_over(Draft(), self.verifier), structures, 0, 8))
+        self.sessions.serve(Pair(SERVED, Drafts(), CODEC, rounds_over(Draft(), self.verifier), structures, 0, 8))
         self.snapshot: Snapshot | None = None
 
     def move(self, session_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from tests.scripted_peers import MODEL, Draft, Verifier, rounds_over
 
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files
 CODEC = Codec.from_files(FILES)
+SERVED = replace(MODEL, vocabulary_size=CODEC.tokenizer.get_vocab_size())
 SAID, NO_TRACE = GenerationSettings(draft_length=0, max_token_count=3), Context()
 LEASE = 600.0
 """Seconds: who is taken for dead here is said to be."""
@@ -59,7 +61,7 @@ class Process:
         )
         structures = StructureTrials(FILES["tokenizer.json"], MODEL.vocabulary_size, MODEL.end_token_ids)
         rounds = rounds_over(Draft(), self.verifier)
-        self.sessions.serve(Pair(MODEL, Drafts(), CODEC, rounds, structures, 0, 8))
+        self.sessions.serve(Pair(SERVED, Drafts(), CODEC, rounds, structures, 0, 8))
 
     async def take_for_dead(self, other: Process) -> None:
         """Another process seems to have ended."""
