@@ -129,7 +129,7 @@ def test_a_key_gives_transformers_own_numbers_or_is_refused(case: str, family: s
         ("llama", {"embedding_multiplier": 12.0}),
         ("llama", {"attention_multiplier": 0.1}),
         ("llama", {"use_qk_norm": True}),
-        ("llama", {"temperature": 0.7}),
+        ("llama", {"temperature": 0.7, "max_length": 4096, "suppress_tokens": [5]}),
         ("mistral", {"attention_bias": True}),
         ("qwen2", {"attention_bias": False}),
         ("gpt2", {"sliding_window": 5}),
