@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 
 import hpack
@@ -62,6 +63,7 @@ class RawConnection:
         """An OSError means that the service does not take the connection."""
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout)
+        self._timeout = timeout
         self._decoder = hpack.Decoder()
         self._buffer = b""
         self._next_stream = 1
@@ -138,6 +140,24 @@ class RawConnection:
             if about == stream and kind in (DATA, HEADERS) and flags & END_STREAM:
                 return found
 
+    def skip(self) -> None:
+        """Read all that has come, and answer what has to be answered."""
+        self._socket.setblocking(False)
+        try:
+            while True:
+                self._buffer += self._socket.recv(65536) or _fail_closed()
+        except BlockingIOError:
+            pass
+        finally:
+            self._socket.settimeout(self._timeout)
+        while len(self._buffer) >= _FRAME_HEAD + int.from_bytes(self._buffer[:3], "big"):
+            self.read()
+
+    def cut(self) -> None:
+        """End the connection from any thread."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def seconds_until_closed(self) -> float:
         """How long it takes until the service closes the connection, whose frames are not answered meanwhile."""
         started = time.monotonic()
@@ -150,12 +170,13 @@ class RawConnection:
 
     def _take(self, count: int) -> bytes:
         while len(self._buffer) < count:
-            more = self._socket.recv(65536)
-            if not more:
-                raise EOFError("the service has closed the connection")
-            self._buffer += more
+            self._buffer += self._socket.recv(65536) or _fail_closed()
         taken, self._buffer = self._buffer[:count], self._buffer[count:]
         return taken
+
+
+def _fail_closed() -> bytes:
+    raise EOFError("the service has closed the connection")
 
 
 def _call(method: str, fields: Iterable[Header]) -> bytes:

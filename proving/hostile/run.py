@@ -3,7 +3,7 @@
 Messages come from the services' own descriptors (`fields`), from callers that read, cancel, run out of time, never
 read or vanish. Every answer's status must say what the caller did wrong or that it helps to ask again, each item must be
 answered, the services stay SERVING, their memory bounded, the bystanders' texts as they are undisturbed; at the end no page
-may be held.
+may be held. Then a caller without a token attacks an orchestrator that asks for one (`doors`).
 
 After that a draft and a verifier answer with nonsense (`peers`).
 
@@ -34,6 +34,7 @@ from rich.table import Table
 
 from proving.hostile.bystanders import Bystanders
 from proving.hostile.callers import Caller
+from proving.hostile.doors import run_doors
 from proving.hostile.judge import Judge
 from proving.hostile.peers import run_peers
 from proving.hostile.requests import DRAFT, MODEL, ORCHESTRATOR, SERVICES, VERIFIER, Belongings
@@ -249,6 +250,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--structure-seconds", type=float, default=20, help="for how long hostile structures come; 0: none (default 20)"
     )
+    parser.add_argument(
+        "--door-seconds", type=float, default=8, help="for each attack of a caller without a token; 0: none (default 8)"
+    )
     parser.add_argument("--report", type=Path, help="write the outcome there as markdown")
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -266,6 +270,9 @@ def main(arguments: list[str] | None = None) -> int:
         attack = StructureAttack(hostile.judge, options.structure_seconds)
         attack.run()
         console.print(attack, markup=False)
+    doors = run_doors(hostile.judge, options.door_seconds) if options.door_seconds else []
+    for line in doors:
+        console.print(line, markup=False)
     seconds = time.monotonic() - started
     shown = Table(*_COLUMNS)
     for row in rows(hostile.judge):
@@ -287,5 +294,8 @@ def main(arguments: list[str] | None = None) -> int:
         command = shlex.join(
             ["python", "-m", "proving.hostile", *(arguments if arguments is not None else sys.argv[1:])]
         )
-        options.report.write_text(markdown(hostile, command, verdict))
+        page = markdown(hostile, command, verdict)
+        if doors:
+            page += "\n".join(["", "## Callers without a token", "", *(f"- {line}" for line in doors), ""])
+        options.report.write_text(page)
     return 1 if hostile.judge.complaints else 0

@@ -13,7 +13,7 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_METADATA_BYTES = 16 * 2**10
 """Most header fields of a call, as HTTP/2 counts them. A large JSON web token takes 4 KiB."""
 
-MOST_STREAMS = 256
+MOST_STREAMS = 100
 """Most calls at once on one connection. Before it is refused a call takes up to 0.6 MB, for 16 MiB of metadata by reference."""
 
 _MOST_CONNECTIONS = 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -19,6 +20,10 @@ _FIELD_BYTES = 32
 """What a header field takes beside its name and value, as HTTP/2 counts."""
 
 
+_HELD_SECONDS = 4.0
+"""How long a call with too much metadata is held: reading it took milliseconds, and a connection has few calls at once."""
+
+
 class MetadataTooLargeError(SlipstreamError):
     """A call's metadata is larger than is read."""
 
@@ -26,10 +31,11 @@ class MetadataTooLargeError(SlipstreamError):
     reason = "METADATA_TOO_LARGE"
 
 
-def refusing(error: SlipstreamError) -> Any:
-    """A handler that ends a call with an error: a stream's, which fits calls of all kinds."""
+def refusing(error: SlipstreamError, after_seconds: float = 0) -> Any:
+    """A handler that ends a call with an error, perhaps after a while: a stream's, which fits calls of all kinds."""
 
     async def refuse(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        await asyncio.sleep(after_seconds)
         await abort(context, error)
         yield  # makes this what a stream's handler is
 
@@ -48,4 +54,5 @@ class LimitsMetadata(grpc.aio.ServerInterceptor):
         size = sum(len(key) + len(value) + _FIELD_BYTES for key, value in metadata)
         if size <= MAX_METADATA_BYTES:
             return await continuation(handler_call_details)
-        return refusing(MetadataTooLargeError(f"metadata takes {size} bytes; send at most {MAX_METADATA_BYTES}"))
+        error = MetadataTooLargeError(f"metadata takes {size} bytes; send at most {MAX_METADATA_BYTES}")
+        return refusing(error, _HELD_SECONDS)

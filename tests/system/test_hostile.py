@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from proving.hostile.bystanders import Bystanders
+from proving.hostile.doors import run_doors
 from proving.hostile.judge import Judge
 from proving.hostile.requests import SERVICES
 from proving.hostile.run import main
@@ -24,7 +25,7 @@ from slipstream.rpc.status import status_of
 
 def test_every_service_answers_rightly_whatever_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "hostile.md"
-    parts = ["--without-peers", "--structure-seconds", "0"]
+    parts = ["--without-peers", "--structure-seconds", "0", "--door-seconds", "0"]
     assert main(["--messages", "300", *parts, "--report", str(report)]) == 0, capsys.readouterr().out
     written = report.read_text()
     assert " 0 complaints" in written
@@ -38,6 +39,13 @@ def test_hostile_structures_take_neither_memory_nor_a_neighbours_turn() -> None:
     attack.run()
     assert not judge.complaints
     assert attack.slowest and attack.statuses.total()
+
+
+def test_a_caller_without_a_token_harms_no_neighbour() -> None:
+    judge = Judge()
+    lines = run_doors(judge, 2, "compressed", "headers", is_quick=False)
+    assert not judge.complaints, judge.complaints
+    assert [line.partition(":")[0] for line in lines] == ["quiet", "compressed", "headers"]
 
 
 def test_a_bystander_who_is_told_something_else_is_seen(paper: LocalServices) -> None:
