@@ -25,6 +25,8 @@ from typing import Any
 
 import yaml
 
+from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS
+
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 OVERLAYS = DEPLOY / "kubernetes" / "overlays"
@@ -145,6 +147,38 @@ def broken_pipelines(config: Setting) -> list[Fault]:
         for kind, names in used.items()
         for name in sorted(names ^ set(config.get(kind) or ()))
     ]
+
+
+def missing_limits(envoy: Setting, most_streams: int, metadata_kib: int) -> list[Fault]:
+    """Limits that an Envoy in front of strangers lacks, or that are not what the orchestrator behind it takes."""
+    manager = _typed(envoy["static_resources"]["listeners"][0], "HttpConnectionManager")
+    routes = [route for host in manager["route_config"]["virtual_hosts"] for route in host["routes"]]
+    runtime = envoy["layered_runtime"]["layers"][0]["static_layer"]
+    actions = {action["name"].rpartition(".")[2] for action in envoy["overload_manager"]["actions"]}
+    wanted = {
+        f"max_concurrent_streams: {most_streams}": manager["http2_protocol_options"].get("max_concurrent_streams")
+        == most_streams,
+        f"max_request_headers_kb: {metadata_kib}": manager.get("max_request_headers_kb") == metadata_kib,
+        "max_headers_count": "max_headers_count" in manager["common_http_protocol_options"],
+        "idle_timeout": "idle_timeout" in manager["common_http_protocol_options"],
+        "stream_idle_timeout": "stream_idle_timeout" in manager,
+        "a limit of connections": _typed(envoy, "ConnectionLimit") != {},
+        "protection from rapid resets": "overload.premature_reset_total_stream_count" in runtime,
+        "an end to connections when memory ends": "stop_accepting_connections" in actions,
+        "routes to OrchestratorService alone": all(
+            route["match"].get("prefix") == "/slipstream.v1.OrchestratorService/" for route in routes
+        ),
+        "turns without a timeout": all(route["route"]["timeout"] == "0s" for route in routes if "route" in route),
+    }
+    return [f"lacks {what}" for what, is_there in wanted.items() if not is_there]
+
+
+def _typed(part: Any, kind: str) -> Any:
+    """The first configuration of a kind below a part; empty if there is none."""
+    if isinstance(part, dict) and str(part.get("@type", "")).endswith(f".{kind}"):
+        return part
+    below = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return next((found for each in below if (found := _typed(each, kind))), {})
 
 
 def unknown_verifiers(documents: Iterable[Any]) -> list[Fault]:
@@ -346,6 +380,14 @@ def check_prometheus() -> Iterator[Report]:
     yield _run(alertmanager, "amtool", "amtool", "check-config", alertmanager, optional=True)
 
 
+def check_envoy() -> Iterator[Report]:
+    """What stands between strangers and an orchestrator: as Envoy reads it, and its limits."""
+    path = DEPLOY / "envoy" / "envoy.yaml"
+    yield _run(path, "envoy", "python", ROOT / "tools" / "check_envoy.py", path)
+    limits = missing_limits(yaml.safe_load(path.read_text()), MOST_STREAMS, MAX_METADATA_BYTES // 1024)
+    yield _report(path, "limits", limits)
+
+
 def check_yaml() -> Iterator[Report]:
     """Every YAML file's form; keys that come twice."""
     files = sorted(DEPLOY.rglob("*.yaml"))
@@ -431,6 +473,7 @@ def check_all() -> list[Report]:
         check_dockerfile,
         partial(check_systemd, known),
         check_prometheus,
+        check_envoy,
         check_yaml,
         partial(check_texts, known),
     ]

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS
 from slipstream.telemetry import instruments
 from slipstream.version import VERSION
 from tools import check_deploy as deploy
@@ -177,3 +178,36 @@ def test_the_images_health_check_asks_the_health_service(served: tuple[health.He
     assert exit_code("127.0.0.1:1", SLIPSTREAM_DRAFT_ADMIN_ADDRESS=address) == 0, "where its port speaks TLS"
     servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     assert exit_code() == 1
+
+
+ENVOY = deploy.DEPLOY / "envoy" / "envoy.yaml"
+
+
+def test_the_envoy_in_front_of_strangers_has_the_limits_of_what_is_behind_it() -> None:
+    assert not deploy.missing_limits(yaml.safe_load(ENVOY.read_text()), MOST_STREAMS, MAX_METADATA_BYTES // 1024)
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "what"),
+    [
+        ("max_concurrent_streams: 100", "max_concurrent_streams: 1000", "max_concurrent_streams: 100"),
+        ("max_request_headers_kb: 16", "max_request_headers_kb: 60", "max_request_headers_kb: 16"),
+        ("max_headers_count: 100", "", "max_headers_count"),
+        ("idle_timeout: 300s", "", "idle_timeout"),
+        ("stream_idle_timeout: 3900s", "", "stream_idle_timeout"),
+        ("connection_limit.v3.ConnectionLimit", "other.v3.Other", "a limit of connections"),
+        ("overload.premature_reset_total_stream_count: 200", "", "protection from rapid resets"),
+        ("envoy.overload_actions.stop_accepting_connections", "other", "an end to connections when memory ends"),
+        (
+            "match: {prefix: /slipstream.v1.OrchestratorService/",
+            "match: {prefix: /",
+            "routes to OrchestratorService alone",
+        ),
+        ("            timeout: 0s", "            timeout: 15s", "turns without a timeout"),
+    ],
+)
+def test_an_envoy_that_lacks_a_limit_is_found(line: str, instead: str, what: str) -> None:
+    text = ENVOY.read_text()
+    assert line in text
+    config = yaml.safe_load(text.replace(line, instead, 1))
+    assert deploy.missing_limits(config, MOST_STREAMS, MAX_METADATA_BYTES // 1024) == [f"lacks {what}"]
