@@ -26,7 +26,7 @@ _HELD_SECONDS = 4.0
 """How long a call with too much metadata is held: reading it took milliseconds, and a connection has few calls at once."""
 
 
-_MOST_WASTE = 64 * 2**20
+_MOST_WASTE = 8 * 2**20
 """Bytes of refused metadata that may lie about. grpc leaves them in circles, and a service's collector comes by rarely."""
 
 
