@@ -56,17 +56,19 @@ def _serve() -> None:
 
 def _bounded(compiler: StructureCompiler, structure: Structure, seconds: float, memory_mib: int) -> dict[str, Any]:
     """What comes of a structure. The timer and the allocator end the process where it takes too much."""
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    if size := _virtual():  # elsewhere than on Linux the limit is not known to hold, and cannot be set
+        wanted = size + memory_mib * _MIB
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    wanted = _virtual() + memory_mib * _MIB
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
     try:
         return _tried(compiler, structure)
     except MemoryError:
         return {"outcome": "memory"}
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        if size:
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _tried(compiler: StructureCompiler, structure: Structure) -> dict[str, Any]:
