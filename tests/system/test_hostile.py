@@ -43,9 +43,9 @@ def test_hostile_structures_take_neither_memory_nor_a_neighbours_turn() -> None:
 
 def test_a_caller_without_a_token_harms_no_neighbour() -> None:
     judge = Judge()
-    lines = run_doors(judge, 2, "compressed", "headers", is_quick=False)
+    lines = run_doors(judge, 2, "compressed", "resets", is_quick=False)
     assert not judge.complaints, judge.complaints
-    assert [line.partition(":")[0] for line in lines] == ["quiet", "compressed", "headers"]
+    assert [line.partition(":")[0] for line in lines] == ["quiet", "compressed", "resets"]
 
 
 def test_a_bystander_who_is_told_something_else_is_seen(paper: LocalServices) -> None:
