@@ -143,6 +143,17 @@ def test_clocks_may_differ_by_ten_seconds_when_a_web_token_expires(tmp_path: Pat
     assert refused(access, call).metadata["why"] == "expired"
 
 
+def test_a_web_token_that_its_library_fails_on_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_keys(tmp_path / "keys.json", {"key": ec.generate_private_key(ec.SECP256R1())})
+    access = access_of(tmp_path, '[jwt]\nkeys = "keys.json"\naudience = "a"\nissuer = "i"')
+
+    def fails(_: str) -> dict[str, Any]:
+        raise RecursionError
+
+    monkeypatch.setattr(jwt, "get_unverified_header", fails)
+    assert "holds what cannot be read" in str(refused(access, Call("Bearer a.b.c")))
+
+
 def test_a_file_that_is_not_there_or_names_a_token_by_nothing_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "access.toml"
     with pytest.raises(AccessFileError, match="No such file"):
