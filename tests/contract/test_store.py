@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,67 @@ async def test_late_writes_of_an_owner_that_took_its_session_again_fail(store: S
     (stored,) = await store.turns("s")
     assert (stored.begun, stored.end, stored.tokens) == (turn(1), None, b"")
     assert await store.note_progress([(own, 1, 0, b"\1\0\0\0")]) == []
+
+
+async def test_all_processes_of_a_store_find_one_secret_and_another_stores_is_another(place: str) -> None:
+    stores = [open_store(place), open_store(place), open_store(MEMORY)]
+    try:
+        first, again, other = [await store.secret() for store in stores]
+        assert first == again and len(first) == 32 and first != other
+    finally:
+        for store in stores:
+            store.close()
+
+
+async def test_an_owner_that_leaves_is_gone_at_once(store: Store) -> None:
+    leaving, staying = (Ownership(store, owner(name), 8.0, Clock()) for name in "ab")
+    await leaving.join()
+    await leaving.beat()
+    await staying.join()
+    await leaving.leave()
+    assert [each.id for each in await store.owners()] == ["b"]
+
+
+def test_a_caller_whose_event_loop_has_ended_takes_the_store_from_no_other(tmp_path: Path) -> None:
+    store, may_answer, asked = open_store(str(tmp_path / "s.db")), threading.Event(), threading.Event()
+
+    def wait(_: object) -> None:
+        asked.set()
+        assert may_answer.wait(30)
+
+    async def ask_and_leave() -> None:
+        waiting = asyncio.ensure_future(store._database.run(wait))
+        await asyncio.to_thread(asked.wait, 30)
+        waiting.cancel()
+
+    try:
+        assert str(store) == str(tmp_path / "s.db")
+        asyncio.run(ask_and_leave())
+        may_answer.set()
+        assert asyncio.run(store.owners()) == []
+    finally:
+        store.close()
+
+
+async def test_what_is_refused_takes_nothing_along_that_is_done_in_the_same_transaction(place: str) -> None:
+    store, may_go_on = open_store(place), threading.Event()
+    row, moved = session("s"), session("moved")
+    try:
+        await store.create([row, moved])
+        waiting = asyncio.ensure_future(store._database.run(lambda _: may_go_on.wait(30)))
+        late = dataclasses.replace(moved, epoch=0)
+        asked = [
+            asyncio.ensure_future(store.begin_turn(each, turn(), COUNTS)) for each in (row, late, moved)
+        ]  # they wait for the thread, which takes them together
+        await asyncio.sleep(0)
+        may_go_on.set()
+        assert await waiting
+        first, refused, last = await asyncio.gather(*asked, return_exceptions=True)
+        assert (first, last) == (None, None) and isinstance(refused, SessionMovedError)
+        assert [len(await store.turns(name)) for name in ("s", "moved")] == [1, 1]
+    finally:
+        may_go_on.set()
+        store.close()
 
 
 async def test_the_choices_of_a_generation_are_taken_together(store: Store) -> None:
