@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.errors import SessionLimitError, SessionMovedError, StoreFormatError, StoreUnavailableError
 from orchestrator.store import database as databases
-from orchestrator.store import postgresql
+from orchestrator.store import postgresql, sqlite
 from orchestrator.store import store as stores
 from orchestrator.store.database import DatabaseAtHand, Value
 from orchestrator.store.opening import MEMORY, open_store
@@ -628,6 +628,22 @@ def test_a_store_that_cannot_be_opened_leaves_no_connection_open(
     for connection in opened:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             connection.execute("SELECT 1")
+
+
+def test_a_file_that_another_process_does_not_let_go_of_is_refused_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_BUSY_SECONDS", 0.05)
+    place = tmp_path / "s.db"
+    open_store(str(place)).close()
+    holder = sqlite3.connect(place, isolation_level=None)
+    try:
+        holder.execute("PRAGMA journal_mode = DELETE")
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreFormatError, match="locked"):
+            open_store(str(place))
+    finally:
+        holder.close()
 
 
 def test_a_server_whose_tables_are_of_another_format_keeps_no_connection(
