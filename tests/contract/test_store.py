@@ -487,6 +487,17 @@ async def test_an_owner_whose_beat_stands_still_for_a_lease_is_taken_out(place: 
             store.close()
 
 
+async def test_an_owner_that_looks_twice_a_lease_still_sees_who_has_stopped(store: Store) -> None:
+    clock = Clock()
+    stopped, looking = Ownership(store, owner("a"), 8.0, Clock()), Ownership(store, owner("b"), 8.0, clock)
+    await stopped.join()
+    await looking.join()
+    for _ in range(3):
+        clock.now += 4  # half a lease, and no more
+        await looking.beat()
+    assert [each.id for each in await store.owners()] == ["b"]
+
+
 async def test_who_was_away_does_not_take_others_for_dead(place: str) -> None:
     clock, stores = Clock(), [open_store(place), open_store(place)]
     try:
@@ -628,6 +639,14 @@ def test_a_store_that_cannot_be_opened_leaves_no_connection_open(
     for connection in opened:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             connection.execute("SELECT 1")
+
+
+def test_an_address_of_another_kind_is_no_files_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreFormatError, match="has to be a file's path, postgresql:") as refused:
+        open_store("mysql://me:secret@127.0.0.1/x")
+    assert "secret" not in str(refused.value)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_file_that_another_process_does_not_let_go_of_is_refused_in_the_end(
