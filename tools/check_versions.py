@@ -22,8 +22,7 @@ _TESTS = """
     tests/contract/test_store.py
     tests/unit/test_access_pieces.py tests/unit/test_client_attempts.py tests/unit/test_client_settings.py
     tests/unit/test_client_shape.py tests/unit/test_client_turn.py tests/unit/test_event_loop.py
-    tests/unit/test_loaded.py tests/unit/test_orchestrator_parts.py tests/unit/test_owners.py
-    tests/unit/test_stored.py tests/unit/test_turn_record.py
+    tests/unit/test_orchestrator_parts.py tests/unit/test_owners.py tests/unit/test_turn_record.py
 """.split()
 """They need no torch and few seconds: threads, event loops, files, sockets, clients, the store."""
 _WITHOUT = "not postgresql and not server"
