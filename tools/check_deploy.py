@@ -234,7 +234,7 @@ def seconds(duration: str) -> float:
 
 
 def unguarded_compose(config: Setting) -> list[Fault]:
-    """An orchestrator that lets anybody in, or whose access file is not there."""
+    """An orchestrator that lets every caller in, or whose access file is not there."""
     service = config["services"]["orchestrator"]
     folders = [f"/run/secrets/{name}" for name in service.get("secrets", ()) if name in config.get("secrets", {})]
     return unguarded(service.get("environment", {}), folders)
@@ -254,7 +254,7 @@ def unguarded(environment: Setting, mounts: Iterable[str]) -> list[Fault]:
     """What is wrong with an orchestrator's access file, which has to be in one of the mounts."""
     said = environment.get(ACCESS)
     if not said:
-        return [f"{ACCESS} is not set: anybody may ask"]
+        return [f"{ACCESS} is not set: each caller may ask"]
     return [] if any(Path(said).is_relative_to(mount) for mount in mounts) else [f"nothing mounts {said}"]
 
 

@@ -76,7 +76,7 @@ class Access:
         raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
 
     def on_behalf(self, context: Context, to: str) -> Metadata:
-        """Return what a call that is passed on, to the process with this name, says of its caller. UnauthenticatedError."""
+        """Return what a call that is passed on to the process at this address says of its caller. UnauthenticatedError."""
         return () if self._vouching is None else self._vouching.metadata(self.principal_of(context).name, to)
 
     def _name_of(self, rules: _Rules, authorization: str) -> str:

@@ -41,6 +41,7 @@ class StandingCalls:
         self._access = access
         self._look_seconds = look_seconds
         self._calls: set[_Call] = set()
+        self._next_look: asyncio.TimerHandle | None = None
 
     def watched(self, handler: Any, last_words: LastWords | None = None) -> Any:
         """A handler whose streams end with UNAUTHENTICATED, in ``last_words`` if there are any; others as they are."""
@@ -85,19 +86,23 @@ class StandingCalls:
             call = _Call(context, self._access.principal_of(context).name, task)
         except UnauthenticatedError:  # the handler itself says so
             return _Call(context, "", task)
-        if not self._calls:
-            asyncio.get_running_loop().call_later(self._look_seconds, self._look)
         self._calls.add(call)
+        self._look_later()
         return call
 
+    def _look_later(self) -> None:
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().call_later(self._look_seconds, self._look)
+
     def _look(self) -> None:
+        self._next_look = None
         for call in self._calls:
             if call.error is None:
                 call.error = self._objection(call)
                 if call.error is not None and call.is_waiting:
                     call.task.cancel()
         if self._calls:
-            asyncio.get_running_loop().call_later(self._look_seconds, self._look)
+            self._look_later()
 
     def _objection(self, call: _Call) -> UnauthenticatedError | None:
         try:

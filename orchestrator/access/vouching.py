@@ -1,8 +1,9 @@
 """How one orchestrator process tells another on whose behalf it passes a call on, and why the other believes it.
 
 Processes of one store share a secret that the store keeps. The one that passes a call on names the caller, and shows a keyed
-hash (HMAC-SHA256) of that name and of the process it speaks to. A certificate, token or address does not count here: a client
-may have any of them. What was overheard says nothing to another process, nor of another caller.
+hash (HMAC-SHA256) of that name and of the address it speaks to. A certificate or a token does not count here: a client may have
+either. What was overheard says nothing at another address, nor of another caller. It says the same again at the same address,
+as a token does: TLS is what keeps it from being overheard.
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ import hmac
 from collections.abc import Iterable
 
 from orchestrator.access.metadata import Metadata
+from orchestrator.errors import UnauthenticatedError
 
 _PRINCIPAL, _PROOF = "slipstream-principal-bin", "slipstream-proof"
+
+_NOT_BELIEVED = (
+    "the call names another caller, as only an orchestrator of the same store may: leave the slipstream- metadata out"
+)
 
 VOUCHING_METADATA = (_PRINCIPAL, _PROOF)
 """What no client may say, and no process passes on."""
@@ -23,24 +29,29 @@ class Vouching:
     """One process's word for the callers of what it passes on, and its ear for the word of others."""
 
     def __init__(self, secret: bytes, own_names: Iterable[str]) -> None:
-        """``secret`` is the store's; ``own_names`` are those by which other processes speak to this one."""
+        """``secret`` is the store's; ``own_names`` are the addresses at which other processes speak to this one."""
         self._secret = secret
         self._own_names = tuple(own_names)
 
     def metadata(self, principal: str, to: str) -> Metadata:
-        """Return what a call takes along that is passed on for a principal to the process with this name."""
+        """Return what a call takes along that is passed on for a principal to the process at this address."""
         return (_PRINCIPAL, principal.encode()), (_PROOF, self._proof(principal.encode(), to))
 
     def principal_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-        """Return the principal that another process names for a call; None if none does, or it cannot be believed."""
+        """Return the principal that another process names for a call; None if none does.
+
+        UnauthenticatedError if it cannot be believed: what else the call shows belongs to the process that passed it on.
+        """
         said = dict(metadata)
+        if _PROOF not in said and _PRINCIPAL not in said:
+            return None
         shown, principal = said.get(_PROOF), said.get(_PRINCIPAL)
         if not isinstance(shown, str) or not isinstance(principal, bytes):
-            return None
+            raise UnauthenticatedError(_NOT_BELIEVED, why="wrong")
         for name in self._own_names:
             if hmac.compare_digest(shown.encode(), self._proof(principal, name).encode()):
                 return principal.decode()
-        return None
+        raise UnauthenticatedError(_NOT_BELIEVED, why="wrong")
 
     def _proof(self, principal: bytes, to: str) -> str:
         return hmac.new(self._secret, to.encode() + b"\n" + principal, hashlib.sha256).hexdigest()

@@ -26,6 +26,7 @@ from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow
 from orchestrator.watching.watching import Watching
 from slipstream.rpc.reaching import Reaching
+from slipstream.rpc.refusals import tell_refusal
 from slipstream.rpc.status import abort, abort_as, error_of_call, status_of
 from slipstream.transport.addresses import PlaintextError
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, turn_pb2
@@ -148,6 +149,7 @@ class PassingService(OrchestratorService):
         try:
             self._access.principal_of(context)
         except UnauthenticatedError as error:  # in the stream: its status would be lost while its client is writing
+            tell_refusal(error)
             yield orchestrator_pb2.ChatResponse(failed=orchestrator_pb2.CommandFailed(error=status_of(error)))
             return
         requests = aiter(request_iterator)
@@ -226,7 +228,7 @@ class PassingService(OrchestratorService):
         return self._request(first, context, listed=True)
 
     def _passed_on(self, context: Context, *, to: str) -> dict[str, Any]:
-        """Return what a call takes along that is passed on to the process with this name: on whose behalf it is, its trace,
+        """Return what a call takes along that is passed on to the process at this address: on whose behalf it is, its trace,
         and its client's time."""
         metadata = [pair for pair in context.invocation_metadata() or () if not pair[0].startswith(_OWN_TO_A_HOP)]
         on_behalf = self._access.on_behalf(context, to)
@@ -241,7 +243,7 @@ class PassingService(OrchestratorService):
                     raise SessionMovedError("the session is kept by another process by now")
                 stub = await self._others.ready(owner.address)
                 if stub is not None:
-                    return stub, owner, self._passed_on(context, to=owner.id)
+                    return stub, owner, self._passed_on(context, to=owner.address)
                 if time.monotonic() > patience:
                     raise NotReadyError(f"the process that keeps this session cannot be reached{_why(owner.address)}")
                 with suppress(TimeoutError):  # nobody looks while the store is away

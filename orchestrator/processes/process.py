@@ -36,11 +36,12 @@ from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
 from slipstream.telemetry.tracing import exporting_spans
-from slipstream.v1 import orchestrator_pb2_grpc
+from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
 log = logging.getLogger(__name__)
 
 _SERVICE = "slipstream.v1.OrchestratorService"
+_METHODS = [method.name for method in orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].methods]
 
 _MAX_REQUEST_BYTES = 16 * 2**20
 """A prompt of a million tokens is 4 MB on the wire, and the longest text that a context of 131,072 is looked at for 8."""
@@ -77,7 +78,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         own=[] if place is None else _own_ports(settings, place),
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
-        interceptors=(RefusalsTold(_SERVICE, watching.call_refused), *((door,) if settings.access else ())),
+        interceptors=(RefusalsTold(_SERVICE, _METHODS, watching.call_refused), *((door,) if settings.access else ())),
     )
     peers = Peers(settings, reaching)
     async with AsyncExitStack() as stack:
@@ -90,7 +91,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         else:
             own_address = place.own_address
         me = owner_of(own_address)
-        access = await _access(settings, store, [me.id, *([] if place is None else [place.address(number)])])
+        access = await _access(settings, store, [own_address, *([] if place is None else [place.address(number)])])
         if isinstance(access, Access):
             door.guard(access)
         ownership = Ownership(store, me, settings.session_lease_seconds)

@@ -577,10 +577,10 @@ class Sessions:
         records: list[SessionRecord] = []
         for row in rows:
             record = self._loaded.find(row.id)
-            if record is not None and record.is_kept_as(row):
+            if record is not None and not record.is_kept_as(row):  # one of them is old
+                await self.elsewhere.confirm(record)
+            if record is not None:
                 records.append(record)
-            elif record is not None:
-                await self._leave(record)
         if len(records) < len(rows):
             raise SessionMovedError("another process has answered this request", session_id=rows[0].id)
         return records

@@ -40,7 +40,7 @@ class TextWork:
         if length <= SHORT and not renders:
             return work()
         if self._waiting and self._waiting + length > MOST_WAITING:
-            raise OverloadedError(f"{self._waiting} characters of prompts wait to be tokenized")
+            raise OverloadedError(f"{self._waiting} characters of prompts wait to be tokenized", limit="text")
         shorter = self._rendered if renders else self._longer
         threads = self._longest if length > _LONG else shorter
         self._waiting += length

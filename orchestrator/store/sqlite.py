@@ -26,7 +26,7 @@ _TEXTS = ("DELETE FROM sessions ", "DELETE FROM turns ")
 """How statements begin that delete what people said."""
 
 _FOR_OTHERS = stat.S_IRWXO | stat.S_IWGRP
-"""What a store's file permits nobody: it may be read by its group, for backups."""
+"""Permissions that are taken from a store's file. Its group may read it, for backups."""
 
 
 class SqliteConnection(Connection):
@@ -124,7 +124,8 @@ class _LogWiper:
 
     def _is_wiped(self) -> bool:
         try:
-            with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
+            # Without waiting: a checkpoint that waits for a reader holds all writers up.
+            with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
                 (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 return not is_busy
         except sqlite3.Error as error:  # as on a full disk

@@ -75,7 +75,7 @@ def _chat_headers(connection: RawConnection) -> None:
 
 
 def _streams(connection: RawConnection) -> None:
-    """More calls at once than anybody needs."""
+    """More calls at once than a client needs."""
     connection.meet()
     connection.open_many(_HEALTH, _MOST_STREAMS)
     while True:

@@ -1,6 +1,6 @@
 """Structures that take minutes and gigabytes to compile, from one principal, beside another principal's turns.
 
-The neighbour's turns, plain ones and ones with structures that nobody has compiled yet, are measured quietly first.
+The neighbour's turns, plain ones and ones with structures that no turn has used yet, are measured quietly first.
 """
 
 from __future__ import annotations

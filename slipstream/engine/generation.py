@@ -185,7 +185,7 @@ def _lengths(values: Mapping[str, Any], told: list[str]) -> LengthDefaults:
 
 
 def _unfollowed(values: Mapping[str, Any], samples: bool) -> list[str]:
-    """Keys that would change a text in transformers, or that nobody here has heard of."""
+    """Keys that would change a text in transformers, or that are not known here."""
     known = {"do_sample", *_NUMBERS, *_LENGTHS, *_TOKENS, *WITHOUT_EFFECT}
     return [
         f"{key}={_shown(value)}"

@@ -1,8 +1,8 @@
-"""Calls that end with an error instead of an answer, told to whoever counts them."""
+"""Calls that end with an error instead of an answer, and are counted."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -15,15 +15,16 @@ _told: ContextVar[Callable[[BaseException], None] | None] = ContextVar("told", d
 class RefusalsTold(grpc.aio.ServerInterceptor):
     """Tells of each call of a service that `slipstream.rpc.status.abort` ends: its method and the error."""
 
-    def __init__(self, service: str, tell: Callable[[str, BaseException], None]) -> None:
-        """``service`` is its full name."""
+    def __init__(self, service: str, methods: Collection[str], tell: Callable[[str, BaseException], None]) -> None:
+        """``service`` is its full name. Of other methods than these nothing is told: a caller may ask for any name."""
         self._service = service
+        self._methods = frozenset(methods)
         self._tell = tell
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """See `grpc.aio.ServerInterceptor`."""
         service, _, method = str(handler_call_details.method).lstrip("/").rpartition("/")
-        if service == self._service:
+        if service == self._service and method in self._methods:
             _told.set(partial(self._tell, method))
         return await continuation(handler_call_details)
 

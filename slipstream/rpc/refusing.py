@@ -13,6 +13,7 @@ from grpc_status import rpc_status
 
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.channel import MAX_METADATA_BYTES
+from slipstream.rpc.refusals import tell_refusal
 from slipstream.rpc.status import status_of
 
 HEALTH = f"/{health.SERVICE_NAME}/"
@@ -43,6 +44,7 @@ def refusing(error: SlipstreamError, hold: Callable[[], Awaitable[None]] | None 
     async def refuse(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         if hold is not None:
             await hold()
+        tell_refusal(error)
         # Without an exception: grpc keeps those in a circle with the call and its metadata, until the collector comes by.
         status = rpc_status.to_status(status_of(error))
         context.set_trailing_metadata(status.trailing_metadata)

@@ -155,7 +155,7 @@ class _Pusher:
         for exporter in self._exporters:
             try:
                 exporter.export(otlp_metrics(self._source(), self._resource, self._begun, time.time_ns()))
-            except Exception:  # the collector is somebody else's: what is wrong with it ends nothing here
+            except Exception:  # the collector may be another's: a fault of it ends nothing here
                 log.exception("metrics could not be exported")
 
 

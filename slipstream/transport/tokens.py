@@ -8,7 +8,7 @@ from slipstream.transport.watched import FileError, Watched, read_bytes
 
 TOKEN_KEY = "authorization"
 LEAST_TOKEN_LENGTH = 16
-"""Characters of the shortest token that services accept: of 16 random letters and digits nobody finds one by trying."""
+"""Characters of the shortest token that services accept: of 16 random letters and digits none is found by trying."""
 
 _PRINTABLE = re.compile(r"[!-~]+")
 

@@ -93,7 +93,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_BAD_RESULT: _ErrorReason.ValueType  # 33
     """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 34
-    """RESOURCE_EXHAUSTED: there is more to do than can be done in time. Try again as RetryInfo says."""
+    """RESOURCE_EXHAUSTED: there is more to do than can be done in time (metadata: limit, which of the server's limits is met, where it is known).
+    Try again as RetryInfo says.
+    """
     ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 35
     """UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again with the same request_id.
     Metadata: outcome, where the call was to change something. `not_done`: nothing has changed. `unknown`: the database has not answered, and
@@ -200,7 +202,9 @@ ERROR_REASON_ITEM_TOO_LARGE: ErrorReason.ValueType  # 32
 ERROR_REASON_BAD_RESULT: ErrorReason.ValueType  # 33
 """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 34
-"""RESOURCE_EXHAUSTED: there is more to do than can be done in time. Try again as RetryInfo says."""
+"""RESOURCE_EXHAUSTED: there is more to do than can be done in time (metadata: limit, which of the server's limits is met, where it is known).
+Try again as RetryInfo says.
+"""
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 35
 """UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again with the same request_id.
 Metadata: outcome, where the call was to change something. `not_done`: nothing has changed. `unknown`: the database has not answered, and

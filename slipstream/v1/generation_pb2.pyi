@@ -48,7 +48,7 @@ class GenerationSettings(_message.Message):
     max_token_count: _builtins.int
     """Most tokens to generate, at least 1. Unset: the server's default, or the model's own. Never past the context length."""
     min_token_count: _builtins.int
-    """Fewest tokens before an end token may be chosen. Unset: 0."""
+    """Fewest tokens before an end token may be chosen. Unset: the model's own min_new_tokens or min_length, or 0."""
     ignore_end_tokens: _builtins.bool
     """Go on when the model chooses one of its own end tokens. Unset: false."""
     include_stop_in_text: _builtins.bool

@@ -1082,7 +1082,9 @@ class GetServerInfoResponse(_message.Message):
     max_draft_length: _builtins.int
     """Most tokens that a proposal may have."""
     default_max_token_count: _builtins.int
-    """Tokens that a turn may generate unless it says: the operator's setting, or else the model's own max_new_tokens."""
+    """Tokens that a turn may generate unless it says: the operator's setting, the model's own max_new_tokens, or 512. A
+    model's own max_length, which counts the prompt, may say otherwise for a prompt.
+    """
     verifier_reachable: _builtins.bool
     """Whether a verifier can be reached just now."""
     draft_reachable: _builtins.bool

@@ -115,7 +115,7 @@ class SamplingParameters(_message.Message):
     """Subtracted from a token's logit once for each time it was generated in this turn. From -2 to 2; 0 is off."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
-        """Added to logits, by token id. From -100 to 100."""
+        """Added to logits, by token id. From -100 to 100. Empty: the model's own."""
 
     @_builtins.property
     def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -123,7 +123,7 @@ class SamplingParameters(_message.Message):
 
     @_builtins.property
     def banned_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """These tokens are never chosen."""
+        """These tokens are never chosen. Empty: the model's own."""
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -687,6 +688,35 @@ def test_a_server_whose_tables_are_of_another_format_keeps_no_connection(
     with pytest.raises(StoreFormatError):
         open_store(place)
     assert [connection.closed for connection in opened] == [True, True]
+
+
+async def test_deleted_text_waits_in_the_log_for_a_reader_and_holds_no_writer_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.store.sqlite._BUSY_SECONDS", 60.0)
+    place = tmp_path / "s.db"
+    store = open_store(str(place))
+    reader = sqlite3.connect(place, isolation_level=None)
+    try:
+        row = session("s", payload="secret words")
+        await store.create([row])
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sessions").fetchone()  # a backup, which holds a snapshot
+        await store.delete(row)
+        began = time.monotonic()
+        while time.monotonic() - began < 3:  # while the log is to be wiped
+            wrote = time.monotonic()
+            await store.create([session(f"other {wrote}")])
+            assert time.monotonic() - wrote < 30, "a writer waits for a reader"
+            await asyncio.sleep(0.05)
+        reader.execute("COMMIT")
+        deadline = time.monotonic() + 60
+        while b"secret words" in place.with_name("s.db-wal").read_bytes():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
+    finally:
+        reader.close()
+        store.close()
 
 
 def test_what_is_kept_is_for_its_user_alone(tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ def test_a_token_that_is_withdrawn_counts_no_more_not_even_in_an_open_chat(
             chat = Chat(pb.StartChat(session_id=chat.name))
             access_file(folder, called={"alice": "eve"})
             time.sleep(2.2)
-            assert chat.answered() == "UNAUTHENTICATED"  # the token is somebody else's by now
+            assert chat.answered() == "UNAUTHENTICATED"  # the token is another principal's by now
             assert refusal(lambda: alice.get_session(chat.name)).reason == "SESSION_NOT_FOUND"
         finally:
             access_file(folder)

@@ -1,4 +1,4 @@
-"""Commands in a folder whose files are called like modules: they are somebody's, and are not executed."""
+"""Commands in a folder whose files are called like modules: they belong to a user, and are not executed."""
 
 from __future__ import annotations
 

@@ -84,9 +84,12 @@ def test_a_process_believes_only_what_another_says_to_it_by_their_stores_secret(
     first, second = Vouching(b"secret", ["a", "unix:a"]), Vouching(b"secret", ["b"])
     said = first.metadata("cert:alice", "b")
     assert second.principal_of(said) == "cert:alice"
-    assert first.principal_of(said) is None, "it was said to another process"
+    assert first.principal_of(()) is None
+    with pytest.raises(UnauthenticatedError, match="only an orchestrator of the same store"):
+        first.principal_of(said)  # it was said to another process
     assert first.principal_of(second.metadata("jwt:bob", "unix:a")) == "jwt:bob"
-    assert Vouching(b"guessed", ["b"]).principal_of(said) is None
+    with pytest.raises(UnauthenticatedError):
+        Vouching(b"guessed", ["b"]).principal_of(said)
     (principal, _), proof = said
     for wrong in (
         ((principal, b"cert:bob"), proof),
@@ -94,9 +97,9 @@ def test_a_process_believes_only_what_another_says_to_it_by_their_stores_secret(
         ((principal, b"cert:alice"),),
         ((principal, b"cert:alice"), (proof[0], "\u00e9")),
         ((principal, "cert:alice"), proof),
-        (),
     ):
-        assert second.principal_of(wrong) is None
+        with pytest.raises(UnauthenticatedError):
+            second.principal_of(wrong)
 
 
 def write_keys(path: Path, keys: dict[str, ec.EllipticCurvePrivateKey]) -> None:

@@ -97,7 +97,7 @@ def test_verifiers_that_the_orchestrator_does_not_know_are_found() -> None:
 
 def test_an_orchestrator_that_lets_anybody_in_is_found() -> None:
     said = {deploy.ACCESS: "/etc/slipstream/access/access.toml"}
-    assert deploy.unguarded({}, ["/etc/slipstream/access"]) == [f"{deploy.ACCESS} is not set: anybody may ask"]
+    assert deploy.unguarded({}, ["/etc/slipstream/access"]) == [f"{deploy.ACCESS} is not set: each caller may ask"]
     assert deploy.unguarded(said, ["/etc/slipstream/tls"]) == ["nothing mounts /etc/slipstream/access/access.toml"]
     assert deploy.unguarded(said, ["/etc/slipstream/access"]) == []
 

@@ -1,4 +1,4 @@
-"""A user whose number belongs to nobody, and who has no HOME."""
+"""A user whose number has no name, and who has no HOME."""
 
 from __future__ import annotations
 
