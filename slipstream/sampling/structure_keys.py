@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-_MOST_NAMES, _MOST_PATTERNS = 256, 32
-"""Of an object that is looked at: each takes the library half a millisecond."""
+from slipstream.sampling.structure_errors import InvalidStructureError
+
+_MOST_CHECKS = 2000
+"""Named keys times patterns, of all objects together. Each takes the library up to 0.2 ms."""
+
+_BYTES_A_CHECK = 256
+"""A longer pattern counts so many times more where it is compared with one key after another."""
 
 _DATA = "const", "enum", "default", "examples"
 """What a schema holds that is no schema."""
@@ -24,35 +29,60 @@ _NAMED = "properties", "patternProperties", "$defs", "definitions"
 """What holds schemas by names."""
 
 
+class _Checks:
+    """Counts what one schema takes to be looked at."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_CHECKS
+
+    def take(self, count: int) -> None:
+        """InvalidStructureError if that is more than are left."""
+        self._left -= count
+        if self._left < 0:
+            raise InvalidStructureError(
+                f"must compare at most {_MOST_CHECKS:,} pairs of a named key and a pattern of patternProperties, in all "
+                "objects together: use fewer keys, or fewer and shorter patterns"
+            )
+
+
 def with_keys_that_follow(schema: Any) -> Any:
-    """The same schema, with every object's exhausted patterns moved to the keys that they match. RecursionError."""
+    """The same schema, with every object's exhausted patterns moved to the keys that they match.
+
+    InvalidStructureError if that takes too many comparisons; RecursionError.
+    """
+    return _followed(schema, _Checks())
+
+
+def _followed(schema: Any, checks: _Checks) -> Any:
     if isinstance(schema, list):
-        return [with_keys_that_follow(item) for item in schema]
+        return [_followed(item, checks) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    rewritten = {key: _inside(key, value) for key, value in schema.items()}
+    rewritten = {key: _inside(key, value, checks) for key, value in schema.items()}
     patterns = rewritten.get("patternProperties")
     if isinstance(patterns, dict) and patterns:
-        return _rewritten(rewritten, patterns)
+        return _rewritten(rewritten, patterns, checks)
     return rewritten
 
 
-def _inside(key: str, value: Any) -> Any:
+def _inside(key: str, value: Any, checks: _Checks) -> Any:
     if key in _DATA:
         return value
     if key in _NAMED and isinstance(value, dict):
-        return {name: with_keys_that_follow(schema) for name, schema in value.items()}
-    return with_keys_that_follow(value)
+        return {name: _followed(schema, checks) for name, schema in value.items()}
+    return _followed(value, checks)
 
 
-def _rewritten(schema: dict[str, Any], patterns: dict[str, Any]) -> dict[str, Any]:
+def _rewritten(schema: dict[str, Any], patterns: dict[str, Any], checks: _Checks) -> dict[str, Any]:
     named, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(named, dict) or not isinstance(required, list):
         return schema  # the library says what is wrong
     names = list(dict.fromkeys([*named, *(name for name in required if isinstance(name, str))]))
-    if not names or len(names) > _MOST_NAMES or len(patterns) > _MOST_PATTERNS:
+    if not names:
         return schema
+    checks.take(len(names) * len(patterns))
     exhausted = [pattern for pattern in patterns if not _leaves_keys(pattern, names)]
+    checks.take(sum(len(names) * (len(pattern.encode()) // _BYTES_A_CHECK) for pattern in exhausted))
     if not exhausted:
         return schema
     merged = dict(named)
