@@ -21,7 +21,7 @@ from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_note import OnStep
 from slipstream.hashed import hashed
-from slipstream.sampling.matcher import Compiled
+from slipstream.sampling.compiled_structure import Compiled
 from slipstream.sampling.rule import SamplingRule
 from slipstream.structures.trials import StructureTrials
 

@@ -13,7 +13,7 @@ from slipstream.engine.pages import PagePool
 _ROOT_KEY = b"slipstream"
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
     """One session's cache on this service: position i's KV is in ``pages[i // page_size]``."""
 
@@ -23,8 +23,17 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     """Chain keys of the first full, committed pages."""
-    is_fork: bool = False
-    """Whether it will soon be gone: it lives as long as one part of a job."""
+    forked_from: Sequence | None = None
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it will soon be gone: it lives as long as one part of a job."""
+        return self.forked_from is not None
+
+    @property
+    def root(self) -> Sequence:
+        """The sequence that this one was forked from; itself if it is no fork."""
+        return self if self.forked_from is None else self.forked_from.root
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -132,7 +141,7 @@ class SequenceCache:
         """A second sequence over the same pages, copy-on-write: whichever writes first gets a copy of the last page."""
         for page in sequence.pages:
             self.pool.acquire(page)
-        return Sequence(handle, sequence.tokens[:], list(sequence.pages), list(sequence.keys), is_fork=True)
+        return Sequence(handle, sequence.tokens[:], list(sequence.pages), list(sequence.keys), forked_from=sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Give all pages back and forget the tokens."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from weakref import WeakKeyDictionary
 
 from slipstream.engine.errors import InvalidItemError
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.matcher import Matcher
+from slipstream.sampling.matcher_budget import Budget
 from slipstream.sampling.row import Mask
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure
@@ -20,13 +22,17 @@ _MAX_FORK_MATCHERS = 512
 """Of forks: eight of eight sessions each would leave no room for the sessions' own, and all would be made anew at each step.
 They share what they find with one another (`slipstream.sampling.matcher`) and are gone with their job."""
 
-_Matchers = OrderedDict[Sequence, tuple[Structure, Matcher]]
+_Turn = tuple[Structure, int]
+"""What a sequence follows, and from which position on."""
+
+_Matchers = OrderedDict[Sequence, tuple[_Turn, Matcher]]
 
 
 class Structures:
     """One matcher for each sequence: it follows the sequence's tokens forth and, when a round is rolled back, back.
 
-    A matcher is cache like KV is: one that is lost, or gives way to others, is made anew from the tokens.
+    A matcher is cache like KV is: one that is lost, fails, or gives way to others, is made anew from the tokens. The budget
+    is a turn's: a sequence shares it with its forks, and keeps it when its matcher is made anew.
     """
 
     def __init__(self) -> None:
@@ -34,6 +40,7 @@ class Structures:
         """Set once, before the first step; without it no rule may have a structure."""
         self._matchers: _Matchers = OrderedDict()  # least recently used first
         self._forks: _Matchers = OrderedDict()
+        self._budgets: WeakKeyDictionary[Sequence, tuple[_Turn, Budget]] = WeakKeyDictionary()
 
     def masks(self, sequence: Sequence, rule: SamplingRule, wanted: int, committed_length: int) -> list[Mask | None]:
         """What may be chosen after each of the last ``wanted`` tokens; None after a guess that breaks the structure.
@@ -41,8 +48,21 @@ class Structures:
         StructureFailedError if the structure cannot be followed any further; InvalidItemError if committed tokens, those
         before ``committed_length``, break it.
         """
+        try:
+            return self._masks(sequence, rule, wanted, committed_length)
+        except BaseException:  # of a matcher that failed on its way nothing is known
+            self._of(sequence)[0].pop(sequence, None)
+            if (known := self._budgets.get(sequence.root)) is not None:
+                known[1].forgive()
+            raise
+
+    def forget(self, sequence: Sequence) -> None:
+        """A sequence is gone."""
+        self._of(sequence)[0].pop(sequence, None)
+
+    def _masks(self, sequence: Sequence, rule: SamplingRule, wanted: int, committed_length: int) -> list[Mask | None]:
         assert rule.structure is not None
-        matcher = self._matcher(sequence, rule.structure)
+        matcher = self._matcher(sequence, (rule.structure, rule.first_generated_position))
         first = len(sequence) - wanted + 1
         try:
             fits = matcher.sync(list(sequence.tokens[rule.first_generated_position : first]))
@@ -56,22 +76,24 @@ class Structures:
             raise InvalidItemError("the tokens generated so far do not fit the structure", field="rule.structure")
         return [None] * wanted  # a guess of an earlier step breaks it
 
-    def forget(self, sequence: Sequence) -> None:
-        """A sequence is gone."""
-        self._of(sequence)[0].pop(sequence, None)
-
     def _of(self, sequence: Sequence) -> tuple[_Matchers, int]:
         """Where a sequence's matcher is kept, and with how many at most."""
         return (self._forks, _MAX_FORK_MATCHERS) if sequence.is_fork else (self._matchers, _MAX_MATCHERS)
 
-    def _matcher(self, sequence: Sequence, structure: Structure) -> Matcher:
+    def _matcher(self, sequence: Sequence, turn: _Turn) -> Matcher:
         matchers, most = self._of(sequence)
         known = matchers.pop(sequence, None)
-        if known is None or known[0] != structure:
+        if known is None or known[0] != turn:
             if self.compiler is None:
                 raise InvalidItemError("this service was started without structured output", field="rule.structure")
-            known = (structure, self.compiler.matcher(structure))
+            known = (turn, self.compiler.matcher(turn[0], self._budget(sequence.root, turn)))
         matchers[sequence] = known
         if len(matchers) > most:
             matchers.popitem(last=False)
+        return known[1]
+
+    def _budget(self, root: Sequence, turn: _Turn) -> Budget:
+        known = self._budgets.get(root)
+        if known is None or known[0] != turn:
+            known = self._budgets[root] = (turn, Budget())
         return known[1]

@@ -6,16 +6,18 @@ early end: which limit is met may depend on what was computed before, the text m
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 from llguidance import LLMatcher
 
+from slipstream.sampling.compiled_structure import Compiled
+from slipstream.sampling.matcher_budget import Budget
 from slipstream.sampling.structure import StructureKind
 from slipstream.sampling.structure_errors import StructureFailedError
 from slipstream.sampling.vocabulary import Mask, Vocabulary
@@ -23,69 +25,10 @@ from slipstream.sampling.vocabulary import Mask, Vocabulary
 _SOURCE_LINE = re.compile(r"\s*\d+ \| ")
 _LONGEST_LINE, _MOST_LINES = 200, 12
 
-# Processor time that following one structure may take, all its sequences together. A mask takes 0.01 to 1 ms.
-_SECONDS_A_MASK, _SECONDS_A_TOKEN, _BURST_SECONDS = 0.005, 0.0002, 0.3
-
-_MOST_SECONDS_TO_REPEAT = 0.1
-"""A structure that took longer to compile is not compiled again between the steps of others."""
-
 _MOST_REPLAY_SECONDS = 0.5
 """For which one sequence's tokens are followed again, a mask for each."""
 
 Result = TypeVar("Result")
-
-
-class Compiled:
-    """States before the first token, as many as one likes.
-
-    What the library calls a deep copy shares its lexer with the original. That makes copies fast, one's work serves
-    all; but a limit that one of them meets, all have met, and the original too.
-    """
-
-    def __init__(self, new: Callable[[], tuple[LLMatcher, float]]) -> None:
-        """``new`` compiles: it returns a state and the processor time that this took."""
-        self._new = new
-        self._shared, self._seconds = new()
-        self._lock = threading.Lock()
-        self._left = _BURST_SECONDS
-        self.is_spent = False
-        """Whether no sound copy can be made any more."""
-
-    def alone(self) -> LLMatcher:
-        """A state that shares nothing. StructureFailedError if that takes too long where sequences wait for one another."""
-        if self._seconds > _MOST_SECONDS_TO_REPEAT:
-            raise StructureFailedError(
-                "it met a limit and takes too long to be compiled again: use a simpler structure"
-            )
-        state, seconds = self._new()
-        self.charge(seconds)
-        return state
-
-    def copy(self) -> LLMatcher:
-        """A state that shares what others find, a sound one: if the shared lexer met a limit, it is replaced."""
-        with self._lock:
-            state = self._shared.deep_copy()
-            state.compute_bitmask()
-            if state.is_error():
-                self.is_spent = True
-                self._shared = self.alone()
-                self.is_spent = False
-                state = self._shared.deep_copy()
-            return state
-
-    def earn(self, token_count: int) -> None:
-        """So many tokens are about to be followed, then a mask. StructureFailedError if those before took too much time: all
-        sequences of a step wait for it."""
-        self._left = min(_BURST_SECONDS, self._left + _SECONDS_A_MASK + token_count * _SECONDS_A_TOKEN)
-        if self._left < 0:
-            raise StructureFailedError(
-                f"it takes more than {_SECONDS_A_MASK * 1000:g} ms of processor time a token: use a less ambiguous "
-                "grammar, shorter repetitions or fewer alternatives"
-            )
-
-    def charge(self, seconds: float) -> None:
-        """Some work for a sequence took so much processor time."""
-        self._left = max(-_BURST_SECONDS, self._left - seconds)
 
 
 class Matcher:
@@ -95,11 +38,13 @@ class Matcher:
     Methods raise StructureFailedError where the structure cannot go on; the next ``sync`` finds its way from there.
     """
 
-    def __init__(self, compiled: Compiled, vocabulary: Vocabulary) -> None:
+    def __init__(self, compiled: Compiled, vocabulary: Vocabulary, budget: Budget | None = None) -> None:
         self._compiled = compiled
         self._vocabulary = vocabulary
-        self._state = compiled.copy()
+        self._budget = budget or Budget()
         self._tokens: list[int] = []  # an end token, if any, is the last; the library never sees it
+        self._now: LLMatcher | None = None
+        """The state after all of the tokens, or in error, and no other ever; None until it is wanted."""
 
     def sync(self, tokens: Sequence[int]) -> bool:
         """Goes to the state after exactly ``tokens``. False if they do not fit: then after the longest prefix that does."""
@@ -148,6 +93,13 @@ class Matcher:
         return masks + [None] * (len(draft) + 1 - len(masks))
 
     @property
+    def _state(self) -> LLMatcher:
+        """Where the tokens led. StructureFailedError if no sound state can be made to begin with."""
+        if self._now is None:
+            self._now = self._compiled.copy(self._budget)
+        return self._now
+
+    @property
     def _ended(self) -> bool:
         return bool(self._tokens) and self._vocabulary.is_end(self._tokens[-1])
 
@@ -174,28 +126,40 @@ class Matcher:
     def _go_back(self, length: int) -> None:
         dropped = len(self._tokens) - length - self._ended
         del self._tokens[length:]
-        if dropped > 0 and not self._state.rollback(dropped):
-            why = reason(self._state)
-            if not self._begin_again(careful=False) and not self._begin_again(careful=True):
-                self._forget()
-                raise StructureFailedError(f"the structure cannot be followed again: {why}")
-        # The library (1.9.1) keeps its last mask by the parser's row and the lexer's state, and forgets to drop it: another
-        # text that comes to the same two would get it. A mask from here, further back than any that follows, replaces it.
-        if dropped > 0:
+        if dropped <= 0:
+            return
+        with self._at_work():
+            if not self._state.rollback(dropped):
+                why = reason(self._state)
+                if not self._begin_again(careful=False) and not self._begin_again(careful=True):
+                    raise StructureFailedError(f"the structure cannot be followed again: {why}")
+            # The library (1.9.1) keeps its last mask by the parser's row and the lexer's state, and forgets to drop it:
+            # another text that comes to the same two would get it. A mask from here, further back than any that follows,
+            # replaces it.
             self._state.compute_bitmask()
 
     def _computed(self, compute: Callable[[LLMatcher], Result], token_count: int = 0) -> Result:
         """What the library computes, paid for with processor time. What cannot be paid leaves the state as it is."""
-        self._compiled.earn(token_count)
-        began = time.thread_time()
-        try:
-            return self._sound(compute)
-        finally:
-            self._compiled.charge(time.thread_time() - began)
+        self._budget.earn(token_count)
+        state = self._state  # a first one charges for itself
+        with self._at_work():
+            return self._sound(compute, state)
 
-    def _sound(self, compute: Callable[[LLMatcher], Result]) -> Result:
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Charge what is computed. What fails on its way leaves the state before the first token, never one in between."""
+        try:
+            with self._budget.charged():
+                yield
+        except BaseException:
+            self._tokens.clear()
+            self._now = None
+            self._compiled.doubt()
+            raise
+
+    def _sound(self, compute: Callable[[LLMatcher], Result], state: LLMatcher) -> Result:
         """The library gathers states up to a limit and never leaves an error: begin again."""
-        result = compute(self._state)
+        result = compute(state)
         for careful in (False, True):
             if not self._state.is_error():
                 return result
@@ -204,34 +168,34 @@ class Matcher:
                 result = compute(self._state)
         if not self._state.is_error():
             return result
-        if not self._begin_again(careful=True):
-            self._forget()
         raise StructureFailedError(f"the structure cannot go on: {why}")
 
     def _begin_again(self, *, careful: bool) -> bool:
-        """The same state from a new beginning, alone. False, and a state in error, if the library cannot follow.
+        """The same state from a new beginning, alone. False, and the state as it was, if the library cannot follow in time.
 
         It refuels with each mask: carefully is with a mask for each token, which gathers more states.
         """
         try:
-            self._state = self._compiled.alone()
+            state = self._compiled.alone(self._budget)
         except StructureFailedError:
             return False
         text = self._tokens[: len(self._tokens) - self._ended]
-        if careful:
-            last = time.thread_time() + _MOST_REPLAY_SECONDS
-            for token in text:
-                if time.thread_time() > last:
-                    return False
-                self._state.compute_bitmask()
-                self._state.consume_token(token)
-        else:
-            self._state.consume_tokens(text)
-        return not self._state.is_error()
+        if not (_replayed_carefully(state, text) if careful else state.consume_tokens(text)) or state.is_error():
+            return False
+        self._now = state
+        return True
 
-    def _forget(self) -> None:
-        self._state = self._compiled.copy()
-        self._tokens.clear()
+
+def _replayed_carefully(state: LLMatcher, text: Iterable[int]) -> bool:
+    """Whether all of a text was followed, a mask for each token, in the time that may take."""
+    last = time.thread_time() + _MOST_REPLAY_SECONDS
+    for token in text:
+        if time.thread_time() > last:
+            return False
+        state.compute_bitmask()
+        if not state.consume_token(token):
+            return False
+    return True
 
 
 def reason(state: LLMatcher, kind: StructureKind | None = None) -> str:

@@ -13,7 +13,9 @@ from weakref import WeakValueDictionary
 
 from llguidance import LLMatcher, LLParserLimits
 
-from slipstream.sampling.matcher import Compiled, Matcher, reason
+from slipstream.sampling.compiled_structure import Compiled
+from slipstream.sampling.matcher import Matcher, reason
+from slipstream.sampling.matcher_budget import Budget
 from slipstream.sampling.structure import Structure
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureFailedError
 from slipstream.sampling.structure_source import grammar_of
@@ -68,9 +70,9 @@ class StructureCompiler:
             self._keep(structure, known, byte_count)
         return known
 
-    def matcher(self, structure: Structure) -> Matcher:
-        """A matcher before the first token. InvalidStructureError as from ``validate``."""
-        return Matcher(self._known(structure) or self.validate(structure), self._vocabulary)
+    def matcher(self, structure: Structure, budget: Budget | None = None) -> Matcher:
+        """A matcher before the first token; without a budget it has its own. InvalidStructureError as from ``validate``."""
+        return Matcher(self._known(structure) or self.validate(structure), self._vocabulary, budget)
 
     def compile(self, structure: Structure) -> Compiled:
         """What `validate` does, without keeping what comes of it."""

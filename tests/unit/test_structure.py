@@ -18,8 +18,10 @@ from tokenizers import Tokenizer
 
 from slipstream.errors import Code
 from slipstream.hosting.tokenizer_files import embedded_directory
+from slipstream.sampling import matcher as matcher_module
 from slipstream.sampling import structure_compiler as compiler_module
 from slipstream.sampling.matcher import Matcher
+from slipstream.sampling.matcher_budget import Budget
 from slipstream.sampling.structure import MAX_SOURCE_BYTES, Structure, StructureKind
 from slipstream.sampling.structure_compiler import CACHED_STRUCTURES, StructureCompiler
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureFailedError, StructureUnsupportedError
@@ -483,8 +485,12 @@ def test_hostile_structures_end_in_time(name: str) -> None:
     assert time.monotonic() - began < 60  # a bound, not a speed: unlimited, some of these take minutes and gigabytes
 
 
+LIMITED = regex("(([a-z]{1,100}b?){1,100}c?){1,100}")
+"""Its first masks are within the library's limits."""
+
+
 def test_a_limit_is_an_error_and_never_a_misfit_or_an_end() -> None:
-    structure = regex("(([a-z]{1,100}b?){1,100}c?){1,100}")  # its first masks are within the limits
+    structure = LIMITED
     matcher = COMPILER.matcher(structure)
     tokens: list[int] = []
 
@@ -504,6 +510,90 @@ def test_a_limit_is_an_error_and_never_a_misfit_or_an_end() -> None:
     masks = matcher.masks([*tokens, tokens[0]])  # a guess that leads there fails nothing
     assert masks[0] is not None and masks[-1] is None
     assert (matcher.allowed_mask() == masks[0]).all()
+
+
+def until_it_fails(matcher: Matcher) -> list[int]:
+    """The tokens before the one that the structure cannot go on from."""
+    (token,) = encode("a")
+    tokens: list[int] = []
+
+    def go_on() -> None:
+        for _ in range(300):
+            fresh = COMPILER.matcher(LIMITED)
+            assert fresh.sync(tokens)
+            assert (matcher.allowed_mask() == fresh.allowed_mask()).all()
+            assert matcher.advance(token)
+            tokens.append(token)
+
+    with pytest.raises(StructureFailedError):
+        go_on()
+    return tokens
+
+
+def test_a_replay_that_runs_out_of_time_never_leaves_an_earlier_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher = COMPILER.matcher(LIMITED)
+    with monkeypatch.context() as patch:
+        patch.setattr(matcher_module, "_MOST_REPLAY_SECONDS", -1)
+        tokens = until_it_fails(matcher)
+    kept = tokens[: len(tokens) // 2]
+    assert matcher.sync(kept)
+    fresh = COMPILER.matcher(LIMITED)
+    assert fresh.sync(kept)
+    assert (matcher.allowed_mask() == fresh.allowed_mask()).all()
+
+
+def test_a_replay_that_runs_out_of_time_on_the_way_back_fails_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library cannot roll back once its lexer met a limit."""
+    matcher = COMPILER.matcher(REGEX)
+    walk = generate(COMPILER.matcher(REGEX), 3, limit=12)
+    assert matcher.sync(walk[:8])
+
+    class Stuck:
+        """A state in error that never leaves it."""
+
+        def rollback(self, count: int) -> bool:
+            return False
+
+        def is_error(self) -> bool:
+            return True
+
+        def get_error(self) -> str:
+            return "a limit"
+
+        def compute_bitmask(self) -> bytes:
+            return b""
+
+        consume_tokens = rollback
+
+    monkeypatch.setattr(matcher_module, "_MOST_REPLAY_SECONDS", -1)
+    monkeypatch.setattr(matcher, "_now", Stuck())
+    alone = matcher._compiled.alone
+    made: list[object] = []
+
+    def first_stuck(budget: Budget) -> Any:
+        made.append(None)
+        return Stuck() if len(made) == 1 else alone(budget)
+
+    monkeypatch.setattr(matcher._compiled, "alone", first_stuck)
+    with pytest.raises(StructureFailedError, match="cannot be followed again"):
+        matcher.sync(walk[:4])
+    fresh = COMPILER.matcher(REGEX)
+    assert matcher.sync(walk[:4]) and fresh.sync(walk[:4])
+    assert (matcher.allowed_mask() == fresh.allowed_mask()).all()
+
+
+def test_a_matcher_that_cannot_begin_again_says_so_and_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher = StructureCompiler(TOKENIZER_JSON, SIZE, [END]).matcher(LIMITED)
+    monkeypatch.setattr(matcher._compiled, "_seconds", 1.0)
+    tokens = until_it_fails(matcher)
+    assert tokens and not matcher._tokens
+    for _ in range(2):  # its lexer is the one that copies share, and met its limit
+        with pytest.raises(StructureFailedError, match="takes too long to be compiled again"):
+            matcher.sync(tokens[:1])
+    monkeypatch.undo()
+    fresh = COMPILER.matcher(LIMITED)
+    assert matcher.sync(tokens[:1]) and fresh.sync(tokens[:1])
+    assert (matcher.allowed_mask() == fresh.allowed_mask()).all()
 
 
 def test_what_a_matcher_gathers_is_not_a_limit() -> None:
@@ -603,12 +693,101 @@ def test_a_structure_that_takes_too_long_a_token_fails_alone() -> None:
     assert all(mask is not None for mask in masks)
 
 
+def test_one_turns_slow_states_fail_no_other_turn_of_the_same_structure() -> None:
+    spent = Budget()
+    slow, other = COMPILER.matcher(AMBIGUOUS, spent), COMPILER.matcher(AMBIGUOUS)
+    spent.charge(10)
+    with pytest.raises(StructureFailedError, match="processor time a token"):
+        slow.allowed_mask()
+    assert other.allowed_mask().any() and other.advance(encode("a")[0]) and other.allowed_mask().any()
+
+
+class CountedBudget(Budget):
+    """Counts what is charged, and what was allowed before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def earn(self, token_count: int) -> None:
+        self.calls.append("earn")
+        super().earn(token_count)
+
+    def charge(self, seconds: float) -> None:
+        assert seconds > 0
+        self.calls.append("charge")
+        super().charge(seconds)
+
+
+def test_every_mask_is_charged_and_the_way_back_needs_no_credit() -> None:
+    budget = CountedBudget()
+    matcher = COMPILER.matcher(REGEX, budget)
+    walk = generate(COMPILER.matcher(REGEX), 3, limit=12)
+    assert matcher.sync(walk[:8])
+    assert budget.calls == ["earn", "charge", "charge"], "a copy's mask, then the tokens"
+    budget.calls.clear()
+    assert matcher.sync(walk[:4])
+    assert budget.calls == ["charge"]
+    budget.charge(10)
+    assert matcher.sync(walk[:2]), "to go back never fails for processor time"
+    with pytest.raises(StructureFailedError, match="processor time a token"):
+        matcher.allowed_mask()
+
+
 def test_what_took_long_to_compile_is_not_compiled_again_between_steps() -> None:
     compiled = COMPILER.compile(regex("[a-z]+"))
-    assert compiled.alone() is not None
+    assert compiled.alone(Budget()) is not None
     compiled._seconds = 1.0
     with pytest.raises(StructureFailedError, match="takes too long to be compiled again"):
-        compiled.alone()
+        compiled.alone(Budget())
+
+
+def object_of(name_count: int, pattern_count: int, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {f"n{n}": {"type": "null"} for n in range(name_count)},
+        "patternProperties": {f"^x{n}-": {} for n in range(pattern_count)},
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"anyOf": [object_of(60, 32) for _ in range(20)]},
+        object_of(300, 10),
+        {"items": object_of(40, 40, additionalProperties=object_of(30, 20))},
+        {
+            "type": "object",
+            "properties": {f"n{n}": {} for n in range(200)},
+            "patternProperties": {"^n0" + "y{0}" * 900 + "$": {}},
+        },
+    ],
+    ids=["alternatives", "one object", "nested", "a long pattern"],
+)
+def test_a_schema_with_too_many_keys_and_patterns_is_refused_before_they_are_compared(content: Any) -> None:
+    began = time.thread_time()
+    with pytest.raises(InvalidStructureError, match="patternProperties"):
+        grammar_of(schema(content))
+    assert time.thread_time() - began < 3  # a bound, not a speed: without one it is 6 s for the first
+
+
+@pytest.mark.parametrize(
+    "content", [object_of(2000, 1), object_of(60, 32), object_of(2001, 0), {"items": object_of(0, 99)}]
+)
+def test_usual_numbers_of_keys_and_patterns_are_compared(content: Any) -> None:
+    grammar_of(schema(content))
+
+
+def test_more_than_256_keys_are_compared_too() -> None:
+    names = [f"n{n}" for n in range(300)]
+    content = {
+        "type": "object",
+        "properties": {name: {} for name in names},
+        "patternProperties": {"^n[0-9]$": {"const": 1}},
+        "additionalProperties": False,
+    }
+    assert accepts(schema(content), '{"n3":1,"n30":2}') and not fits(schema(content), '{"n299":2,'), "no key is left"
 
 
 def test_a_structure_in_use_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Matchers beside sequences: what rows may choose, however the tokens came and went."""
 
+import gc
 from array import array
 
 import pytest
@@ -11,9 +12,11 @@ from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.structures import Structures
 from slipstream.hosting.tokenizer_files import embedded_directory
 from slipstream.sampling.matcher import Matcher
+from slipstream.sampling.matcher_budget import Budget
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.sampling.structure_errors import StructureFailedError
 
 TOKENIZER_JSON = (embedded_directory("target") / "tokenizer.json").read_bytes()
 TOKENIZER = Tokenizer.from_buffer(TOKENIZER_JSON)
@@ -85,9 +88,9 @@ def test_eight_sessions_with_eight_branches_each_make_each_matcher_once(
     assert compiler is not None
     new = compiler.matcher
 
-    def counted(structure: Structure) -> Matcher:
+    def counted(structure: Structure, budget: Budget | None = None) -> Matcher:
         made.append(structure)
-        return new(structure)
+        return new(structure, budget)
 
     monkeypatch.setattr(compiler, "matcher", counted)
     cache = SequenceCache(PagePool(4), 16)
@@ -103,3 +106,87 @@ def test_eight_sessions_with_eight_branches_each_make_each_matcher_once(
     assert not structures._forks
     structures.masks(roots[0], RULE, 1, committed_length=4)
     assert len(made) == len(roots) + len(forks)
+
+
+LIMITED = Structure(StructureKind.REGEX, "(([a-z]{1,100}b?){1,100}c?){1,100}")
+"""Some hundred tokens on, the library has gathered as many expressions as it may."""
+
+
+def rule_of(structure: Structure, first: int = len(PROMPT)) -> SamplingRule:
+    return SamplingRule(structure=structure, first_generated_position=first, end_token_ids=(2,))
+
+
+def test_a_turn_that_fails_leaves_the_sessions_next_turn_alone(structures: Structures) -> None:
+    compiler = structures.compiler
+    assert compiler is not None
+    held = compiler.validate(LIMITED)
+    held._seconds = 1.0  # it cannot be compiled again between steps
+    sequence = Sequence("a", array("q", PROMPT))
+    rule = rule_of(LIMITED)
+
+    def go_on() -> None:
+        for _ in range(300):
+            structures.masks(sequence, rule, 1, committed_length=len(sequence))
+            sequence.tokens.append(LETTER)
+
+    with pytest.raises(StructureFailedError):
+        go_on()
+    del sequence.tokens[len(PROMPT) :]
+    held = compiler.validate(LIMITED)  # as the next turn does before its first round
+    (mask,) = structures.masks(sequence, rule, 1, committed_length=len(sequence))
+    assert mask is not None and mask[LETTER]
+
+
+def test_a_matcher_is_dropped_whatever_ends_its_work(structures: Structures, monkeypatch: pytest.MonkeyPatch) -> None:
+    sequence = Sequence("a", array("q", [*PROMPT, ONE]))
+    with monkeypatch.context() as patch:
+        patch.setattr(Matcher, "masks", lambda self, draft: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            structures.masks(sequence, RULE, 1, committed_length=4)
+    assert not structures._matchers
+
+
+def test_a_budget_is_a_turns_and_its_forks(structures: Structures, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Budget] = []
+    compiler = structures.compiler
+    assert compiler is not None
+    new = compiler.matcher
+
+    def seen(structure: Structure, budget: Budget | None = None) -> Matcher:
+        assert budget is not None
+        made.append(budget)
+        return new(structure, budget)
+
+    monkeypatch.setattr(compiler, "matcher", seen)
+    root, other = (Sequence(name, array("q", [*PROMPT, ONE])) for name in "ab")
+    fork = SequenceCache(PagePool(4), 16).fork(root, "a/1")
+    for sequence in (root, fork, other):
+        structures.masks(sequence, RULE, 1, committed_length=4)
+    structures._matchers.clear()  # as if others had taken its place
+    structures.masks(root, RULE, 1, committed_length=4)
+    structures.masks(root, rule_of(LIMITED, first=4), 1, committed_length=4)
+    own, forks, others, again, next_turns = made
+    assert own is forks is again and others is not own and next_turns is not own
+
+
+def test_a_turn_in_debt_fails_once_and_gets_no_new_advance(structures: Structures) -> None:
+    sequence = Sequence("a", array("q", [*PROMPT, ONE]))
+    structures.masks(sequence, RULE, 1, committed_length=4)
+    ((_, budget),) = structures._budgets.values()
+    budget.charge(10)
+    with pytest.raises(StructureFailedError, match="processor time a token"):
+        structures.masks(sequence, RULE, 1, committed_length=4)
+    structures.masks(sequence, RULE, 1, committed_length=4)
+    budget.charge(0.1)
+    with pytest.raises(StructureFailedError, match="processor time a token"):
+        structures.masks(sequence, RULE, 1, committed_length=4)
+
+
+def test_budgets_go_with_their_sequences(structures: Structures) -> None:
+    sequence = Sequence("a", array("q", [*PROMPT, ONE]))
+    structures.masks(sequence, RULE, 1, committed_length=4)
+    assert len(structures._budgets) == 1
+    structures.forget(sequence)
+    del sequence
+    gc.collect()
+    assert not structures._budgets
