@@ -49,10 +49,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 COMPILED = [name for name, (family, _) in CASES.items() if family in {"llama", "mistral", "qwen2", "qwen3"}]
 
 
-def built(case: str, window: int = WINDOW) -> PreTrainedModel:
+def built(case: str, window: int = WINDOW, **more: Any) -> PreTrainedModel:
     family, changes = CASES[case]
     head_size = {"head_dim": 32} if case in COMPILED else {}
-    model = tiny_models.build(family, **changes, **head_size, sliding_window=window)
+    model = tiny_models.build(family, **{**changes, **more}, **head_size, sliding_window=window)
     model.set_attn_implementation("eager")
     return model
 
@@ -79,6 +79,17 @@ def test_torch_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) 
 @pytest.mark.parametrize("case", COMPILED)
 def test_compiled_code_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) -> None:
     model = built(case)
+    tiny_models.save(model, tmp_path)
+    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, runs_on=False, threads=1)
+    backend.reserve(4)
+    assert distance(backend.forward([Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
+
+
+@pytest.mark.parametrize("window", [63, 64, 4096])
+@pytest.mark.parametrize("case", ["mistral", "qwen2 in some layers"])
+def test_a_window_as_long_as_the_context_is_compiled(case: str, window: int, tmp_path: Path) -> None:
+    """Mistral-7B-v0.1 and Qwen2 state such windows, which hide nothing."""
+    model = built(case, window, max_position_embeddings=64)
     tiny_models.save(model, tmp_path)
     backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, runs_on=False, threads=1)
     backend.reserve(4)

@@ -56,9 +56,10 @@ def load_compiled(
 
 @contextmanager
 def _short_windows(config: Any) -> Iterator[None]:
-    """Have transformers make its masks with a window that a trial's tokens are longer than."""
+    """Have transformers make its masks with a window that a trial's tokens are longer than, unless the config's own is as long
+    as the context: `layer_windows` then finds none."""
     before = getattr(config, "sliding_window", None)
-    if before is None:
+    if before is None or before >= config.max_position_embeddings:
         yield
         return
     config.sliding_window = _PROBE_WINDOW

@@ -46,8 +46,8 @@ class PretrainedDecoder(Decoder):
 
     def __init__(self, model: Any, generation: Mapping[str, Any], windows: list[int] | None = None) -> None:
         """Take a loaded ``PreTrainedModel`` apart: it cannot compute any more. ``generation`` is its generation_config.json,
-        ``windows`` are its layers', by default what
-        `layer_windows` learns. NotCompiledError if that would not be it."""
+        ``windows`` are its layers', by default those that `layer_windows` learns. NotCompiledError if compiled forwards would
+        not say what the model says."""
         super().__init__()
         config, base = model.config, model.model
         refuse_foreign(config, type(model).__name__)
