@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 from slipstream.engine.checkpoint import CONFIG
 from slipstream.engine.generation_keys import WITHOUT_EFFECT
 from slipstream.engine.pretrained.fingerprint import NOT_IN_LOGITS
+from slipstream.engine.pretrained.neutral_keys import ReadKeys
 
 _WORD = re.compile(r"""\b(?:config|self)\.(\w+)|["'](\w+)["']""")
 
@@ -41,6 +42,7 @@ _WITHOUT_NUMBERS = (
         "add_cross_attention",
         "cross_attention_hidden_size",
         "tie_encoder_decoder",
+        "auto_map",
         # how it is run or trained
         "_attn_implementation",
         "_attn_implementation_autoset",
@@ -52,20 +54,17 @@ _WITHOUT_NUMBERS = (
         "gradient_checkpointing",
         "pretraining_tp",
         "use_return_dict",
-        "classifier_dropout",
-        "embedding_dropout",
         "summary_activation",
-        "summary_first_dropout",
         "summary_proj_to_labels",
         "summary_type",
         "summary_use_proj",
         "rotary_embedding_base_scale",
-        "head_dropout",
         "training_args",
-        "activation_dropout",
+        "aux_loss_alpha",
+        "seq_aux",
+        "ep_size",
         "layerdrop",
         "attention_softmax_in_fp32",
-        "bias_dropout_fusion",
         "masked_softmax_fusion",
         "skip_bias_add",
         "skip_bias_add_qkv",
@@ -88,11 +87,12 @@ _WITHOUT_NUMBERS = (
 )
 
 
-def told_of_config(directory: Path, config: Any, kind: type) -> list[str]:
-    """What is to be told of a directory's config.json that is served as a ``kind``."""
+def told_of_config(directory: Path, model: Any) -> list[str]:
+    """Return what is to be told of a directory's config.json, which ``model`` was loaded from."""
     values = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    config, kind = model.config, type(model)
     told = []
-    unread = unread_keys(values, config, kind)
+    unread = unread_keys(values, model)
     if unread:
         told.append(
             f"has keys that transformers' {kind.__name__} does not read, and neither does this service: {', '.join(unread)}"
@@ -106,11 +106,11 @@ def told_of_config(directory: Path, config: Any, kind: type) -> list[str]:
     return told
 
 
-def unread_keys(values: Mapping[str, Any], config: Any, kind: type) -> list[str]:
-    """The keys of ``values`` with something in them that neither the config's class nor ``kind`` mentions."""
-    known = (
-        {field.name for field in fields(config)} | set(config.attribute_map) | set(config.sub_configs) | _READ_BY_ALL
-    )
+def unread_keys(values: Mapping[str, Any], model: Any) -> list[str]:
+    """Return the keys of ``values`` that neither the class of ``model`` nor its config's mentions, and that would matter."""
+    config = model.config
+    names = {field.name for field in fields(config)} | set(config.attribute_map)
+    known = names | set(config.sub_configs) | _READ_BY_ALL
     if hasattr(config, "rope_parameters"):
         known |= _CONVERTED
     unknown = sorted(
@@ -118,18 +118,19 @@ def unread_keys(values: Mapping[str, Any], config: Any, kind: type) -> list[str]
     )
     if not unknown:
         return []
+    source = _source_of(type(config), type(model))
     dropped = set(GenerationConfig().to_dict())  # of how to generate: transformers reads that of its own file alone
-    words = _words_of(type(config), kind) - dropped
-    return [key for key in unknown if key not in words]
+    words = {attribute or text for attribute, text in _WORD.findall(source)} - dropped
+    read = ReadKeys(config, names, source, [name for name, _ in model.named_parameters()])
+    return [key for key in unknown if key not in words and not read.is_neutral(key, values[key])]
 
 
-def _words_of(*classes: type) -> set[str]:
-    """Attributes and texts in the modules that classes and what they inherit from transformers are defined in."""
+def _source_of(*classes: type) -> str:
+    """Return the modules that classes and what they inherit from transformers are defined in."""
     modules = {
         base.__module__
         for each in classes
         for base in each.__mro__
         if base.__module__.startswith("transformers.models.")
     }
-    found = [each for module in modules for each in _WORD.findall(inspect.getsource(sys.modules[module]))]
-    return {attribute or text for attribute, text in found}
+    return "\n".join(inspect.getsource(sys.modules[module]) for module in sorted(modules))

@@ -72,7 +72,7 @@ def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust
             ) from error
     _refuse_no_numbers(model, name)
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
-        for told in told_of_config(directory, config, type(model)):
+        for told in told_of_config(directory, model):
             log.warning("config.json of %s %s", name, told)
     return model
 
