@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,14 +19,22 @@ from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles, PeerHandles
 from slipstream.hosting.model_service import set_timing
 from slipstream.hosting.watching import ServiceWatch
+from slipstream.rpc.channel import MAX_ANSWER_BYTES
 from slipstream.rpc.item_answers import Answer, answer_items
+from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import distribution_message
 from slipstream.rpc.status import status_of
 from slipstream.rpc.wire import MAX_BRANCH_COUNT
+from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc
 
 DEFAULT_BRANCH_COUNT = 8
+_ID_BYTES, _FLOAT_BYTES, _FIELD_BYTES = 5, 4, 16
+"""Most that a token's id, a number and a field's tag with its length take on the wire."""
+
+_REST_BYTES = 2**16
+"""More than a result takes beside the tokens of one branch."""
 
 
 class DraftService(draft_pb2_grpc.DraftServiceServicer):
@@ -86,9 +94,10 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         statement = Statement(item.base_length, tuple(item.tail))
         in_flight = tuple(item.in_flight)
         branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
+        draft_length = min(item.draft_length, longest_that_fits(rule))
 
         def job_on(sequence: Sequence) -> ProposeJob:
-            job = ProposeJob(sequence, statement, in_flight, item.draft_length, branch_count, rule)
+            job = ProposeJob(sequence, statement, in_flight, draft_length, branch_count, rule)
             job.label = item.traceparent
             return job
 
@@ -119,23 +128,44 @@ class _Proposing:
         drawn = [part.branch for part in parts if isinstance(part, BranchJob) and part.drawn]
         if drawn:
             self.sent += [branch.outcome for branch in drawn]
-            self.answer.push(self._result(drawn))
+            for result in self._results(drawn):
+                self.answer.push(result)
 
     def done(self, job: ProposeJob) -> None:
         attributes = {names.DRAFT_LENGTH: self.item.draft_length}
         self.watch.answered(names.DRAFT_SERVICE_PROPOSE, self.item, job, attributes)
-        result = self._result([branch for branch in job.branches if branch.outcome not in self.sent])
-        result.final = True
-        set_timing(result.timing, job.timing)
-        self.answer.finish(result)
+        *parts, last = self._results([branch for branch in job.branches if branch.outcome not in self.sent])
+        for part in parts:
+            self.answer.push(part)
+        last.final = True
+        set_timing(last.timing, job.timing)
+        self.answer.finish(last)
 
     def failed(self, error: Exception) -> None:
         self.answer.fail(error)
 
-    def _result(self, branches: list[Branch]) -> draft_pb2.ProposeResult:
-        return draft_pb2.ProposeResult(
-            handle=self.item.handle, round=self.item.round, branches=map(_branch_message, branches)
-        )
+    def _results(self, branches: list[Branch]) -> Iterator[draft_pb2.ProposeResult]:
+        """Yield at least one result, each with as many branches as a message should hold, and at least one if there is one."""
+        result = draft_pb2.ProposeResult(handle=self.item.handle, round=self.item.round)
+        byte_count = 0
+        for branch in branches:
+            message = _branch_message(branch)
+            size = message.ByteSize()
+            if result.branches and byte_count + size > ANSWER_BATCH_BYTES:
+                yield result
+                result = draft_pb2.ProposeResult(handle=self.item.handle, round=self.item.round)
+                byte_count = 0
+            result.branches.append(message)
+            byte_count += size
+        yield result
+
+
+def longest_that_fits(rule: SamplingRule) -> int:
+    """Return how many tokens a branch may have so that a message holds it. Under RATIO each comes with its distribution."""
+    token_bytes = _ID_BYTES + 2 * _FLOAT_BYTES
+    if rule.draws_ratios:
+        token_bytes += rule.proposal_top_k * (_ID_BYTES + _FLOAT_BYTES) + 3 * _FIELD_BYTES
+    return (MAX_ANSWER_BYTES - _REST_BYTES) // token_bytes
 
 
 def _branch_message(branch: Branch) -> draft_pb2.Branch:

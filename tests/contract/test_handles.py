@@ -13,7 +13,7 @@ import pytest
 from google.rpc import error_details_pb2
 
 from draft_service.proposer import ProposeJob
-from draft_service.service import DraftService
+from draft_service.service import DraftService, longest_that_fits
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.exchange import Terms
 from orchestrator.peers.model_info import ModelInfo
@@ -26,7 +26,8 @@ from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.schedule import BatchLimits
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.watching import ServiceWatch
-from slipstream.rpc.channel import PEER_KEY, PEER_METADATA, SERVER_OPTIONS, open_channel
+from slipstream.rpc.channel import MAX_ANSWER_BYTES, PEER_KEY, PEER_METADATA, SERVER_OPTIONS, open_channel
+from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import Acceptance, SamplingDefaults, SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2, rule_pb2, verifier_pb2, verifier_pb2_grpc
@@ -53,9 +54,9 @@ class Services:
         self.metadata: list[dict[str, Any]] = []
         """Of each stream."""
 
-    async def start(self) -> None:
+    async def start(self, vocabulary: int = 259, max_draft_length: int = 8) -> None:
         def load() -> Engine:
-            return Engine(ArithmeticBackend(ArithmeticSettings(ends=0)), kv_memory_mib=1)
+            return Engine(ArithmeticBackend(ArithmeticSettings(ends=0, vocabulary=vocabulary)), kv_memory_mib=1)
 
         self.verifier: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(), self._limits)
         self.draft: EngineHost[ProposeJob] = EngineHost(load, BatchLimits(), self._limits)
@@ -63,7 +64,7 @@ class Services:
             host.owners._clock = self.clock
             await host.start()
         self.server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(_Noting(self.metadata),))
-        terms: dict[str, Any] = {"max_draft_length": 8, "draining": asyncio.Event()}
+        terms: dict[str, Any] = {"max_draft_length": max_draft_length, "draining": asyncio.Event()}
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(
             VerifierService(self.verifier, Handles(self.verifier, model_pb2.ModelInfo()), ServiceWatch(), **terms),
             self.server,
@@ -142,6 +143,15 @@ class Peer:
 
 
 @pytest.fixture
+async def wide_services() -> AsyncIterator[Services]:
+    """With a vocabulary in which a distribution has as many tokens as it may, and long proposals."""
+    services = Services(HostLimits(max_sequence_count=80, grace_seconds=GRACE, sweep_seconds=_SWEEP_SECONDS))
+    await services.start(vocabulary=5000, max_draft_length=1000)
+    yield services
+    await services.stop()
+
+
+@pytest.fixture
 async def services() -> AsyncIterator[Services]:
     limits = HostLimits(max_sequence_count=8, grace_seconds=GRACE, sweep_seconds=_SWEEP_SECONDS)
     services = Services(limits)
@@ -150,13 +160,13 @@ async def services() -> AsyncIterator[Services]:
     await services.stop()
 
 
-def stated(rule: SamplingRule = RULE) -> dict[str, Any]:
-    message: rule_pb2.SamplingRule = rule_message(rule, 259)
+def stated(rule: SamplingRule = RULE, vocabulary: int = 259) -> dict[str, Any]:
+    message: rule_pb2.SamplingRule = rule_message(rule, vocabulary)
     return {"rule": message, "rule_hash": rule_hash(message)}
 
 
-def opening(rule: SamplingRule = RULE) -> dict[str, Any]:
-    return {"open": model_pb2.OpenSequence(), **stated(rule)}
+def opening(rule: SamplingRule = RULE, vocabulary: int = 259) -> dict[str, Any]:
+    return {"open": model_pb2.OpenSequence(), **stated(rule, vocabulary)}
 
 
 CLOSE = {"close": model_pb2.CloseSequence()}
@@ -274,6 +284,33 @@ async def test_a_drafts_round_too(services: Services, changes: dict[str, Any]) -
         other = services.peer(THEIRS)
         (unknown,) = await other.propose(handle, 1, **{**asked, "open": None})
         assert reason_of(unknown) == "UNKNOWN_HANDLE"
+
+
+WIDE = SamplingRule(temperature=1.0, seed=7, acceptance=Acceptance.RATIO, proposal_top_k=1024)
+
+
+async def test_branches_that_one_message_cannot_hold_come_in_several(wide_services: Services) -> None:
+    peer, handle = wide_services.peer(OURS), new_handle()
+    async with peer.stream():
+        results = await peer.propose(
+            handle, 1, [5, 6], draft_length=60, in_flight=[7] * 15, max_branch_count=16, **opening(WIDE, 5000)
+        )
+    assert [reason_of(result) for result in results if result.HasField("error")] == []
+    assert [result.final for result in results] == [False] * (len(results) - 1) + [True]
+    branches = [branch for result in results for branch in result.branches]
+    assert len(branches) > 2 and {len(branch.distributions) for branch in branches} == {60}
+    assert sum(result.ByteSize() for result in results) > MAX_ANSWER_BYTES
+    assert len({(branch.accepted_count, branch.next_token) for branch in branches}) == len(branches)
+    assert max(result.ByteSize() for result in results) < ANSWER_BATCH_BYTES + 2**16
+
+
+async def test_a_branch_is_never_longer_than_a_message_holds(wide_services: Services) -> None:
+    peer, handle = wide_services.peer(OURS), new_handle()
+    async with peer.stream():
+        (result,) = await peer.propose(handle, 1, [5, 6], draft_length=700, **opening(WIDE, 5000))
+    assert reason_of(result) == "" and result.final
+    assert len(result.branches[0].tokens) == longest_that_fits(WIDE)
+    assert MAX_ANSWER_BYTES / 2 < result.ByteSize() < MAX_ANSWER_BYTES
 
 
 async def test_the_handles_of_a_peer_that_has_gone_come_back_after_the_grace(services: Services) -> None:
