@@ -583,8 +583,8 @@ class ChatResponse(_message.Message):
 
     @_builtins.property
     def closing(self) -> Global___ChatClosing:
-        """The server has nothing more to tell, because it shuts down or because the caller's token does not count any more: the stream ends. Resume
-        the session later.
+        """The server has nothing more to tell, because it shuts down or because the caller's token does not count any more: the
+        stream ends. Resume the session later.
         """
 
     def __init__(

@@ -137,7 +137,7 @@ class ProposeResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProposeResult]:
-        """In the order in which they became ready. At most 64 MiB in all."""
+        """In the order in which they became ready. At most 4 MiB in all; about 1 MiB, unless one result is larger."""
 
     def __init__(
         self,
