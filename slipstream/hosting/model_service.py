@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.job import JobTiming
 from slipstream.errors import WireVersionError
 from slipstream.hosting.handles import Handles
+from slipstream.hosting.refused_versions import RefusedVersions
 from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.hosting.watching import ServiceWatch
 from slipstream.processors import Processors
@@ -21,8 +21,6 @@ from slipstream.rpc.status import abort
 from slipstream.rpc.wire import WIRE_VERSION, duration, set_duration
 from slipstream.sampling.rule import SAMPLING_VERSION
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
-
-log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -68,13 +66,14 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         )
         self.handles = Handles(host, self.info)
         self.watch = watch
+        self.refused_versions = RefusedVersions()
 
     async def GetModelInfo(
         self, request: model_pb2.GetModelInfoRequest, context: Context
     ) -> model_pb2.GetModelInfoResponse:
         if request.wire_version != WIRE_VERSION:
             error = WireVersionError(request.wire_version, WIRE_VERSION)
-            log.error("an orchestrator at %s is refused: %s", context.peer(), error)
+            self.refused_versions.tell(context.peer(), request.wire_version, error)
             await abort(context, error)
         return model_pb2.GetModelInfoResponse(model=self.info)
 

@@ -19,12 +19,14 @@ from orchestrator.peers.verifier_peer import VerifierPeer
 from slipstream.errors import WireVersionError
 from slipstream.hosting.handles import PeerHandles
 from slipstream.hosting.model_service import ModelService
+from slipstream.hosting.refused_versions import RefusedVersions
 from slipstream.hosting.rules import RuleBook
 from slipstream.rpc.channel import SERVER_OPTIONS
 from slipstream.rpc.status import error_of_call
 from slipstream.rpc.wire import WIRE_VERSION
 from slipstream.wire.v1 import draft_pb2, model_pb2, model_pb2_grpc
 from tests.scripted_peers import right_info
+from tests.unit.clock import Clock
 
 NEWER = WIRE_VERSION + 1
 
@@ -40,6 +42,7 @@ class Service(model_pb2_grpc.ModelServiceServicer):
     def __init__(self) -> None:
         self.info = right_info()
         self.asked: list[int] = []
+        self.refused_versions = RefusedVersions()
 
     async def GetLoad(self, request: model_pb2.GetLoadRequest, context: Any) -> model_pb2.GetLoadResponse:
         return model_pb2.GetLoadResponse()
@@ -92,10 +95,41 @@ async def test_a_service_refuses_an_orchestrator_of_another_wire_version(
 ) -> None:
     async with grpc.aio.insecure_channel(service[1]) as channel:
         stub = model_pb2_grpc.ModelServiceStub(channel)
-        with caplog.at_level(logging.ERROR), pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.GetModelInfo(model_pb2.GetModelInfoRequest(wire_version=version))
-    assert error_of_call(caught.value).reason == "WIRE_VERSION_MISMATCH"
-    assert any("an orchestrator at" in line and "upgrade the older one" in line for line in caplog.messages)
+        for _ in range(3):  # an orchestrator asks again every second
+            with caplog.at_level(logging.INFO), pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.GetModelInfo(model_pb2.GetModelInfoRequest(wire_version=version))
+            assert error_of_call(caught.value).reason == "WIRE_VERSION_MISMATCH"
+    (record,) = [each for each in caplog.records if "is refused" in each.message]
+    assert record.levelno == logging.WARNING
+    assert "a caller at ipv4:127.0.0.1:" in record.message and "upgrade the older one" in record.message
+
+
+def test_a_refused_caller_is_told_once_in_ten_minutes_by_host_and_version(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    refused = RefusedVersions(clock)
+
+    def lines(*callers: tuple[str, int]) -> int:
+        caplog.clear()
+        for peer, version in callers:
+            refused.tell(peer, version, WireVersionError(version, WIRE_VERSION))
+        return len(caplog.records)
+
+    callers = [("ipv4:10.0.0.1:5000", 7), ("ipv4:10.0.0.2:5000", 7), ("ipv6:[::1]:5000", 7), ("ipv4:10.0.0.1:5001", 8)]
+    assert lines(*callers) == 4
+    assert lines(*callers, ("ipv4:10.0.0.1:6000", 7), ("ipv6:[::1]:6000", 7)) == 0
+    clock.now += 601
+    assert lines(*callers) == 4
+
+
+def test_a_caller_of_ever_new_versions_fills_neither_log_nor_memory(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    refused = RefusedVersions(clock)
+    for version in range(10, 3000):
+        refused.tell("ipv4:10.0.0.1:5000", version, WireVersionError(version, WIRE_VERSION))
+    assert len(refused._told) == len(caplog.records) == 256
+    clock.now += 601
+    refused.tell("ipv4:10.0.0.2:5000", 7, WireVersionError(7, WIRE_VERSION))
+    assert len(refused._told) == 1 and "10.0.0.2" in caplog.messages[-1]
 
 
 def test_a_handle_is_not_opened_for_another_wire_version() -> None:
