@@ -45,8 +45,10 @@ class _Values:
         if kind != _ARRAY:
             return self._one(_FORMATS[kind])
         kind, count = self._one("I"), self._one("Q")
-        if kind in (_STRING, _ARRAY):
-            return [self._value(kind) for _ in range(count)]
+        if kind == _ARRAY:
+            raise ValueError("an array holds arrays")
+        if kind == _STRING:
+            return [self._string() for _ in range(count)]
         return list(self._take(f"<{count}{_FORMATS[kind]}"))
 
     def _string(self) -> str:
