@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 import grpc
-from grpc._cython.cygrpc import ExecuteBatchError  # type: ignore[import-not-found]
 from grpc_channelz.v1 import channelz
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -25,10 +24,13 @@ from slipstream.transport.listening import Listening
 
 log = logging.getLogger(__name__)
 
+_CALLER_GONE = "ExecuteBatchError"
+"""What grpc raises, of a private module, where a message finds its call over."""
+
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """Whether a line of grpc's says more than that an answer found its caller gone: any caller can bring that about."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], ExecuteBatchError)
+    return record.exc_info is None or type(record.exc_info[1]).__name__ != _CALLER_GONE
 
 
 for _name in ("grpc._cython.cygrpc", "asyncio"):
