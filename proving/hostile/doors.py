@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from proving.hostile.http2 import NEWEST, RawConnection, grpc_message, literal
-from proving.hostile.judge import Judge
+from proving.hostile.judge import MOST_MEMORY, Judge
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.cli.token import token_and_entry
 from slipstream.client import Client, Settings
@@ -34,9 +34,6 @@ _BOMB_FIELD, _BOMB_REFERENCES = "a" * 3900, 4000
 _MOST_STREAMS = 20_000
 _RESETS_TOGETHER = 100
 _QUIET_TURNS = 15
-_MOST_BYTES = 400 * 2**20
-"""What the orchestrator may have in memory."""
-
 _QUICK = Settings(max_token_count=100, ignore_end_tokens=True, draft_length=0)
 
 
@@ -110,8 +107,13 @@ def attack(name: str, address: str, seconds: float) -> int:
         count += 1
         # However the connection ends, by its socket or by its own time limit, the next one begins.
         with suppress(OSError, EOFError), RawConnection(address, max(0.1, end - time.monotonic())) as connection:
-            threading.Timer(max(0.1, end - time.monotonic()), connection.cut).start()
-            ATTACKS[name](connection)
+            cutting = threading.Timer(max(0.1, end - time.monotonic()), connection.cut)
+            cutting.start()
+            try:
+                ATTACKS[name](connection)
+            finally:
+                cutting.cancel()
+                cutting.join()
     return count
 
 
@@ -143,8 +145,8 @@ def run_doors(judge: Judge, seconds: float, *attacks: str, is_quick: bool = True
             lines.append(str(outcome))
             if is_quick and max(outcome.turns) > most_seconds:
                 judge.complain(f"{outcome}: a turn may take {most_seconds:.2f} s")
-            if outcome.most_bytes > _MOST_BYTES:
-                judge.complain(f"{outcome}: it may have {_MOST_BYTES / 2**20:.0f} MiB")
+            if outcome.most_bytes > MOST_MEMORY:
+                judge.complain(f"{outcome}: it may have {MOST_MEMORY / 2**20:.0f} MiB")
         _, found, trace = orchestrator.log.read_text(errors="replace").partition("Traceback")
         if found:
             judge.complain(f"the orchestrator logged a traceback: {trace[:2000]}")

@@ -68,8 +68,12 @@ class RawConnection:
         self._buffer = b""
         self._next_stream = 1
         settings = struct.pack(">HI", _INITIAL_WINDOW_SETTING, _LARGEST_WINDOW)
-        self.send(_PREFACE, frame(SETTINGS, 0, 0, settings))
-        self.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", _LARGEST_WINDOW - 65535)))
+        update = frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", _LARGEST_WINDOW - 65535))
+        try:
+            self.send(_PREFACE, frame(SETTINGS, 0, 0, settings), update)
+        except OSError:
+            self._socket.close()
+            raise
         self.settings: dict[int, int] = {}
         """The service's, as far as they have been read."""
 

@@ -26,6 +26,9 @@ _MODULES = (errors, orchestrator_errors, text, engine_errors, rules, item_answer
 OUR_FAULT = (Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS, Code.UNIMPLEMENTED)
 """No message may bring these about."""
 
+MOST_MEMORY = 400 * 2**20
+"""Bytes of memory that the orchestrator may have beside an attack."""
+
 _WRITING = "Internal error from Core"
 """What grpc's own client says, in place of the status, where it was still writing when a call was ended."""
 

@@ -20,7 +20,7 @@ import grpc
 import psutil
 
 from proving.hostile.hostile_peer import HostilePeer, Liar, lies
-from proving.hostile.judge import Judge
+from proving.hostile.judge import MOST_MEMORY, Judge
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Client, Settings
 from slipstream.rpc.wire import WIRE_VERSION
@@ -29,8 +29,6 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 _TOKEN_COUNT = 24
 _SLOWER, _SECONDS = 2.0, 1.0
 """How long a turn may take beside nonsense: times the quiet median, and so much more."""
-MOST_MEMORY = 400 * 2**20
-"""Bytes that the orchestrator may have."""
 _PATIENCE_SECONDS = 20.0
 """Longest that the orchestrator may leave a kind of nonsense alone."""
 _QUIET_TURNS = 12

@@ -18,14 +18,11 @@ from pathlib import Path
 
 import psutil
 
-from proving.hostile.judge import OUR_FAULT, Judge
+from proving.hostile.judge import MOST_MEMORY, OUR_FAULT, Judge
 from slipstream.bearer_tokens import make_token
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, PeerError, Settings, Structure
 from slipstream.errors import Code
-
-MOST_MEMORY = 400 * 2**20
-"""Bytes that the orchestrator may take."""
 
 _MOST_FACTOR, _MOST_MORE_SECONDS = 2.0, 1.0
 """A neighbour's turn takes at most so many times its quiet median, and so many seconds more."""
