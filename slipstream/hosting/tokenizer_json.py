@@ -1,7 +1,7 @@
 """Reading tokenizer.json as it is, with the tokens that tokenizer_config.json adds to it.
 
-transformers builds the tokenizer of a class like GPT2Tokenizer anew from the file's vocabulary, and so may split text
-otherwise. The file is followed here. A key beside it is followed too, or refused, or named in a warning.
+transformers builds the tokenizer of a class like GPT2Tokenizer from the file's vocabulary alone, and so may split text
+in another way. The file is followed here. A key beside it is followed too, or refused, or named in a warning.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def _unfollowed(tokenizer: Tokenizer, config: Mapping[str, Any]) -> Iterator[str
         said = config.get(key)
         if isinstance(said, bool) and said != does:
             what = "adds such a token to" if does else "adds no such token to"
-            yield f"{key} is {said} in {CONFIG_FILE}, but {TOKENIZER_FILE} {what} raw prompts: it is followed"
+            yield f"{key} is {said} in {CONFIG_FILE}, but {TOKENIZER_FILE} {what} raw prompts: {TOKENIZER_FILE} is followed"
     prefix, said = _prefix_space(tokenizer), config.get("add_prefix_space")
     if isinstance(said, bool) and prefix is not None and said != prefix:
-        yield f"add_prefix_space is {said} in {CONFIG_FILE}, but not in {TOKENIZER_FILE}: it is followed"
+        yield f"add_prefix_space is {said} in {CONFIG_FILE}, but {prefix} in {TOKENIZER_FILE}: {TOKENIZER_FILE} is followed"
     if config.get("clean_up_tokenization_spaces") and type(tokenizer.model).__name__ != "BPE":
         yield f"clean_up_tokenization_spaces of {CONFIG_FILE} is not followed: text keeps its spaces"
 

@@ -112,15 +112,21 @@ def test_legacy_files_of_added_tokens_are_followed(tmp_path: Path) -> None:
         (
             "llama2-legacy",
             {"add_bos_token": False},
-            "add_bos_token is False in tokenizer_config.json, but tokenizer.json adds",
+            "add_bos_token is False in tokenizer_config.json, but tokenizer.json adds such a token to raw prompts: "
+            "tokenizer.json is followed",
         ),
         (
             "gpt2",
             {"add_bos_token": True},
-            "add_bos_token is True in tokenizer_config.json, but tokenizer.json adds no such",
+            "add_bos_token is True in tokenizer_config.json, but tokenizer.json adds no such token to raw prompts: "
+            "tokenizer.json is followed",
         ),
         ("gpt2", {"add_eos_token": True}, "add_eos_token is True"),
-        ("gpt2", {"add_prefix_space": True}, "add_prefix_space is True in tokenizer_config.json, but not in"),
+        (
+            "gpt2",
+            {"add_prefix_space": True},
+            "add_prefix_space is True in tokenizer_config.json, but False in tokenizer.json: tokenizer.json is followed",
+        ),
         ("llama2-first", {"add_prefix_space": False}, "add_prefix_space is False"),
         (
             "t5-unigram",
