@@ -345,16 +345,17 @@ def test_a_stream_ends_when_its_token_is_withdrawn_or_expires(folder: Path) -> N
     slow = dataclasses.replace(PAPER_PAIR, target="arithmetic:ends=0&forward_ms=20", draft="", orchestrator_flags=flags)
     settings = Settings(max_token_count=8000, ignore_end_tokens=True)
     with LocalServices(slow) as local, ExitStack() as stack:
-        soon = web_token(exp=time.time() - 10 + 4)  # ten seconds are allowed for clocks that differ
+        bob = stack.enter_context(client_of(local, TOKENS["bob"][0]))
+        reply = bob.generate(PROMPT, Settings(max_token_count=150, ignore_end_tokens=True))
         streams = []
-        for token in (TOKENS["alice"][0], soon):
+        for is_soon in (False, True):  # the token that expires is made just before its use
+            token = (
+                web_token(exp=time.time() - 10 + 15) if is_soon else TOKENS["alice"][0]
+            )  # clocks may differ by ten seconds
             session = stack.enter_context(client_of(local, token)).create_session()
             sent = session.send("hello", settings)
             streams.append(iter(sent.deltas()))
-        bob = stack.enter_context(client_of(local, TOKENS["bob"][0]))
-        reply = bob.generate(PROMPT, Settings(max_token_count=150, ignore_end_tokens=True))
-        for stream in streams:
-            next(stream)
+            next(streams[-1])
         access_file(folder, without="alice")
         try:
             for stream in streams:
