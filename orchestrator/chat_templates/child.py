@@ -17,10 +17,10 @@ from typing import Any
 from orchestrator.chat_templates.rendering import Conversation, RenderingError, render
 
 PROCESSOR_SECONDS = 2.0
-"""For one conversation."""
+"""Seconds of processor time for one conversation."""
 
 MEMORY_BYTES = 512 * 2**20
-"""Beyond what the process has when it begins."""
+"""Bytes of memory beyond those that the process has when it begins."""
 
 
 def main() -> None:
@@ -42,10 +42,11 @@ def _answer(line: str) -> dict[str, Any]:
         conversation = Conversation(asked["messages"], asked["special_tokens"], clock)
         rendered = render(asked["source"], conversation)
     except RenderingError as error:
-        return {"error": str(error), "refused": error.refused}
+        return {"error": str(error), "refused": error.refused, "limited": error.limited}
     except (MemoryError, RecursionError) as error:
-        return {"error": f"{type(error).__name__} while it is rendered", "refused": False}
-    return {"text": rendered.text, "left_out": rendered.left_out}
+        is_limit = isinstance(error, MemoryError)
+        return {"error": f"{type(error).__name__} while it is rendered", "refused": False, "limited": is_limit}
+    return {"text": rendered.text, "left_out": rendered.left_out, "places": rendered.places}
 
 
 def _limit_memory() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import jinja2
@@ -18,6 +18,28 @@ import jinja2.utils
 
 class TemplateRefusedError(jinja2.TemplateError):
     """The template itself says that it does not take the messages."""
+
+
+class Part(Mapping[str, str]):
+    """A part of a message's content. A template may read it like a dict, but not print it as a value.
+
+    transformers gives such a template a dict, and the model would read Python's or JSON's spelling of it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._items = {"type": "text", "text": text}
+
+    def __getitem__(self, name: str) -> str:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        raise TypeError("a part of a content is printed as a value")
 
 
 class _Generation(jinja2.ext.Extension):

@@ -2,37 +2,44 @@
 
 A template that takes a message's content as a list of parts loses a plain string, and some templates skip a role. Both
 render without an error. So each conversation is rendered a second time, with marks around each content: a message
-without a mark in the result is left out.
+without a mark in the result is left out, unless its words are in the prompt.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import jinja2
 
-from orchestrator.chat_templates.environment import TemplateRefusedError, compile_template
+from orchestrator.chat_templates.environment import Part, TemplateRefusedError, compile_template
+from orchestrator.chat_templates.marks import Marks, places
 
 _TELLING = 8
-"""Characters of a content from which on its words, found in the prompt, show that it is there."""
+"""Length in characters from which the words of a content, found in the prompt, show that the content is there."""
 
-_TIMES, _BESIDE = 8, 2**18
-"""A rendered prompt may have this many times the messages' characters, and so many beside."""
+_TIMES, _EACH, _BESIDE = 8, 1024, 2**18
+"""Limit of a rendered prompt in characters: so many times those of the messages, so many a message, and so many beside."""
+
+_MOST_NAMED = 64
+"""Messages left out that are named. Each takes a search through the whole prompt."""
 
 Content = Callable[[str], Any]
 """How a template takes a message's content."""
 
 
 class RenderingError(Exception):
-    """The template cannot be compiled or rendered. ``refused`` if the template itself refuses the messages."""
+    """The template cannot be compiled or rendered.
 
-    def __init__(self, what: str, *, refused: bool = False) -> None:
+    ``refused`` if the template itself refuses the messages, ``limited`` if it needs more time, memory or text than it may.
+    """
+
+    def __init__(self, what: str, *, refused: bool = False, limited: bool = False) -> None:
         super().__init__(what)
         self.refused = refused
+        self.limited = limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,20 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt, and the indices of the messages that are not in it."""
+    """A prompt, and what is known of the messages in it."""
 
     text: str
     left_out: tuple[int, ...]
+    """The indices of the first messages that are not in it."""
+    places: tuple[int | None, ...]
+    """Where each message's content begins, after spaces; None if that is not known."""
 
 
 def render(source: str, conversation: Conversation) -> Rendered:
-    """The prompt up to where the answer begins. A content is a string; it is a list of parts where the template loses
-    strings. RenderingError."""
+    """Render the prompt up to where the answer begins. RenderingError.
+
+    A content is a string; it is a list of parts where the template loses strings.
+    """
     try:
         as_text = _render(source, conversation, str)
     except RenderingError as error:
@@ -74,34 +86,57 @@ def render(source: str, conversation: Conversation) -> Rendered:
     return as_parts if len(as_parts.left_out) < len(as_text.left_out) else as_text
 
 
-def _parts(content: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": content}]
+def _parts(content: str) -> list[Part]:
+    return [Part(content)]
 
 
 def _render(source: str, conversation: Conversation, content: Content) -> Rendered:
-    contents = [text for _, text in conversation.messages]
+    contents = [said for _, said in conversation.messages]
     text = _rendered(source, conversation, contents, content)
-    return Rendered(text, tuple(_left_out(source, conversation, contents, content, text)))
-
-
-def _left_out(
-    source: str, conversation: Conversation, contents: Sequence[str], content: Content, text: str
-) -> list[int]:
-    stem = "zq" + hashlib.blake2b("\0".join([source, *contents]).encode(), digest_size=6).hexdigest()
-    marks = [(f"{stem}a{index}z", f"{stem}b{index}z") for index in range(len(contents))]
-    marked = [f"{before}{said}{after}" for said, (before, after) in zip(contents, marks, strict=True)]
+    marks = Marks(source, contents)
     try:
-        seen = _rendered(source, conversation, marked, content).lower()
+        marked = _rendered(source, conversation, [marks.around(index) for index in range(len(contents))], content)
     except RenderingError:  # the template looks into what is said, and does not like the marks
-        seen = ""
-    words = _words(text)
-    return [
-        index
-        for index, said in enumerate(contents)
-        if said.strip()
-        and not any(mark in seen for mark in marks[index])
-        and not ((len(said) >= _TELLING or not seen) and _words(said) in words)
-    ]
+        marked = ""
+    found = marks.find(marked)
+    seen = {mark.index for mark in found}
+    unseen = [index for index, said in enumerate(contents) if index not in seen and said.strip()]
+    left_out, doubtful = _left_out(unseen, contents, text, _TELLING if marked else 0)
+    if doubtful:
+        changed = [marks.around(index) if index in doubtful else said for index, said in enumerate(contents)]
+        if not _changes(source, conversation, changed, content, text):
+            left_out = sorted([*left_out, *doubtful])
+    return Rendered(text, tuple(left_out), tuple(places(found, marked, text, len(contents))))
+
+
+def _left_out(unseen: Iterable[int], contents: Sequence[str], text: str, telling: int) -> tuple[list[int], set[int]]:
+    """The messages whose words are not in the text, and those whose words are there but are too short to tell."""
+    left_out: list[int] = []
+    doubtful: set[int] = set()
+    words, at = "", 0
+    for index in unseen:
+        words = words or _words(text)
+        said = _words(contents[index])
+        begin = words.find(said, at)
+        if begin < 0:
+            begin = words.find(said, 0, at + len(said))  # templates may change the order
+        if begin < 0:
+            left_out.append(index)
+            if len(left_out) == _MOST_NAMED:
+                break
+            continue
+        at = begin + len(said)
+        if len(contents[index]) < telling:
+            doubtful.add(index)
+    return left_out, doubtful
+
+
+def _changes(source: str, conversation: Conversation, contents: Sequence[str], content: Content, text: str) -> bool:
+    """Whether other contents make another text: then the template does not leave them out."""
+    try:
+        return _rendered(source, conversation, contents, content) != text
+    except RenderingError:
+        return True
 
 
 def _words(text: str) -> str:
@@ -109,7 +144,7 @@ def _words(text: str) -> str:
 
 
 def _rendered(source: str, conversation: Conversation, contents: Sequence[str], content: Content) -> str:
-    most = _TIMES * sum(map(len, contents)) + _BESIDE
+    most = _TIMES * sum(map(len, contents)) + _EACH * len(contents) + _BESIDE
     roles = [role for role, _ in conversation.messages]
     pieces: list[str] = []
     try:
@@ -125,13 +160,13 @@ def _rendered(source: str, conversation: Conversation, contents: Sequence[str], 
             pieces.append(piece)
             most -= len(piece)
             if most < 0:
-                raise RenderingError("it renders far more text than the messages have")
+                raise RenderingError("it renders far more text than the messages have", limited=True)
     except RenderingError:
         raise
     except TemplateRefusedError as error:
         raise RenderingError(str(error), refused=True) from error
     except Exception as error:  # a template is a program: it may raise anything
-        raise RenderingError(_described(error)) from error
+        raise RenderingError(_described(error), limited=isinstance(error, MemoryError)) from error
     text = "".join(pieces)
     if not _is_unicode(text):
         raise RenderingError("it renders half a surrogate pair")

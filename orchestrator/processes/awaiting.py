@@ -6,6 +6,7 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 
+from orchestrator.errors import OverloadedError
 from orchestrator.peers.checking.faults import PEER_FAULT, PeerFaultError
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
@@ -49,10 +50,19 @@ async def reach_with_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
                 log.warning("the verifier service at %s: %s", peer.address, error)
             await asyncio.sleep(_RETRY_SECONDS)
             continue
-        fault = await asyncio.to_thread(codec.template_fault, datetime.now(UTC))
-        if fault is not None:
-            log.warning("%s: chats are refused, raw prompts are served: %s", info.name, fault)
+        await _try_template(info, codec)
         return info, codec
+
+
+async def _try_template(info: ModelInfo, codec: Codec) -> None:
+    """Warn of a chat template that renders no chat."""
+    try:
+        fault = await asyncio.to_thread(codec.template_fault, datetime.now(UTC))
+    except OverloadedError as error:  # a later chat may be rendered
+        log.warning("%s: the chat template could not be tried: %s", info.name, error)
+        return
+    if fault is not None:
+        log.warning("%s: chats are refused, raw prompts are served: %s", info.name, fault)
 
 
 def _codec_of(files: dict[str, bytes]) -> Codec:

@@ -136,6 +136,9 @@ class Pair:
             tokens = await self.text_work.run(length, work, renders=not isinstance(prompt, str))
         except InvalidFieldsError as error:
             raise InvalidFieldsError([_placed(violation, prompt) for violation in error.violations]) from error
+        except PromptTooLongError as error:
+            violations = [_placed(violation, prompt) for violation in error.violations]
+            raise PromptTooLongError(str(error), violations, context_length=self.target.context_length) from error
         if max(tokens, default=0) >= self.target.vocabulary_size:
             raise InvalidFieldsError(self._without_rows(tokens, prompt))
         return tokens

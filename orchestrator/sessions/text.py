@@ -12,8 +12,9 @@ from functools import cached_property
 from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from orchestrator.chat_templates.renderer import RENDERER
-from orchestrator.chat_templates.rendering import RenderingError
+from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER
+from orchestrator.chat_templates.rendering import Rendered, RenderingError
+from orchestrator.errors import PromptTooLongError
 from orchestrator.sessions.token_stream import TokenStream
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 
@@ -33,6 +34,9 @@ class ChatTemplateBrokenError(SlipstreamError):
 
 
 _AROUND = 32
+
+LONG = 50_000
+"""Length in characters from which texts queue by themselves, so that shorter ones need not wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Codec:
         self._cuts = _cuts(self.tokenizer)
         self._special_tokens = special_tokens
         self._template = template
+        self._has_rendered = False
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Codec:
@@ -152,32 +157,46 @@ class Codec:
         return self.text_with_special_tokens([token])
 
     def render(self, messages: Sequence[Message], clock: datetime) -> str:
-        """The conversation as the model wants it, up to where its answer begins. ``clock`` is what the template takes for now.
+        """Render the conversation as `render_with_places` does, and return the text alone."""
+        return self.render_with_places(messages, clock).text
 
-        Blocks for as long as the template takes. NoChatTemplateError; ChatTemplateBrokenError; InvalidFieldsError if the
-        template refuses the messages or leaves one out.
+    def render_with_places(self, messages: Sequence[Message], clock: datetime) -> Rendered:
+        """Render the conversation as the model wants it, up to where its answer begins. The template takes ``clock`` for now.
+
+        Blocks for as long as the template takes. NoChatTemplateError; ChatTemplateBrokenError; PromptTooLongError;
+        OverloadedError; InvalidFieldsError if the template refuses the messages or leaves one out.
         """
         if self._template is None:
             raise NoChatTemplateError("the model has no chat template; use Generate with a text or token prompt")
         said = [(message.role, message.content) for message in messages]
+        renderer = LONG_RENDERER if sum(message.length for message in messages) > LONG else RENDERER
         try:
-            rendered = RENDERER.render(self._template, said, self._special_tokens, clock)
+            rendered = renderer.render(self._template, said, self._special_tokens, clock)
         except RenderingError as error:
-            if error.refused:
-                what = f"the chat template refuses them: {error}"
-                raise InvalidFieldsError([FieldViolation("messages", what)]) from error
-            raise ChatTemplateBrokenError(
-                f"the model's chat template fails: {error}; use Generate with a text or token prompt"
-            ) from error
+            raise self._refusal(error) from error
+        self._has_rendered = True
         if rendered.left_out:
             what = "is left out by the model's chat template: the model would not read it"
             raise InvalidFieldsError(
                 [FieldViolation(f"messages[{index}].content", what) for index in rendered.left_out]
             )
-        return rendered.text
+        return rendered
+
+    def _refusal(self, error: RenderingError) -> SlipstreamError:
+        """What a caller is told of a conversation that cannot be rendered."""
+        if error.refused:
+            return InvalidFieldsError([FieldViolation("messages", f"the chat template refuses them: {error}")])
+        if error.limited and self._has_rendered:  # so it is this conversation that is too much
+            return PromptTooLongError(
+                f"the model's chat template fails on so long a conversation: {error}",
+                [FieldViolation("messages", "must be fewer or shorter")],
+            )
+        return ChatTemplateBrokenError(
+            f"the model's chat template fails: {error}; use Generate with a text or token prompt"
+        )
 
     def template_fault(self, clock: datetime) -> str | None:
-        """Why no chat can be rendered, as far as a chat of one word shows. Blocks, as `render` does."""
+        """Return why no chat can be rendered, as far as a chat of one word shows. OverloadedError. Blocks, as `render` does."""
         try:
             self.render([Message("user", "Hello")], clock)
         except ChatTemplateBrokenError as error:

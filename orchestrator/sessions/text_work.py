@@ -1,7 +1,8 @@
 """Work on text: short texts at once, longer ones on threads beside the event loop, in turn and within bounds.
 
 The tokenizer takes half a microsecond a character and 120 bytes of memory, and lets go of Python's lock meanwhile. A chat
-template takes as long as it likes, within its limits, and is never rendered on the event loop.
+template takes as long as it likes, within its limits, and is never rendered on the event loop. Long conversations have a thread
+and a process of their own.
 """
 
 from __future__ import annotations
@@ -12,21 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from orchestrator.errors import OverloadedError
+from orchestrator.sessions.text import LONG
 
 SHORT = 2_000
-"""Characters that are worked on at once: a millisecond."""
-
-_LONG = 50_000
-"""Characters from which on texts queue by themselves, so that others need not wait for them."""
+"""Length in characters up to which texts are worked on at once: a millisecond."""
 
 MOST_WAITING = 16 * 2**20
-"""Characters that wait, all texts together."""
+"""Most characters that may wait, all texts together."""
 
 T = TypeVar("T")
 
 
 class TextWork:
-    """For all sessions of a process."""
+    """The threads that work on text, for all sessions of a process."""
 
     def __init__(self) -> None:
         self._longer = ThreadPoolExecutor(1, "text")
@@ -35,14 +34,16 @@ class TextWork:
         self._waiting = 0
 
     async def run(self, length: int, work: Callable[[], T], *, renders: bool = False) -> T:
-        """What ``work`` on so many characters returns; with ``renders`` it begins with a chat template. OverloadedError if too
-        many wait already."""
+        """Return what ``work`` on so many characters returns; with ``renders`` it begins with a chat template.
+
+        OverloadedError if too many characters wait already.
+        """
         if length <= SHORT and not renders:
             return work()
         if self._waiting and self._waiting + length > MOST_WAITING:
             raise OverloadedError(f"{self._waiting} characters of prompts wait to be tokenized", limit="text")
         shorter = self._rendered if renders else self._longer
-        threads = self._longest if length > _LONG else shorter
+        threads = self._longest if length > LONG else shorter
         self._waiting += length
         try:
             return await asyncio.get_running_loop().run_in_executor(threads, work)

@@ -51,6 +51,7 @@ async def test_short_texts_wait_for_no_long_one_and_long_ones_for_no_more_than_a
         with pytest.raises(OverloadedError) as caught:
             await texts.run(length, finish.wait)
         assert caught.value.retry_after
+        assert caught.value.metadata == {"limit": "text"}
     assert await texts.run(SHORT, lambda: "done") == "done"
     finish.set()
     assert await first
