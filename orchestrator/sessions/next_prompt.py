@@ -51,14 +51,15 @@ class NextPrompt:
         answer stay as they were, too.
         """
         messages = self._rendered_messages()
-        rendered = self.codec.render(messages, self.clock)
+        whole = self.codec.render_with_places(messages, self.clock)
+        rendered = whole.text
         if len(messages) > 1 and messages[-2].role == "assistant":
             earlier = self.codec.render(messages[:-2], self.clock)
             if rendered.startswith(earlier):
                 appended = self._appended(rendered, len(earlier))
                 if appended is not None:
                     return appended
-        return self._replaced(self.codec.encode_with_places(rendered), messages)
+        return self._replaced(self.codec.encode_with_places(rendered), messages, whole.places)
 
     def _rendered_messages(self) -> list[Message]:
         """The messages without end tokens in their text, which the template writes itself."""
@@ -80,26 +81,25 @@ class NextPrompt:
             return None
         return [*prompt, *generated[:kept], *tail.ids[follows:]]
 
-    def _replaced(self, whole: Encoded, messages: Sequence[Message]) -> list[int]:
-        """The ids of the rendered text, with the generated tokens of each answer whose text it holds."""
+    def _replaced(self, whole: Encoded, messages: Sequence[Message], places: Sequence[int | None]) -> list[int]:
+        """Return the ids of the rendered text, with the generated tokens of each answer that stands at its place."""
         ids: list[int] = []
-        answers, done, at = iter(self.answers), 0, 0
-        for message in messages:
-            said = next(answers) if message.role == "assistant" else None
+        done = 0
+        at_places = [
+            (message, place) for message, place in zip(messages, places, strict=True) if message.role == "assistant"
+        ]
+        for said, (message, place) in zip(self.answers, at_places, strict=True):
             content = message.content.strip()
-            found = whole.text.find(content, at)
-            if found < 0:
+            if place is None or not content or not whole.text.startswith(content, place):
                 continue
-            at = found + len(content)
-            if said is not None and content:
-                first, follows, kept = self._place(whole, found, message, said)
-                if follows is not None and first is not None and first >= done:
-                    ids += [*whole.ids[done:first], *said.tokens[:kept]]
-                    done = follows
+            first, follows, kept = self._place(whole, place, message, said)
+            if follows is not None and first is not None and first >= done:
+                ids += [*whole.ids[done:first], *said.tokens[:kept]]
+                done = follows
         return [*ids, *whole.ids[done:]]
 
     def _place(self, whole: Encoded, found: int, message: Message, said: Said) -> tuple[int | None, int | None, int]:
-        """Where an answer's tokens go among the ids: the first that they replace, the first after them, how many they are."""
+        """Return the first id that an answer's tokens replace, the first id after them, and how many tokens they are."""
         start = found - (len(message.content) - len(message.content.lstrip()))
         if whole.text[start - 1 : start] == " " and _lost_space(self.codec, said.tokens, message.content):
             start -= 1

@@ -206,3 +206,22 @@ def test_a_token_that_another_reaches_into_is_no_place_to_cut(tmp_path: Path) ->
     [start, fine] = _ids(codec, "<|im_start|>", "<|fine|>")
     assert codec.cut_before("a<|im_start|>b", 14, [start]) == 0
     assert codec.cut_before("a<|fine|>b", 10, [fine]) == 1
+
+
+def test_an_answer_is_found_where_the_template_writes_it_and_not_in_the_header_before(tmp_path: Path) -> None:
+    """The header has the answer's text, and the ids that a tokenizer gives it. The model has spelt its answer."""
+    directory = CASES[0].write(tmp_path)
+    (directory / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ 'Question' if m.role == 'user' else 'answer' }}:\n{{ m.content | trim }}\n{% endfor %}"
+        "{% if add_generation_prompt %}now answer:{% endif %}"  # so no prompt begins with the one before it
+    )
+    session = Session("s", Codec.from_files(load_tokenizer_files(str(directory)).files), CLOCK)
+    spelt = _ids(session.codec, *"answer")
+    _say(session, session.prompt_for("one").tokens(), "one", spelt)
+    rendered = session.codec.render([*session.messages, Message("user", "two")], CLOCK)
+    prompt = session.prompt_for("two").tokens()
+    whole = session.codec.encode_with_places(rendered)
+    at = whole.border(rendered.index("answer:\nanswer") + len("answer:\n"))
+    assert at is not None
+    assert prompt[: len(whole.ids[:at])] == whole.ids[:at]
+    assert prompt[at : at + len(spelt)] == spelt
