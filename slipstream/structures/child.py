@@ -1,7 +1,7 @@
 """The process that tries structures: ``python -P -m slipstream.structures.child``, told by its standard input.
 
-Its first message has the tokenizer and the limits, each further one a structure. It answers each with what came of it. A
-structure that takes too long or too much memory ends the process: the service sees by which signal.
+Its first message has the limits, its second is the tokenizer, each further one a structure. It answers each with what came
+of it. A structure that takes too long or too much memory ends the process: the service sees by which signal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.sampling.structure_compiler import StructureCompiler, on_deep_stack
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureUnsupportedError
-from slipstream.structures.frames import frame_of, read_frame
+from slipstream.structures.frames import frame_of, read_bytes, read_frame
 
 _MIB = 2**20
 _NICENESS = 5
@@ -35,10 +35,10 @@ def main() -> None:
 
 def _serve() -> None:
     pipe, answers = sys.stdin.buffer, sys.stdout.buffer
-    terms = read_frame(pipe)
-    if terms is None:
+    terms, tokenizer = read_frame(pipe), read_bytes(pipe)
+    if terms is None or tokenizer is None:
         return
-    compiler = StructureCompiler(terms["tokenizer"], terms["vocabulary_size"], terms["end_token_ids"])
+    compiler = StructureCompiler(tokenizer, terms["vocabulary_size"], terms["end_token_ids"])
     warm = _tried(compiler, Structure(StructureKind.REGEX, "a"))  # the tokenizer's memory is no structure's
     first = _resident()
     answers.write(frame_of(warm))

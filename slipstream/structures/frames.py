@@ -1,4 +1,4 @@
-"""Messages between a service and its trial processes: a length of four bytes, then JSON."""
+"""Messages between a service and its trial processes: a length of four bytes, then JSON, or a tokenizer's own bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ LENGTH_BYTES = 4
 def frame_of(message: dict[str, Any]) -> bytes:
     """A message as it goes through a pipe."""
     body = json.dumps(message).encode()
-    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+    return head_of(len(body)) + body
+
+
+def head_of(length: int) -> bytes:
+    """What says that so many bytes follow."""
+    return length.to_bytes(LENGTH_BYTES, "big")
 
 
 def length_of(head: bytes) -> int:
@@ -21,8 +26,18 @@ def length_of(head: bytes) -> int:
 
 def read_frame(pipe: IO[bytes]) -> dict[str, Any] | None:
     """The next message of a pipe; None at its end."""
+    body = read_bytes(pipe)
+    if body is None:
+        return None
+    message: dict[str, Any] = json.loads(body)
+    return message
+
+
+def read_bytes(pipe: IO[bytes]) -> bytes | None:
+    """What the next head announces; None at the pipe's end."""
     head = pipe.read(LENGTH_BYTES)
     if len(head) < LENGTH_BYTES:
         return None
-    message: dict[str, Any] = json.loads(pipe.read(length_of(head)))
-    return message
+    length = length_of(head)
+    body = pipe.read(length)
+    return body if len(body) == length else None

@@ -7,15 +7,22 @@ import contextlib
 import json
 import os
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
 from typing import Any
 
 from slipstream.interpreter import module_command
 from slipstream.sampling.structure import Structure
-from slipstream.structures.frames import LENGTH_BYTES, frame_of, length_of
+from slipstream.structures.frames import LENGTH_BYTES, frame_of, head_of, length_of
 
 _START_SECONDS = 120.0
 """In which a process must be ready, on a machine with much else to do."""
+
+_PIECE_BYTES = 2**18
+"""Of a tokenizer, which may have 30 MB: what is written at once is copied on the event loop."""
+
+_KEPT_ERROR_BYTES = 2**12
+"""Of the end of what a process writes as its errors."""
 
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Threads and arenas would take address space that the memory limit is meant for."""
@@ -29,21 +36,23 @@ class TrialProcess:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._is_over = False
+        self._errors = b""
+        self._reading = asyncio.get_running_loop().create_task(self._read_errors())
 
     @classmethod
-    async def start(cls, terms: dict[str, Any]) -> TrialProcess:
+    async def start(cls, terms: dict[str, Any], tokenizer: bytes) -> TrialProcess:
         """A process that is ready. OSError, RuntimeError or TimeoutError if it does not become so."""
         process = await asyncio.create_subprocess_exec(
             *module_command("slipstream.structures.child"),
             stdin=PIPE,
             stdout=PIPE,
-            stderr=DEVNULL,
+            stderr=PIPE,
             env={**os.environ, **_ENVIRONMENT},
         )
         started = cls(process)
         try:
-            if await started._ask(terms, _START_SECONDS) is None:
-                raise RuntimeError(f"the process that compiles structures ended at its start with {process.returncode}")
+            if await started._ask([frame_of(terms), head_of(len(tokenizer)), tokenizer], _START_SECONDS) is None:
+                raise RuntimeError(await started._why_it_ended())
         except BaseException:
             await started.close()
             raise
@@ -62,7 +71,8 @@ class TrialProcess:
     async def run(self, structure: Structure, wall_seconds: float) -> dict[str, Any]:
         """What came of a structure: its outcome is also "seconds", "memory", "levels" or "ended"."""
         try:
-            answer = await self._ask({"kind": structure.kind.value, "source": structure.source}, wall_seconds)
+            asked = frame_of({"kind": structure.kind.value, "source": structure.source})
+            answer = await self._ask([asked], wall_seconds)
         except TimeoutError:
             self.kill()
             return {"outcome": "waited"}
@@ -85,21 +95,40 @@ class TrialProcess:
         """End it and see it ended."""
         self.kill()
         await self._process.wait()
+        await self._reading
 
     @property
     def _reader(self) -> asyncio.StreamReader:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    async def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+    async def _ask(self, frames: Sequence[bytes], seconds: float) -> dict[str, Any] | None:
         """Its answer; None if it ended instead."""
-        assert self._process.stdin is not None
         try:
             async with asyncio.timeout(seconds):
-                self._process.stdin.write(frame_of(message))
-                await self._process.stdin.drain()
+                for frame in frames:
+                    await self._write(frame)
                 head = await self._reader.readexactly(LENGTH_BYTES)
                 answer: dict[str, Any] = json.loads(await self._reader.readexactly(length_of(head)))
                 return answer
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
+
+    async def _write(self, frame: bytes) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        for start in range(0, len(frame), _PIECE_BYTES):
+            pipe.write(frame[start : start + _PIECE_BYTES])
+            await pipe.drain()
+
+    async def _read_errors(self) -> None:
+        """Keep the end of them, until the process is gone. Unread, a full pipe would hold it up."""
+        assert self._process.stderr is not None
+        while more := await self._process.stderr.read(_KEPT_ERROR_BYTES):
+            self._errors = (self._errors + more)[-_KEPT_ERROR_BYTES:]
+
+    async def _why_it_ended(self) -> str:
+        code = await self._process.wait()
+        await self._reading
+        lines = self._errors.decode(errors="replace").strip().splitlines()
+        return f"it ended at its start with {code}" + (f": {lines[-1]}" if lines else "")

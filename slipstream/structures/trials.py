@@ -27,6 +27,8 @@ KEPT_OUTCOMES = 1024
 MOST_WAITING = 32
 """Structures of one caller that wait for its slot: each may be 64 KiB."""
 
+_START_ERRORS = (OSError, RuntimeError, TimeoutError)
+
 _WALL_SECONDS, _WALL_FACTOR = 10.0, 10.0
 """A process gets its processor time in so many seconds, and so many times as many, on a machine with much else to do."""
 
@@ -62,7 +64,7 @@ class _Slot:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     count: int = 0
-    """Who has it or waits for it."""
+    """Structures that have it or wait for it."""
 
 
 class _Turn:
@@ -107,9 +109,8 @@ class StructureTrials:
         limits: CompileLimits | None = None,
     ) -> None:
         self.limits = limits or CompileLimits()
-        text = tokenizer_json if isinstance(tokenizer_json, str) else tokenizer_json.decode()
+        self._tokenizer = tokenizer_json.encode() if isinstance(tokenizer_json, str) else tokenizer_json
         self._terms = {
-            "tokenizer": text,
             "vocabulary_size": vocabulary_size,
             "end_token_ids": list(end_token_ids),
             "seconds": self.limits.seconds,
@@ -130,7 +131,7 @@ class StructureTrials:
         """How many bytes a structure takes once it is compiled. If the caller leaves, its trial ends.
 
         InvalidStructureError for what is wrong with it, or for the limit that it passes; StructureUnsupportedError;
-        StructureQueueFullError.
+        StructureQueueFullError; StructureTrialError, also once the trials are closed.
         """
         checked_length(structure, self.limits.source_bytes)
         key = hashlib.sha256(f"{structure.kind.value} {structure.source}".encode()).digest()
@@ -144,13 +145,14 @@ class StructureTrials:
         return self._byte_count(outcome)
 
     async def close(self) -> None:
-        """End the processes."""
+        """End the processes, and the checks that wait for them."""
         self._closed = True
-        while self._tasks:
+        while self._tasks or self._busy or self._idle:
+            for process in [*self._idle, *self._busy]:
+                await process.close()
+            self._idle.clear()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        for process in [*self._idle, *self._busy]:
-            await process.close()
-        self._idle.clear()
+            await asyncio.sleep(0)  # checks whose process ended leave it
 
     @property
     def pids(self) -> list[int]:
@@ -163,7 +165,7 @@ class StructureTrials:
         return self._outcomes.get(key)
 
     async def _slot(self, caller: str) -> _Turn:
-        """A caller's own slot, then a process's. Who floods waits for its own."""
+        """A caller's own slot, then a process's. A caller that floods waits for its own."""
         slot = self._slots[caller]
         if slot.count > MOST_WAITING:
             raise StructureQueueFullError(f"{MOST_WAITING} structures of this caller wait to be compiled")
@@ -207,6 +209,8 @@ class StructureTrials:
     async def _process(self) -> TrialProcess:
         """One that is ready: an idle one, or the next that starts. A start goes on when its caller leaves."""
         while True:
+            if self._closed:
+                raise StructureTrialError("the service stops: it compiles no structures any more")
             while self._idle:
                 process = self._idle.pop()
                 if process.is_alive:
@@ -215,18 +219,23 @@ class StructureTrials:
                 self._begin_start()
             try:
                 await _first_of(self._starting)
-            except (OSError, RuntimeError, TimeoutError) as error:
-                log.error("no process can be started that compiles structures: %s", error)
+            except _START_ERRORS as error:
                 raise StructureTrialError("no process can be started that compiles structures") from error
 
     def _begin_start(self) -> asyncio.Task[None]:
         starting = self._beside(self._start())
         self._starting.add(starting)
-        starting.add_done_callback(self._starting.discard)
+        starting.add_done_callback(self._started)
         return starting
 
+    def _started(self, starting: asyncio.Task[None]) -> None:
+        """One line for each that fails, whether a caller waits for it or not."""
+        self._starting.discard(starting)
+        if not starting.cancelled() and (error := starting.exception()) is not None:
+            log.error("no process can be started that compiles structures: %s", str(error) or "it is not ready in time")
+
     async def _start(self) -> None:
-        process = await TrialProcess.start(self._terms)
+        process = await TrialProcess.start(self._terms, self._tokenizer)
         if self._closed:
             await process.close()
         else:
@@ -238,7 +247,7 @@ class StructureTrials:
         try:
             await process.close()
             if not self._closed:
-                with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # the next caller finds out
+                with contextlib.suppress(*_START_ERRORS):  # the next caller finds out
                     await self._begin_start()
         finally:
             turn.leave()

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -12,8 +14,15 @@ import pytest
 from slipstream.hosting.tokenizer_files import embedded_directory
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureUnsupportedError
+from slipstream.structures import trial_process
 from slipstream.structures.limits import CompileLimits
-from slipstream.structures.trials import MOST_WAITING, StructureQueueFullError, StructureTrials
+from slipstream.structures.trials import (
+    MOST_WAITING,
+    PROCESS_COUNT,
+    StructureQueueFullError,
+    StructureTrialError,
+    StructureTrials,
+)
 
 TOKENIZER_JSON = (embedded_directory("target") / "tokenizer.json").read_bytes()
 
@@ -46,8 +55,14 @@ async def trials(
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(120):  # a bound, not a speed
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def spent_seconds(processes: list[psutil.Process]) -> dict[int, float]:
+    """Processor time by process."""
+    return {process.pid: process.cpu_times().user for process in processes}
 
 
 @pytest.mark.parametrize(
@@ -103,16 +118,96 @@ async def test_large_structures_compile_within_the_limits(structure: Structure) 
 async def test_a_caller_that_leaves_ends_its_trial() -> None:
     async with trials(CompileLimits(seconds=600, memory_mib=100_000)) as tried:
         await tried.check(PLAIN, "alice")
-        (pid,) = tried.pids
+        await until(lambda: len(tried.pids) == PROCESS_COUNT)
+        processes = [psutil.Process(pid) for pid in tried.pids]
+        before = spent_seconds(processes)
         asked = asyncio.create_task(tried.check(ENDLESS, "alice"))
-        process = psutil.Process(pid)
-        spent = process.cpu_times().user
-        await until(lambda: process.cpu_times().user > spent + 0.05)
+        await until(lambda: any(now > before[pid] + 0.05 for pid, now in spent_seconds(processes).items()))
+        spent = spent_seconds(processes)
+        pid = max(before, key=lambda each: spent[each] - before[each])
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-        await until(lambda: not psutil.pid_exists(pid) or process.status() == psutil.STATUS_ZOMBIE)
+        await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
         assert await tried.check(PLAIN, "alice") >= 0
+
+
+async def test_a_check_that_waits_for_a_start_ends_with_the_service() -> None:
+    made = StructureTrials(TOKENIZER_JSON, 4096, (2,))
+    waiting = [asyncio.create_task(made.check(PLAIN, name)) for name in ("alice", "bob", "carol", "carol")]
+    await asyncio.sleep(0)
+    await until(lambda: bool(made._starting))
+    async with asyncio.timeout(120):
+        await made.close()
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(outcome, StructureTrialError) and "stops" in str(outcome)
+    assert not made.pids and not made._tasks
+    with pytest.raises(StructureTrialError, match="stops"):
+        await made.check(PLAIN, "alice")
+    assert not made._tasks
+
+
+async def test_a_check_that_runs_ends_with_the_service() -> None:
+    made = StructureTrials(TOKENIZER_JSON, 4096, (2,), CompileLimits(seconds=600, memory_mib=100_000))
+    await made.check(PLAIN, "alice")
+    asked = [asyncio.create_task(made.check(ENDLESS, "alice")) for _ in range(2)]
+    await until(lambda: bool(made._busy))
+    pids = made.pids
+    async with asyncio.timeout(120):
+        await made.close()
+        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(outcome, StructureTrialError)
+    assert not made.pids and not made._tasks
+    assert not any(map(psutil.pid_exists, pids))
+
+
+async def test_a_start_that_fails_is_logged_in_one_line_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unhandled: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
+    monkeypatch.setattr(trial_process, "module_command", lambda module: [sys.executable, "-c", FAILS])
+    made = StructureTrials(TOKENIZER_JSON, 4096, (2,))
+    for _ in range(2):
+        with pytest.raises(StructureTrialError, match="no process can be started"):
+            await made.check(PLAIN, "alice")
+    await made.close()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not unhandled
+    assert {record.levelname for record in caplog.records} == {"ERROR"} and len(caplog.records) <= 2 * PROCESS_COUNT
+    for record in caplog.records:
+        assert record.exc_info is None and "\n" not in record.getMessage()
+        assert record.getMessage().endswith("it ended at its start with 3: OSError: no room")
+
+
+FAILS = """
+import sys
+print("Traceback" * 100_000, file=sys.stderr)
+print("OSError: no room", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+async def test_a_large_tokenizer_does_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes through the pipe as it is, in pieces that let others go on."""
+    sent: list[int] = []
+    write = asyncio.StreamWriter.write
+
+    def counted(self: asyncio.StreamWriter, data: bytes) -> None:
+        sent.append(len(data))
+        write(self, data)
+
+    monkeypatch.setattr(asyncio.StreamWriter, "write", counted)
+    spaced = TOKENIZER_JSON + b" " * 2**24
+    made = StructureTrials(spaced, 4096, (2,))
+    try:
+        assert await made.check(PLAIN, "alice") >= 0
+        assert max(sent) <= 2**18
+        assert not [value for value in vars(made).values() if isinstance(value, str) and len(value) > 2**20]
+        assert any(value is spaced for value in vars(made).values()), "no copy is kept"
+    finally:
+        await made.close()
 
 
 async def test_a_caller_that_floods_waits_for_its_own_slot() -> None:
