@@ -7,8 +7,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from slipstream.errors import Code, SlipstreamError
@@ -16,6 +15,7 @@ from slipstream.sampling.structure import Structure
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureUnsupportedError
 from slipstream.sampling.structure_source import checked_length
 from slipstream.structures.limits import CompileLimits
+from slipstream.structures.slots import Slot, Turn
 from slipstream.structures.trial_process import TrialProcess
 
 log = logging.getLogger(__name__)
@@ -58,39 +58,6 @@ class StructureTrialError(SlipstreamError):
     retry_after = 2.0
 
 
-@dataclass(slots=True)
-class _Slot:
-    """One caller's."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    count: int = 0
-    """Structures that have it or wait for it."""
-
-
-class _Turn:
-    """What a caller holds while its structure is tried."""
-
-    def __init__(self, on_left: Callable[[], None]) -> None:
-        self.held: list[asyncio.Lock | asyncio.Semaphore] = []
-        self._on_left: Callable[[], None] | None = on_left
-
-    def handed_on(self) -> _Turn:
-        """All of it, for another to leave."""
-        other = _Turn(lambda: None)
-        other.held, self.held = self.held, []
-        other._on_left, self._on_left = self._on_left, None
-        return other
-
-    def leave(self) -> None:
-        """Give it back; nothing happens if it was handed on."""
-        for each in reversed(self.held):
-            each.release()
-        self.held = []
-        if self._on_left is not None:
-            self._on_left()
-            self._on_left = None
-
-
 async def _first_of(starting: set[asyncio.Task[None]]) -> None:
     """Wait for a start, without ending it if the caller leaves; raises what it raises."""
     done, _ = await asyncio.wait(starting, return_when=asyncio.FIRST_COMPLETED)
@@ -117,7 +84,7 @@ class StructureTrials:
             "memory_mib": self.limits.memory_mib,
         }
         self._outcomes: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
-        self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
+        self._slots: defaultdict[str, Slot] = defaultdict(Slot)
         self._idle: list[TrialProcess] = []
         self._busy: set[TrialProcess] = set()
         self._free = asyncio.Semaphore(PROCESS_COUNT)
@@ -164,13 +131,13 @@ class StructureTrials:
             self._outcomes.move_to_end(key)
         return self._outcomes.get(key)
 
-    async def _slot(self, caller: str) -> _Turn:
+    async def _slot(self, caller: str) -> Turn:
         """A caller's own slot, then a process's. A caller that floods waits for its own."""
         slot = self._slots[caller]
         if slot.count > MOST_WAITING:
             raise StructureQueueFullError(f"{MOST_WAITING} structures of this caller wait to be compiled")
         slot.count += 1
-        turn = _Turn(lambda: self._left(caller))
+        turn = Turn(lambda: self._left(caller))
         try:
             await slot.lock.acquire()
             turn.held.append(slot.lock)
@@ -187,7 +154,7 @@ class StructureTrials:
         if not slot.count:
             del self._slots[caller]
 
-    async def _tried(self, key: bytes, structure: Structure, turn: _Turn) -> dict[str, Any]:
+    async def _tried(self, key: bytes, structure: Structure, turn: Turn) -> dict[str, Any]:
         process = await self._process()
         self._busy.add(process)
         try:
@@ -241,7 +208,7 @@ class StructureTrials:
         else:
             self._idle.append(process)
 
-    async def _replace(self, process: TrialProcess, turn: _Turn) -> None:
+    async def _replace(self, process: TrialProcess, turn: Turn) -> None:
         """See a process ended and have another in its place. Until then the caller that ended it keeps its slot, so that it
         never takes the process that another caller would get."""
         try:
