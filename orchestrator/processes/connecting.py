@@ -105,7 +105,7 @@ class Peers:
             patience_seconds=settings.verifier_patience_seconds,
         )
         self._structures = StructureTrials(
-            codec.tokenizer.to_str(), target.vocabulary_size, target.end_token_ids, settings.compile_limits
+            codec.tokenizer_json, target.vocabulary_size, target.end_token_ids, settings.compile_limits
         )
         return Pair(
             target,

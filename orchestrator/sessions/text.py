@@ -76,6 +76,8 @@ class Codec:
     """A tokenizer and a chat template, from the files the verifier hands out."""
 
     def __init__(self, tokenizer_json: bytes, special_tokens: dict[str, str], template: str | None) -> None:
+        self.tokenizer_json = tokenizer_json
+        """As the file says it."""
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._post_processor = self.tokenizer.post_processor
         self.tokenizer.post_processor = None  # it may move the places of tokens
