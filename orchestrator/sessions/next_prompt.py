@@ -9,10 +9,10 @@ from datetime import datetime
 from orchestrator.sessions.text import Codec, Encoded, Message
 
 _PIECE_SPACE = "▁"
-"""What the first token of an answer may begin with although its text does not: decoders strip it."""
+"""The space that an answer's first token may begin with although the text does not: decoders strip it."""
 
 _LEADING = 8
-"""Tokens of an answer that are looked at for spaces at its beginning."""
+"""Number of an answer's tokens that are looked at for spaces at its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class NextPrompt:
     codec: Codec
     clock: datetime
     messages: tuple[Message, ...]
-    """The last one is the user's."""
+    """The session's messages and the new one of the user, which is the last."""
     answers: tuple[Said, ...]
     """The tokens of the assistant's messages, in their order."""
     before: Sequence[int]
@@ -62,7 +62,7 @@ class NextPrompt:
         return self._replaced(self.codec.encode_with_places(rendered), messages, whole.places)
 
     def _rendered_messages(self) -> list[Message]:
-        """The messages without end tokens in their text, which the template writes itself."""
+        """Return the messages without the end tokens that the template writes itself."""
         answers = iter(self.answers)
         return [self._without_end(m, next(answers)) if m.role == "assistant" else m for m in self.messages]
 
@@ -72,7 +72,7 @@ class NextPrompt:
         return Message(message.role, message.content.removesuffix(self.codec.token_text(said.tokens[-1])))
 
     def _appended(self, rendered: str, start: int) -> list[int] | None:
-        """The tokens so far and what follows the last answer, which begins at ``start``; None if no token border is there."""
+        """Return the tokens so far and what follows them. The last answer begins at ``start``; None if no token begins there."""
         generated = self.answers[-1].tokens
         prompt = self.before[: len(self.before) - len(generated)]
         tail = self.codec.encode_with_places(rendered, self.codec.cut_before(rendered, start, prompt))
@@ -118,9 +118,9 @@ def _count_of(space: str, text: str) -> int:
 
 
 def _kept(codec: Codec, whole: Encoded, start: int, tokens: Sequence[int]) -> tuple[int, int | None]:
-    """How many of an answer's tokens stay, which begins at ``start`` of the text, and the index of the first id after them.
+    """Return how many tokens of an answer stay, and the index of the first id after them. The answer begins at ``start``.
 
-    The most whose text is there and ends where an id ends; None if not even the answer's beginning is such a place.
+    They are the most whose text is there and ends where an id ends. None if not even the answer begins where an id does.
     """
     text = codec.text_with_special_tokens(tokens)
     leads = (0, 1) if whole.text.startswith(" ", start) and _lost_space(codec, tokens, text) else (0,)
@@ -140,7 +140,7 @@ def _kept(codec: Codec, whole: Encoded, start: int, tokens: Sequence[int]) -> tu
 
 
 def _common_length(text: str, start: int, other: str) -> int:
-    """How many characters of ``other`` stand in ``text`` from ``start`` on."""
+    """Return how many characters of ``other`` stand in ``text`` from ``start`` on."""
     if text.startswith(other, start):
         return len(other)
     return next(at for at in range(len(other)) if not text.startswith(other[at], start + at))

@@ -185,7 +185,7 @@ class Codec:
         return rendered
 
     def _refusal(self, error: RenderingError) -> SlipstreamError:
-        """What a caller is told of a conversation that cannot be rendered."""
+        """Return the error for a conversation that cannot be rendered."""
         if error.refused:
             return InvalidFieldsError([FieldViolation("messages", f"the chat template refuses them: {error}")])
         if error.limited and self._has_rendered:  # so it is this conversation that is too much
