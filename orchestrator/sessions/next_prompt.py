@@ -72,7 +72,7 @@ class NextPrompt:
         return Message(message.role, message.content.removesuffix(self.codec.token_text(said.tokens[-1])))
 
     def _appended(self, rendered: str, start: int) -> list[int] | None:
-        """Return the tokens so far and what follows them. The last answer begins at ``start``; None if no token begins there."""
+        """Return the tokens so far and what follows. The last answer begins at ``start``; None if no token begins there."""
         generated = self.answers[-1].tokens
         prompt = self.before[: len(self.before) - len(generated)]
         tail = self.codec.encode_with_places(rendered, self.codec.cut_before(rendered, start, prompt))
