@@ -62,12 +62,14 @@ class Matcher:
     def allowed_mask(self) -> Mask:
         """The tokens that may come next: ``[vocabulary_size]``, never all False. After an end token only end tokens."""
         vocabulary = self._vocabulary
-        if self._ended or self._state.is_stopped():
+        if self._ended:
             return vocabulary.end.copy()
-        bits = self._computed(LLMatcher.compute_bitmask)
+        bits, may_end = self._computed(_bits_and_end)
+        if bits is None:
+            return vocabulary.end.copy()
         mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=vocabulary.size, bitorder="little").view(np.bool_)
         mask &= vocabulary.text
-        if self._state.is_accepting():
+        if may_end:
             mask |= vocabulary.end
         if not mask.any():
             raise StructureFailedError("no token continues the structure")
@@ -118,7 +120,8 @@ class Matcher:
 
         count = self._computed(consume, len(text)) if text else 0
         self._tokens += text[:count]
-        if count == len(text) < len(tokens) and self._vocabulary.is_end(tokens[count]) and self._state.is_accepting():
+        is_end_next = count == len(text) < len(tokens) and self._vocabulary.is_end(tokens[count])
+        if is_end_next and self._computed(lambda state: state.is_accepting()):
             self._tokens.append(tokens[count])
             count += 1
         return count
@@ -136,7 +139,7 @@ class Matcher:
             # The library (1.9.1) keeps its last mask by the parser's row and the lexer's state, and forgets to drop it:
             # another text that comes to the same two would get it. A mask from here, further back than any that follows,
             # replaces it.
-            self._state.compute_bitmask()
+            self._sound(lambda state: state.compute_bitmask(), self._state)
 
     def _computed(self, compute: Callable[[LLMatcher], Result], token_count: int = 0) -> Result:
         """What the library computes, paid for with processor time. What cannot be paid leaves the state as it is."""
@@ -184,6 +187,16 @@ class Matcher:
             return False
         self._now = state
         return True
+
+
+def _bits_and_end(state: LLMatcher) -> tuple[bytes | None, bool]:
+    """The next tokens in bits, None if only an end may come, and whether the text may end.
+
+    A state in error is stopped too, so its error is asked for after this.
+    """
+    if state.is_stopped():
+        return None, True
+    return state.compute_bitmask(), state.is_accepting()
 
 
 def _replayed_carefully(state: LLMatcher, text: Iterable[int]) -> bool:

@@ -582,6 +582,50 @@ def test_a_replay_that_runs_out_of_time_on_the_way_back_fails_the_turn(monkeypat
     assert (matcher.allowed_mask() == fresh.allowed_mask()).all()
 
 
+class MeetsALimit:
+    """Goes back, and meets a limit with its next mask; as the library's, it then says that it is stopped."""
+
+    is_over = False
+
+    def rollback(self, count: int) -> bool:
+        return True
+
+    def compute_bitmask(self) -> bytes:
+        self.is_over = True
+        return b""
+
+    def is_error(self) -> bool:
+        return self.is_over
+
+    def is_stopped(self) -> bool:
+        return self.is_over
+
+    def is_accepting(self) -> bool:
+        return False
+
+    def get_error(self) -> str:
+        return "a limit"
+
+
+def test_a_limit_on_the_way_back_is_no_end_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher, fresh = COMPILER.matcher(REGEX), COMPILER.matcher(REGEX)
+    walk = generate(COMPILER.matcher(REGEX), 3, limit=12)
+    assert matcher.sync(walk[:8]) and fresh.sync(walk[:4])
+    monkeypatch.setattr(matcher, "_now", MeetsALimit())
+    assert matcher.sync(walk[:4])
+    assert (matcher.allowed_mask() == fresh.allowed_mask()).all()
+
+
+def test_a_state_in_error_is_no_end_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher, fresh = COMPILER.matcher(REGEX), COMPILER.matcher(REGEX)
+    walk = generate(COMPILER.matcher(REGEX), 3, limit=12)
+    assert matcher.sync(walk[:8]) and fresh.sync(walk[:8])
+    over = MeetsALimit()
+    over.is_over = True
+    monkeypatch.setattr(matcher, "_now", over)
+    assert (matcher.allowed_mask() == fresh.allowed_mask()).all()
+
+
 def test_a_matcher_that_cannot_begin_again_says_so_and_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     matcher = StructureCompiler(TOKENIZER_JSON, SIZE, [END]).matcher(LIMITED)
     monkeypatch.setattr(matcher._compiled, "_seconds", 1.0)
