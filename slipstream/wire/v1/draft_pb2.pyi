@@ -72,7 +72,9 @@ class ProposeItem(_message.Message):
     base_length: _builtins.int
     """Tokens of the handle's cache to keep; whatever it holds beyond them is dropped."""
     draft_length: _builtins.int
-    """Tokens wanted in each branch, from 1 to ModelInfo.max_draft_length. A branch may have fewer: it ends at an end token."""
+    """Tokens wanted in each branch, from 1 to ModelInfo.max_draft_length. A branch may have fewer: it ends at an end token, or
+    where one result would not hold its distributions.
+    """
     max_branch_count: _builtins.int
     """Most branches wanted, up to 64; the service may send fewer. 0: as many as it likes."""
     rule_hash: _builtins.int
