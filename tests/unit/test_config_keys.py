@@ -168,6 +168,7 @@ _DEEPSEEK = {
     "topk_group": 1,
 }
 _YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+_GPTJ = {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}
 _QUIET: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("qwen2", {"use_mrope": False}, {"use_mrope": True}),
     ("qwen2", {"use_sliding_window": False, "max_window_layers": 28}, {}),
@@ -219,6 +220,15 @@ _QUIET: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"mlp_bias": True},
     ),
     ("stablelm", {"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25}, {"norm_eps": 1e-6, "rope_pct": 0.5}),
+    ("starcoder2", {"mlp_type": "default", "norm_type": "layer_norm", "attention_bias": True}, {"mlp_bias": True}),
+    ("starcoder2", {"scale_attn_weights": True, "norm_epsilon": 1e-5, "layer_norm_epsilon": 1e-5}, {}),
+    ("starcoder2", {"use_bias": False}, {"attention_bias": True, "mlp_type": "gated", "norm_type": "rms_norm"}),
+    ("gptj", _GPTJ | {"rotary": True, "scale_attn_weights": True}, {}),
+    ("gptj", _GPTJ, {"rotary": False, "scale_attn_weights": False}),
+    ("olmo", {"weight_tying": False, "tie_word_embeddings": False}, {}),
+    ("olmo", {"tie_word_embeddings": True}, {"weight_tying": False}),
+    ("cohere", {"model_max_length": 2048}, {}),
+    ("cohere", {}, {"model_max_length": 8192}),
     ("stablelm", {"use_qkv_bias": True}, {"mlp_bias": True, "attention_bias": False}),
 ]
 """Model type, keys that need no word, and keys that would change numbers if the class read them."""

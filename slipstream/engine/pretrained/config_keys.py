@@ -65,6 +65,7 @@ _WITHOUT_NUMBERS = (
         "ep_size",
         "layerdrop",
         "attention_softmax_in_fp32",
+        "scale_attention_softmax_in_fp32",
         "masked_softmax_fusion",
         "skip_bias_add",
         "skip_bias_add_qkv",

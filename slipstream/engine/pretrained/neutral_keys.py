@@ -14,6 +14,9 @@ _VALUES: dict[str, Any] = {
     "interpolate_factor": 1,
     "moe_layer_freq": 1,
     "rotary_scaling_factor": 1,
+    "rotary": True,
+    "scale_attn_weights": True,
+    "apply_residual_connection_post_layernorm": False,
 }
 """With which a key changes nothing in any class."""
 
@@ -21,6 +24,8 @@ _VALUES_OF_TYPE: dict[tuple[str, str], Any] = {
     ("deepseek_v2", "scoring_func"): "softmax",
     ("deepseek_v3", "scoring_func"): "sigmoid",
     ("deepseek_v3", "topk_method"): "noaux_tc",
+    ("starcoder2", "mlp_type"): "default",
+    ("starcoder2", "norm_type"): "layer_norm",
 }
 """What the class of a model type computes, by model type and key."""
 
@@ -28,9 +33,11 @@ _SYNONYMS: tuple[frozenset[str], ...] = (
     frozenset({"hidden_act", "hidden_activation", "activation", "activation_function"}),
     frozenset({"sliding_window", "sliding_window_size"}),
     frozenset({"num_experts_per_tok", "num_experts_per_token", "experts_per_token"}),
-    frozenset({"norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"}),
+    frozenset({"norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "rms_norm_eps"}),
     frozenset({"partial_rotary_factor", "rope_pct", "rotary_pct"}),
     frozenset({"original_max_position_embeddings", "initial_context_length"}),
+    frozenset({"max_position_embeddings", "model_max_length"}),
+    frozenset({"tie_word_embeddings", "weight_tying"}),
 )
 _GATED_ACTIVATIONS = {"swiglu": "silu"}
 """Activations of a feed-forward with a gate, and what such a class names them."""
@@ -60,10 +67,17 @@ class ReadKeys:
             return not any(sign in self.source for sign in _ALTERNATING)
         if key.endswith("bias") and value is False:
             return not any(name.endswith("bias") and ("norm" in key or "norm" not in name) for name in self.parameters)
+        if key == "attention_bias" and value is True:
+            return self._has_all_attention_biases()
         if key.startswith("use_") and value is False:
             return not any(word in self.source.lower() for word in key.removeprefix("use_").split("_"))
         fixed = _VALUES_OF_TYPE.get((self.config.model_type, key), _VALUES.get(key))
         return (fixed is not None and value == fixed) or self._repeats(key, value)
+
+    def _has_all_attention_biases(self) -> bool:
+        names = set(self.parameters)
+        weights = [name for name in names if "attn" in name and "norm" not in name and name.endswith(".weight")]
+        return bool(weights) and all(name.removesuffix("weight") + "bias" in names for name in weights)
 
     def _has_no_window(self) -> bool:
         if "use_sliding_window" in self.names and not self.config.use_sliding_window:
