@@ -81,6 +81,8 @@ WITHIN = {
         "LOADING",
         "DRAFT_LATE",
         "WIRE_VERSION_MISMATCH",
+        "TELEMETRY_SETTINGS",
+        "NOT_TEXT",
     ),
 }
 """What services say among each other, and at start."""

@@ -537,12 +537,12 @@ def test_a_deleted_session_is_not_in_its_file_any_more(tmp_path: Path) -> None:
         LocalServices(dataclasses.replace(STEADY, store=str(place))) as local,
         Client(local.orchestrator_address) as client,
     ):
-        session = client.create_session("a secret of mine")
-        session.send("another secret", Settings(max_token_count=5)).wait()
-        assert b"another secret" in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        session = client.create_session("a parsnip of mine")
+        session.send("another parsnip", Settings(max_token_count=5)).wait()
+        assert b"another parsnip" in b"".join(path.read_bytes() for path in tmp_path.iterdir())
         client.delete_session(session.session_id)
         local.services["orchestrator"].stop()
-    assert b"secret" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"parsnip" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_a_flood_of_sessions_that_nobody_uses_keeps_nobody_out(tmp_path: Path) -> None:
