@@ -393,6 +393,14 @@ ROWS = (
                 words={0: "away", 1: "there"},
             ),
             Panel(
+                "Faults of peers",
+                "What a draft or a verifier sent that cannot be, by the field that was wrong.",
+                "short",
+                [Query(_events(instruments.PEER_FAULTS, "peer, address, field"), "{{peer}} {{address}} {{field}}")],
+                width=12,
+                bars=True,
+            ),
+            Panel(
                 "Reconnects",
                 "Streams to a peer that were opened after its first.",
                 "short",

@@ -55,6 +55,10 @@ class Transaction(ABC):
         return found[0] if found else None
 
 
+class NotBegunError(Exception):
+    """A transaction could not be begun, as while another process holds the lock: nothing in it was tried."""
+
+
 class Connection(Transaction):
     """An open database. Whatever it raises that is no SlipstreamError means that the database cannot do it now."""
 
@@ -73,7 +77,10 @@ class Connection(Transaction):
     @contextmanager
     def transaction(self, *, reads: bool) -> Iterator[None]:
         """All or nothing of what happens inside; with ``reads`` nothing is changed."""
-        self.execute("BEGIN" if reads else self.begin_writing)
+        try:
+            self.execute("BEGIN" if reads else self.begin_writing)
+        except Exception as error:
+            raise NotBegunError(str(error)) from error
         try:
             yield
         except BaseException:
@@ -156,8 +163,12 @@ class Database(ABC):
         except Exception as error:
             renewed = self._drop_if_unusable()
             if len(batch) > 1:  # what cannot be written takes nothing along that can be read
+                writes_wait = isinstance(error, NotBegunError) and not renewed
                 for piece in batch:
-                    self._do([piece])
+                    if writes_wait and not piece.reads:  # each would wait as long again for the same lock
+                        self._fail(piece, error, outcome="not_done")
+                    else:
+                        self._do([piece])
             elif renewed:
                 self._do_anew(batch)
             else:

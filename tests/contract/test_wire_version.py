@@ -89,7 +89,14 @@ async def test_an_orchestrator_refuses_a_service_of_another_wire_version(
     await peer.close()
 
 
-@pytest.mark.parametrize("version", [0, NEWER])
+async def test_a_service_answers_a_caller_that_says_no_wire_version(service: tuple[Service, str]) -> None:
+    async with grpc.aio.insecure_channel(service[1]) as channel:
+        stub = model_pb2_grpc.ModelServiceStub(channel)
+        answer = await stub.GetModelInfo(model_pb2.GetModelInfoRequest())
+    assert answer.model.wire_version == WIRE_VERSION
+
+
+@pytest.mark.parametrize("version", [NEWER])
 async def test_a_service_refuses_an_orchestrator_of_another_wire_version(
     service: tuple[Service, str], version: int, caplog: pytest.LogCaptureFixture
 ) -> None:

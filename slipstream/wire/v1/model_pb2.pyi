@@ -28,7 +28,7 @@ class GetModelInfoRequest(_message.Message):
 
     WIRE_VERSION_FIELD_NUMBER: _builtins.int
     wire_version: _builtins.int
-    """The caller's wire version: see ModelInfo.wire_version."""
+    """The caller's wire version: see ModelInfo.wire_version. 0: not compared, as for a person or a release before wire versions."""
     def __init__(
         self,
         *,
