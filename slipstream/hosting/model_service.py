@@ -71,7 +71,8 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     async def GetModelInfo(
         self, request: model_pb2.GetModelInfoRequest, context: Context
     ) -> model_pb2.GetModelInfoResponse:
-        if request.wire_version and request.wire_version != WIRE_VERSION:  # 0: a person, or a release before wire versions
+        # 0 is a person's, or a release's before wire versions.
+        if request.wire_version and request.wire_version != WIRE_VERSION:
             error = WireVersionError(request.wire_version, WIRE_VERSION)
             self.refused_versions.tell(context.peer(), request.wire_version, error)
             await abort(context, error)
