@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -53,6 +54,8 @@ class Plan:
     """What `faults.toml` says."""
 
     rooms: dict[str, dict[str, list[str]]]
+    most: dict[str, int]
+    """How many faults a file gets at most of what its room gets."""
     reasons: dict[tuple[str, str, str], str]
     """Why nothing can notice a fault, by its file, the line that it is in and what it puts there."""
 
@@ -61,7 +64,8 @@ class Plan:
         """From its file."""
         listed = tomllib.loads(_LISTED.read_text())
         left = listed.get("left", [])
-        return cls(listed["rooms"], {(each["file"], each["line"], each["becomes"]): each["reason"] for each in left})
+        reasons = {(each["file"], each["line"], each["becomes"]): each["reason"] for each in left}
+        return cls(listed["rooms"], listed.get("most", {}), reasons)
 
     def reason(self, fault: Fault) -> str | None:
         """Why nothing notices a fault; None if that is not known."""
@@ -75,8 +79,17 @@ class Plan:
             own = [path for path in self.rooms[name] if not files or path in files]
             all_of_them = [fault for path in own for fault in faults_of(path, (CHECKOUT / path).read_text())]
             share = count // len(names) + (index < count % len(names)) if count else len(all_of_them)
-            found += random.Random(seed).sample(all_of_them, min(share, len(all_of_them)))
+            drawn = random.Random(seed).sample(all_of_them, len(all_of_them))
+            found += list(islice(self._spread(drawn) if count else drawn, share))
         return found
+
+    def _spread(self, drawn: Sequence[Fault]) -> Iterator[Fault]:
+        """All but those beyond what their file gets at most."""
+        counts: Counter[str] = Counter()
+        for fault in drawn:
+            counts[fault.path] += 1
+            if counts[fault.path] <= self.most.get(fault.path, len(drawn)):
+                yield fault
 
     def tests_of(self, path: str) -> list[str]:
         """What is run for a file."""

@@ -171,3 +171,13 @@ async def test_a_handle_opened_again_just_after_its_lease_begins_with_nothing(ho
     hosted.host.open("a", None)
     assert hosted.ended == ["a"]
     await hosted.ask(1).event.wait()  # round 1 after round 5 would be stale
+
+
+async def test_a_host_that_has_closed_sweeps_no_more() -> None:
+    before = asyncio.all_tasks()
+    hosted = Hosted()
+    await hosted.host.start()
+    assert asyncio.all_tasks() != before
+    await hosted.host.close_all()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before

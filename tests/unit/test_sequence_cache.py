@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from slipstream.engine.errors import OutOfPagesError, SequenceTooShortError
-from slipstream.engine.pages import PADDING_PAGE, PageCounts, PagePool
+from slipstream.engine.pages import _START_TRIALS, _STRIDE, PADDING_PAGE, PageCounts, PagePool
 from slipstream.engine.sequence import Sequence, SequenceCache
 
 PAGE_SIZE = 4
@@ -265,6 +265,16 @@ def test_all_pages_but_the_padding_page_are_handed_out_once() -> None:
     assert pages == list(range(1, 71)) and PADDING_PAGE not in pages
     with pytest.raises(OutOfPagesError):
         pool.allocate()
+
+
+def test_a_new_sequence_begins_at_any_of_the_tried_starts_that_is_free() -> None:
+    pool = PagePool(_START_TRIALS * _STRIDE)
+    starts = [pool.allocate() for _ in range(_START_TRIALS)]
+    assert starts == list(range(1, pool.page_count, _STRIDE))
+    pool.allocate(after=starts[0])
+    pool.release(starts[-1])
+    pool.release(starts[0] + 1)  # the page that is taken first where no start is free
+    assert pool.allocate() == starts[-1]
 
 
 def test_uncommitted_tokens_are_never_shared() -> None:

@@ -35,6 +35,7 @@ from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow
 from orchestrator.watching.watching import Watching
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
+from slipstream.sampling.rule import Acceptance
 from slipstream.structures.trials import StructureTrials
 from tests.scripted_peers import MODEL, Draft, Verifier, rounds_over
 
@@ -164,6 +165,42 @@ async def ended(turn: TurnRecord) -> None:
     await until(lambda: turn.ended is not None)
 
 
+async def test_a_turns_begin_and_end_are_written_with_when_the_session_was_active(start: Start) -> None:
+    process = await start("a")
+    record = await process.sessions.create(NewSession())
+
+    async def written() -> int:
+        found = await process.store.session(record.session.id)
+        assert found is not None
+        return found[0].last_active
+
+    process.verifier.may_answer.clear()
+    await process.send(record)
+    await process.verifier.asked.wait()
+    begun = await written()
+    assert begun == round(record.last_active * 1e6)
+    process.verifier.may_answer.set()
+    await until(lambda: not process.sessions.tasks.turns)
+    assert await written() == round(record.last_active * 1e6) > begun
+
+
+async def test_a_generation_without_a_name_draws_ratios_and_is_written_nowhere(start: Start) -> None:
+    process = await start("a")
+    said = replace(SAID, acceptance=Acceptance.RATIO, temperature=1.0)
+    (turn,) = await process.sessions.generate(Generation((5, 6, 7), said), NO_TRACE, Asking())
+    await ended(turn)
+    assert turn.ended is not None and turn.ended.error is None and turn.tokens == [7, 7, 7]
+    assert await process.store.turns(turn.started.session_id) == []
+
+
+async def test_where_no_turn_runs_no_progress_is_noted_and_nothing_has_moved(start: Start) -> None:
+    process = await start("a")
+    records = [await process.sessions.create(NewSession()) for _ in range(2)]
+    await ended(await process.send(records[0]))
+    assert await process.sessions._keeper.note_progress(records) == []
+    assert await process.sessions._keeper.note_progress([]) == []
+
+
 # --- a request that comes again while its first is being written down
 
 
@@ -273,7 +310,7 @@ async def test_a_turn_that_is_being_written_down_when_a_drain_is_over_is_left_to
     may_go.set()
     turn = await sending
     await until(lambda: not first.sessions.tasks.turns)
-    assert not turn.tokens
+    assert not turn.tokens and record.running is None
     with pytest.raises(ShuttingDownError):
         await first.send(record, "later")
     await second.take_for_dead(first)
@@ -355,6 +392,23 @@ async def test_a_turn_that_was_taken_over_while_it_ran_ends_once_where_it_is(sta
     stored = await second.store.turns(record.session.id)
     assert len(stored) == 1 and stored[0].end is not None
     assert turn.tokens == theirs.tokens, "whoever reads it here reads the same"
+
+
+async def test_tokens_are_not_told_that_only_another_process_may_write(start: Start) -> None:
+    first, second = await start("a"), await start("b")
+    record = await first.sessions.create(NewSession())
+    first.verifier.may_answer.clear()
+    turn = await first.send(record)
+    await first.verifier.asked.wait()
+    keeper = first.sessions._keeper
+    await keeper.note_ahead(record, turn, [7])
+    await second.take_for_dead(first)
+    theirs = (await second.adopted(record.session.id)).turns.get(1)
+    with pytest.raises(SessionMovedError):
+        await keeper.note_ahead(record, turn, [8])
+    await ended(theirs)
+    first.verifier.may_answer.set()
+    await until(lambda: not first.sessions.tasks.turns)
 
 
 async def commands(*said: Command) -> AsyncIterator[Command]:

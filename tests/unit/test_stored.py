@@ -198,6 +198,13 @@ def test_a_session_is_restored_as_it_was_with_all_its_turns(codec: Codec) -> Non
     assert status_of(undone.error) == status_of(failure), "clients are told the same"
 
 
+def test_of_an_internal_error_only_its_kind_is_kept(codec: Codec) -> None:
+    session = Session("s", codec, WHEN)
+    turn = ended_turn(codec, session, "lost", [], ValueError("/home/me/secret"))
+    _, _, (record,) = restored(row_of(session), [turn], codec)
+    assert record.ended is not None and str(record.ended.error) == "internal error: ValueError"
+
+
 def test_a_turn_that_has_not_ended_is_not_part_of_its_session_yet(codec: Codec) -> None:
     session = Session("s", codec, WHEN)
     first = ended_turn(codec, session, "hello", [30])

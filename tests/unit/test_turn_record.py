@@ -124,6 +124,18 @@ def test_a_prompts_log_probabilities_are_the_first_that_came() -> None:
     assert list(delta.prompt_logprobs) == first
 
 
+def test_a_records_size_counts_tokens_and_every_log_probability() -> None:
+    record = TurnRecord(1, STARTED)
+    record.add(commit(1, 2, 3), [])
+    assert record.size == 3
+    scores = [TokenLogprobs(token, -1.0, ((5, -0.5), (6, -0.7))) for token in range(4)]
+    record.add(commit(4, 5), [], scores[:2])
+    assert record.size == 5 + 2 * 3
+    of_prompt = TurnRecord(1, STARTED)
+    of_prompt.add(commit(1), [], [], scores)
+    assert of_prompt.size == 1 + 4 * 3
+
+
 @pytest.mark.parametrize("with_a_token", [True, False])
 async def test_a_turn_has_begun_at_its_first_token_or_its_end(with_a_token: bool) -> None:
     record = TurnRecord(1, STARTED)
