@@ -11,12 +11,13 @@ import pytest
 
 from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.engine import Engine
-from slipstream.engine.errors import UnknownHandleError
+from slipstream.engine.errors import InvalidItemError, UnknownHandleError
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.structure import Structure, StructureKind
 from tests.unit.clock import Clock
 from verifier_service.verifier import VerifyJob
 
@@ -181,3 +182,58 @@ async def test_a_host_that_has_closed_sweeps_no_more() -> None:
     await hosted.host.close_all()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+async def test_a_closed_handle_comes_back_at_once_and_is_never_opened_again(hosted: Hosted) -> None:
+    await hosted.ask(1).event.wait()
+    hosted.host.close("a")
+    assert hosted.ended == ["a"]
+    with pytest.raises(UnknownHandleError):
+        hosted.host.renew("a")
+    with pytest.raises(UnknownHandleError, match="closed"):
+        hosted.host.open("a", None)
+
+
+class Failure(Answer):
+    """Hears of a round's failure."""
+
+    error: Exception | None = None
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+        self.event.set()
+
+
+async def test_a_structure_is_refused_by_a_service_that_compiles_none(hosted: Hosted) -> None:
+    rule = SamplingRule(structure=Structure(StructureKind.REGEX, "a+"))
+    assert hosted.host.engine.structures.compiler is None
+    answer = Failure()
+
+    def job(sequence: Sequence) -> VerifyJob:
+        return VerifyJob(sequence, Statement(0, (5, 6)), (), rule, [], None)
+
+    assert hosted.host.run("a", 1, rule, job, answer, content=()) is None, "nothing to wait for"
+    await asyncio.wait_for(answer.event.wait(), 30)
+    assert isinstance(answer.error, InvalidItemError) and "without structured output" in str(answer.error)
+
+
+async def test_who_cannot_take_its_answer_is_told_so_and_others_get_theirs(hosted: Hosted) -> None:
+    class Broken(Failure):
+        def done(self, job: VerifyJob) -> None:
+            raise ValueError("no room for it")
+
+    hosted.backend.may_compute.clear()
+    first, broken, last = hosted.ask(1), Broken(), Answer()
+
+    def job(sequence: Sequence) -> VerifyJob:
+        raise AssertionError("it runs already")
+
+    for listener in (broken, last):
+        assert hosted.host.run("a", 1, RULE, job, listener, content=()) is None
+    hosted.backend.may_compute.set()
+    for listener in (first, broken, last):
+        await asyncio.wait_for(listener.event.wait(), 30)
+    assert isinstance(broken.error, ValueError)
+    late = Broken()
+    hosted.host.run("a", 1, RULE, job, late, content=())
+    assert isinstance(late.error, ValueError), "it is answered by now"
