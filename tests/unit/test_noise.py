@@ -13,6 +13,7 @@ from slipstream.sampling.kernel import (
     BLOCK,
     Domain,
     Floats,
+    _exp,
     coin,
     first_arrival,
     first_place,
@@ -149,3 +150,11 @@ def test_coins_are_fair_and_every_use_has_its_own() -> None:
     for use in range(len(Domain)):
         assert kstest(coins[:, use], "uniform").pvalue > 1e-4
     assert np.abs(np.corrcoef(coins.T) - np.eye(len(Domain))).max() < 0.1
+
+
+def test_weights_are_exponentials_to_two_units_in_the_last_place() -> None:
+    exponents = np.concatenate([np.linspace(-87, 0, 5_001), np.linspace(-0.7, 0, 5_001)]).astype(np.float32)
+    found = np.array([_exp(exponent) for exponent in exponents])
+    exact = np.exp(exponents.astype(np.float64))
+    assert (np.abs(found - exact) <= 2 * np.spacing(exact.astype(np.float32))).all()
+    assert (_exp(np.float32(0.0)), _exp(np.float32(-87.5)), _exp(np.float32(-np.inf))) == (1.0, 0.0, 0.0)
