@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from orchestrator.access.access import Access
 from orchestrator.access.access_file import AccessFile, read_access_file
 from orchestrator.access.vouching import Vouching
+from orchestrator.access.web_tokens import _moment
 from orchestrator.errors import AccessFileError, UnauthenticatedError
 from orchestrator.sessions.principal import Limits, Priority
 from slipstream.bearer_tokens import TokenHash, id_of, make_token
@@ -236,3 +237,9 @@ def test_a_file_that_every_user_may_change_says_not_who_may_ask(tmp_path: Path, 
     (tmp_path / name).chmod(0o666)
     with pytest.raises(AccessFileError, match=f"{name} can be changed by every user of this machine: chmod o-w"):
         Access(tmp_path / "access.toml")
+
+
+@pytest.mark.parametrize("value", [True, False, "5", None, [5], float("nan"), float("inf"), -(2.0**53), 2**53])
+def test_a_claim_that_is_no_number_of_seconds_is_no_moment_whatever_the_library_makes_of_it(value: object) -> None:
+    with pytest.raises(UnauthenticatedError, match="exp must be a number of seconds"):
+        _moment({"exp": value}, "exp")
