@@ -63,9 +63,9 @@ class ShapeProbe:
         layer: int = module.layer_idx  # type: ignore[assignment]
         if layer in self.layers:
             raise TypeError(f"{type(module).__name__} attends more than once in a layer")
-        window = window_of(module, mask) or None
         if not getattr(module, "is_causal", True):
             raise TypeError(f"{type(module).__name__} also attends to later tokens")
+        window = window_of(module, mask) or None
         repeats = query.shape[1] // key.shape[1]
         self.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3], repeats, window)
 
