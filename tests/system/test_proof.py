@@ -153,21 +153,19 @@ class Tampering(Disturbance):
 
         class Tamper(Fault):
             length = 0
-            proposal: tuple[int, ...] = ()
 
             def items(self, items: list[Any]) -> list[Any]:
                 if items:  # a message may only close handles
                     self.length = items[0].base_length + len(items[0].tail)
-                    self.proposal = tuple(items[0].proposal)
                 return items
 
             def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
                 for turn, prompt in wave.in_flight.items():  # one session
                     position = self.length + results[0].accepted_count - len(prompt)
                     if tampering.place is None and position > TOKEN_COUNT // 2:
-                        # Not the proposal's own token: a verifier that refuses it cannot choose it.
-                        refused = self.proposal[results[0].accepted_count :][:1]
-                        results[0].next_token ^= 2 if refused == (results[0].next_token ^ 1,) else 1
+                        results[0].next_token ^= 1
+                        for scored in results[0].logprobs[-1:]:  # else the orchestrator sees that they do not fit
+                            scored.token_id = results[0].next_token
                         tampering.place = (turn, position)
                         strike(1)
                 return results, []
