@@ -31,8 +31,8 @@ _Matchers = OrderedDict[Sequence, tuple[_Turn, Matcher]]
 class Structures:
     """One matcher for each sequence: it follows the sequence's tokens forth and, when a round is rolled back, back.
 
-    A matcher is cache like KV is: one that is lost, fails, or gives way to others, is made anew from the tokens. The budget
-    is a turn's: a sequence shares it with its forks, and keeps it when its matcher is made anew.
+    A matcher is a cache, as KV is: the tokens are enough to build it again after it is lost, fails, or is evicted. The
+    budget belongs to a turn. A sequence shares it with its forks, and keeps it when its matcher is built again.
     """
 
     def __init__(self) -> None:
