@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import itertools
 import os
 import random
@@ -64,13 +66,22 @@ class PairSettings:
     """Where the orchestrator keeps sessions; empty: where it does if nothing is said."""
 
 
+@functools.cache
+def _claims() -> int:
+    """Open the file whose byte N a process locks, until it ends, when it takes port N: a second process then takes another."""
+    path = Path(tempfile.gettempdir(), f"slipstream-ports-{os.getuid()}")
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 def free_address() -> str:
-    """A loopback address whose port is free just now."""
+    """Return a loopback address whose port is free, and is given to no other process that asks here."""
+    claims = _claims()
     while True:
         address = ("127.0.0.1", next(_walk))
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
+                fcntl.lockf(claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, address[1])
                 probe.bind(address)
             except OSError:
                 continue
