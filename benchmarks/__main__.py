@@ -1,4 +1,5 @@
-"""All benchmarks, one after another, their tables and pictures kept in a directory: an hour; with ``--quick`` a few minutes.
+"""All benchmarks, one after another, their tables and pictures kept in a directory: an hour; with
+``--quick`` a few minutes.
 
 Each is a process of its own, so that none runs beside what another has left behind.
 """
@@ -15,7 +16,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One that a benchmark needs: the module that builds it, with what argument, and where it is then."""
+    """One that a benchmark needs: the module that builds it, with what argument, and where it is
+    then."""
 
     module: str
     argument: str
@@ -24,7 +26,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One benchmark: what it shows, its module, its arguments, at leisure and in haste, and a model that it needs."""
+    """One benchmark: what it shows, its module, its arguments, at leisure and in haste, and a model
+    that it needs."""
 
     text: str
     module: str

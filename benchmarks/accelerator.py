@@ -1,9 +1,10 @@
-"""A pair on a GPU: plain and speculative decoding, one stream and many, beside what the memory's bandwidth allows.
+"""A pair on a GPU: plain and speculative decoding, one stream and many, beside what the memory's
+bandwidth allows.
 
-To decode a token plainly every weight of the target is read once, for however many streams. So no more than bandwidth over
-bytes of weights times streams can come of it: the column "x bound" says how near each mode gets, and above 1 what only
-speculation gives. The models are those of `benchmarks.heavy_target`, which say what the embedded pair says and cost what real
-ones do:
+To decode a token plainly every weight of the target is read once, for however many streams. So no
+more than bandwidth over bytes of weights times streams can come of it: the column "x bound" says
+how near each mode gets, and above 1 what only speculation gives. The models are those of
+`benchmarks.heavy_target`, which say what the embedded pair says and cost what real ones do:
 
   python -m benchmarks.wide_vocabulary 128256 build/wide-pair
   python -m benchmarks.heavy_target llama-8b build/8b --source build/wide-pair/target --device cuda

@@ -1,6 +1,8 @@
-"""Coupled sampling beside the ratio test on the embedded pair: how often the target accepts, at several temperatures.
+"""Coupled sampling beside the ratio test on the embedded pair: how often the target accepts, at
+several temperatures.
 
-Both see the same prompts and seeds. Answers that go on past their end are where target and draft know little and differ.
+Both see the same prompts and seeds. Answers that go on past their end are where target and draft
+know little and differ.
 """
 
 from __future__ import annotations

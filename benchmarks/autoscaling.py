@@ -1,8 +1,10 @@
-"""What an autoscaler sees of an orchestrator and its verifiers under load: who shows that turns wait, and what verifiers add.
+"""What an autoscaler sees of an orchestrator and its verifiers under load: who shows that turns
+wait, and what verifiers add.
 
-The services are the real ones over gRPC, the model is arithmetic with a set time for a forward. Clients generate one after the
-other without a draft; what the metrics say is read twice a second and averaged. ``wanted`` is the number of verifiers that
-deploy/kubernetes/components/autoscaling asks for, by the verifiers' queues as it was before and by the orchestrator as it is.
+The services are the real ones over gRPC, the model is arithmetic with a set time for a forward.
+Clients generate one after the other without a draft; what the metrics say is read twice a second
+and averaged. ``wanted`` is the number of verifiers that deploy/kubernetes/components/autoscaling
+asks for, by the verifiers' queues as it was before and by the orchestrator as it is.
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ def measure(verifier_count: int, clients: int, options: argparse.Namespace) -> S
 
 
 def wanted(count: int, seen: Seen) -> tuple[int, int]:
-    """Verifiers by the verifiers' own queues, and by the orchestrator; Kubernetes changes nothing within a tenth."""
+    """Verifiers by the verifiers' own queues, and by the orchestrator; Kubernetes changes nothing
+    within a tenth."""
 
     def scaled(ratio: float) -> int:
         return count if abs(ratio - 1) <= 0.1 else max(1, math.ceil(count * ratio))

@@ -1,7 +1,9 @@
-"""Chats of sixteen questions with the embedded pair: tokens a second by how proposals come about, and turn by turn.
+"""Chats of sixteen questions with the embedded pair: tokens a second by how proposals come about,
+and turn by turn.
 
-The questions are in phrasings that training never saw. Modes take turns, chat after chat, on the same three services; the first
-chats are there to learn from and are not counted. A turn's speed is of the whole turn, its prompt included.
+The questions are in phrasings that training never saw. Modes take turns, chat after chat, on the
+same three services; the first chats are there to learn from and are not counted. A turn's speed is
+of the whole turn, its prompt included.
 """
 
 from __future__ import annotations

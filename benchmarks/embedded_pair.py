@@ -1,8 +1,10 @@
-"""The embedded pair on this machine: transformers plain and assisted, Slipstream without and with speculation.
+"""The embedded pair on this machine: transformers plain and assisted, Slipstream without and with
+speculation.
 
-Every system answers the same questions, several times over, in one run, each time in an order drawn by lot: what comes after
-a long proposal finds a draft that is awake. The table gives medians, and ratios taken within each repetition. With several
-streams, systems that can answer so many questions at once do.
+Every system answers the same questions, several times over, in one run, each time in an order drawn
+by lot: what comes after a long proposal finds a draft that is awake. The table gives medians, and
+ratios taken within each repetition. With several streams, systems that can answer so many questions
+at once do.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def prompts(count: int, phrasings: Sequence[str]) -> list[list[int]]:
 
 
 def repeated(client: Client, question: list[int], max_tokens: int) -> list[int]:
-    """A chat in which the question has been answered once and is asked again: the answer can be copied."""
+    """A chat in which the question has been answered once and is asked again: the answer can be
+    copied."""
     answer = client.generate(question, Settings(temperature=0, draft_length=0, max_token_count=max_tokens)).wait()
     return [*question, *answer.token_ids, *question]
 

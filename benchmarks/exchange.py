@@ -1,11 +1,13 @@
-"""What a round takes besides its models: one exchange with a model service, and the orchestrator's own part.
+"""What a round takes besides its models: one exchange with a model service, and the orchestrator's
+own part.
 
-The model is arithmetic and computes next to nothing; ``step`` is what the service says that its forward took all the same, and
-``besides`` the rest: sockets, event loops, threads, messages. A bare stream that echoes messages of the same size is
-what the sockets, grpc and Python's event loops alone take. ``CPU`` is processor time of each side's process an exchange.
+The model is arithmetic and computes next to nothing; ``step`` is what the service says that its
+forward took all the same, and ``besides`` the rest: sockets, event loops, threads, messages. A bare
+stream that echoes messages of the same size is what the sockets, grpc and Python's event loops
+alone take. ``CPU`` is processor time of each side's process an exchange.
 
-The second table is of whole rounds of one session, answers taken in turns: ``own`` is what is neither draft, verifier nor
-the way to them, planning included.
+The second table is of whole rounds of one session, answers taken in turns: ``own`` is what is
+neither draft, verifier nor the way to them, planning included.
 """
 
 from __future__ import annotations

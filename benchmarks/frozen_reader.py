@@ -1,7 +1,8 @@
-"""Chats beside a client that asks and never reads: time between tokens, the texts, and the orchestrator's memory.
+"""Chats beside a client that asks and never reads: time between tokens, the texts, and the
+orchestrator's memory.
 
-Beside the chats a client asks for four more answers every twenty seconds. In one phase it reads them, in the next never does:
-its streams stay open, with all that they have to tell.
+Beside the chats a client asks for four more answers every twenty seconds. In one phase it reads
+them, in the next never does: its streams stay open, with all that they have to tell.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""GGUF files in both of Slipstream's roles, in three processes over gRPC, beside llama.cpp's own server with the same files.
+"""GGUF files in both of Slipstream's roles, in three processes over gRPC, beside llama.cpp's own
+server with the same files.
 
-``--engine`` says what computes them here: llama.cpp, or the compiled forwards that take bfloat16 and eight bits.
+``--engine`` says what computes them here: llama.cpp, or the compiled forwards that take bfloat16
+and eight bits.
 
-Every system answers the same questions in turn, several times over, in one run; the table gives medians, and ratios taken
-within each repetition: to llama.cpp's plain decoding, and to the fastest of its speculative runs.
+Every system answers the same questions in turn, several times over, in one run; the table gives
+medians, and ratios taken within each repetition: to llama.cpp's plain decoding, and to the fastest
+of its speculative runs.
 """
 
 from __future__ import annotations

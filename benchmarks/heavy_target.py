@@ -1,13 +1,15 @@
-"""A model that says exactly what an embedded one says and costs what a large model costs: wider and deeper, its
-function unchanged.
+"""A model that says exactly what an embedded one says and costs what a large model costs: wider and
+deeper, its function unchanged.
 
-Hidden dimensions are padded with zeros that stay zero: nothing writes to them. Added heads and feed-forward rows
-compute on random weights, and the columns that would carry their results on are zero; so are the output projections of
-added layers. Where several query heads share a key head, each known head is the first of its group. An RMS norm over D
-instead of d dimensions sees a mean square d/D as large, so its weights are scaled by sqrt(d/D) and its epsilon by d/D.
+Hidden dimensions are padded with zeros that stay zero: nothing writes to them. Added heads and
+feed-forward rows compute on random weights, and the columns that would carry their results on are
+zero; so are the output projections of added layers. Where several query heads share a key head,
+each known head is the first of its group. An RMS norm over D instead of d dimensions sees a mean
+square d/D as large, so its weights are scaled by sqrt(d/D) and its epsilon by d/D.
 
-Run as ``python -m benchmarks.heavy_target 500m build/heavy-500m``; with real models' vocabulary, of one that
-`benchmarks.wide_vocabulary` has made: ``... llama-8b build/heavy-8b --source build/wide-pair/target --device cuda``.
+Run as ``python -m benchmarks.heavy_target 500m build/heavy-500m``; with real models' vocabulary, of
+one that `benchmarks.wide_vocabulary` has made:
+``... llama-8b build/heavy-8b --source build/wide-pair/target --device cuda``.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ SIZES = {
 
 
 def build(size: Size, directory: Path, source: Path | None = None, device: str = "cpu") -> int:
-    """Write the model to ``directory`` in bfloat16, of the embedded target without a ``source``; returns its number of
-    parameters."""
+    """Write the model to ``directory`` in bfloat16, of the embedded target without a ``source``;
+    returns its number of parameters."""
     source = source or embedded_directory("target")
     small = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).to(device)
     config = AutoConfig.from_pretrained(source)
@@ -103,7 +105,8 @@ def _widen(layer: Any, own: Any | None, shrink: float, queries_per_key: int) -> 
 
 
 def _places(count: int, spacing: int, size: int, device: torch.device) -> torch.Tensor:
-    """Where ``count`` features lie in whole heads of ``size``, of which each is the first of ``spacing``."""
+    """Where ``count`` features lie in whole heads of ``size``, of which each is the first of
+    ``spacing``."""
     features = torch.arange(count, device=device)
     return features // size * size * spacing + features % size
 

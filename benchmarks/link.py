@@ -13,7 +13,8 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class Link:
-    """Listens on ``address`` and passes connections on to ``upstream``; each direction takes half of ``round_trip`` seconds.
+    """Listens on ``address`` and passes connections on to ``upstream``; each direction takes half
+    of ``round_trip`` seconds.
 
     Use as a context. The delay may be set anew at any time.
     """

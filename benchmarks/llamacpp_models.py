@@ -1,5 +1,6 @@
-"""The embedded pair for llama.cpp: converted once to GGUF, in bfloat16 as it is unless another type is said; and llama.cpp's
-own server, as it is in xllamacpp's wheel, or one that was built for this machine, which decodes faster yet.
+"""The embedded pair for llama.cpp: converted once to GGUF, in bfloat16 as it is unless another type
+is said; and llama.cpp's own server, as it is in xllamacpp's wheel, or one that was built for this
+machine, which decodes faster yet.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _CONTEXT = 2048
 def converted(
     directory: Path, target: Path, draft: Path, target_weights: str = "BF16", draft_weights: str = "BF16"
 ) -> tuple[Path, Path]:
-    """Both models as GGUF files with weights of these types, made in ``directory`` unless they are there."""
+    """Both models as GGUF files with weights of these types, made in ``directory`` unless they are
+    there."""
 
     def file(model: Path, weights: str) -> Path:
         path = directory / f"{digest_of(model)}-{weights.lower()}.gguf"
@@ -53,7 +55,8 @@ def converted(
 
 
 def convert(model: Path, file: Path, weights: str = "BF16") -> Path:
-    """Write a Llama model and its byte-level tokenizer as a GGUF ``file``, its ``weights`` as BF16, F32, Q8_0 or Q4_0."""
+    """Write a Llama model and its byte-level tokenizer as a GGUF ``file``, its ``weights`` as BF16,
+    F32, Q8_0 or Q4_0."""
     import gguf
 
     config = json.loads((model / "config.json").read_text())
@@ -124,7 +127,8 @@ def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int, kin
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of one llama.cpp. ``target`` and ``draft`` are GGUF files; the draft proposes up to ``draft_length`` tokens a round."""
+    """Of one llama.cpp. ``target`` and ``draft`` are GGUF files; the draft proposes up to
+    ``draft_length`` tokens a round."""
 
     target: Path
     draft: Path | None
@@ -137,10 +141,11 @@ class Settings:
 
 
 def generator(settings: Settings) -> Callable[[Sequence[list[int]]], int]:
-    """A function that generates after all prompts, so many at a time, and returns how many tokens in all.
+    """A function that generates after all prompts, so many at a time, and returns how many tokens
+    in all.
 
-    llama.cpp's server has a process of its own, for its threads and torch's would stand in one another's way; the wheel's is
-    asked there without a socket, another by HTTP.
+    llama.cpp's server has a process of its own, for its threads and torch's would stand in one
+    another's way; the wheel's is asked there without a socket, another by HTTP.
     """
     if settings.server is not None:
         return _by_http(settings)

@@ -1,11 +1,13 @@
-"""A big node and a network, simulated: what overlapping is worth for each round trip and acceptance.
+"""A big node and a network, simulated: what overlapping is worth for each round trip and
+acceptance.
 
-The three services are the real ones; the models are arithmetic with set forward times, and the draft sits behind a link
-with a set delay. ``of the model`` is overlapping beside the formula for it, given what was measured in this run: a plain round,
-a draft's step, how often a branch was there, and how many tokens of a draft survive (a hundred rounds do not have the
-acceptance that was set, nor is a token's independent of the one before it). ``nominal`` is the same for the acceptance
-that was set. ``bound`` is the most that any scheduling could give: a verification after another, each with a proposal of
-the best length that was drafted for nothing.
+The three services are the real ones; the models are arithmetic with set forward times, and the
+draft sits behind a link with a set delay. ``of the model`` is overlapping beside the formula for
+it, given what was measured in this run: a plain round, a draft's step, how often a branch was
+there, and how many tokens of a draft survive (a hundred rounds do not have the acceptance that was
+set, nor is a token's independent of the one before it). ``nominal`` is the same for the acceptance
+that was set. ``bound`` is the most that any scheduling could give: a verification after another,
+each with a proposal of the best length that was drafted for nothing.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ class Cell:
 
 
 def survivals(results: Sequence[Result]) -> list[float]:
-    """S_1, S_2 ..: of the draft tokens at each position that were verified, how many survived; the last ones, which few
-    proposals reached, as the mean of the others says."""
+    """S_1, S_2 ..: of the draft tokens at each position that were verified, how many survived; the
+    last ones, which few proposals reached, as the mean of the others says."""
     positions = range(max(len(result.drafted_per_position) for result in results))
     drafted = [sum(at(result.drafted_per_position, position) for result in results) for position in positions]
     accepted = [sum(at(result.accepted_per_position, position) for result in results) for position in positions]
@@ -79,7 +81,8 @@ def at(counts: Sequence[int], position: int) -> int:
 
 
 def modelled_rate(survival: Sequence[float], verify: float, step: float, round_trip: float, hit_rate: float) -> float:
-    """The best that enumeration can give at a hit rate: (1 + S_1 .. S_K) / (max(V, R + (K + 1) c) + (1 - h) (R + K c))."""
+    """The best that enumeration can give at a hit rate: (1 + S_1 .. S_K) / (max(V, R + (K + 1) c) +
+    (1 - h) (R + K c))."""
     return max(
         (1 + sum(survival[:length]))
         / (max(verify, round_trip + (length + 1) * step) + (1 - hit_rate) * (round_trip + length * step))

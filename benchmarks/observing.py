@@ -1,7 +1,8 @@
-"""What looking costs: tokens a second with nothing observed, metrics scraped, and turns, rounds or everything traced.
+"""What looking costs: tokens a second with nothing observed, metrics scraped, and turns, rounds or
+everything traced.
 
-All in turns, so that a busy minute meets each of them. The collector is a process that takes spans and drops them; it has to
-share the processors with the rest, as it would not elsewhere.
+All in turns, so that a busy minute meets each of them. The collector is a process that takes spans
+and drops them; it has to share the processors with the rest, as it would not elsewhere.
 """
 
 from __future__ import annotations

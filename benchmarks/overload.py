@@ -1,10 +1,12 @@
-"""More turns than there is capacity for: what is still done in time, who is refused and how, and how long the admitted wait.
+"""More turns than there is capacity for: what is still done in time, who is refused and how, and
+how long the admitted wait.
 
-The three services are the real ones over gRPC, their models arithmetic with set forward times: a verifier that computes so
-slowly that neither the orchestrator nor these clients are what runs out. Clients that wait for each other find the capacity;
-then turns arrive in a Poisson process at multiples of it, however long the answers take, and each has a deadline. Goodput
-counts the tokens of turns that ended within theirs. ``insists`` is a client that comes back when its RetryInfo says so, until
-its deadline; ``leaves`` is one that takes a refusal for an answer.
+The three services are the real ones over gRPC, their models arithmetic with set forward times: a
+verifier that computes so slowly that neither the orchestrator nor these clients are what runs out.
+Clients that wait for each other find the capacity; then turns arrive in a Poisson process at
+multiples of it, however long the answers take, and each has a deadline. Goodput counts the tokens
+of turns that ended within theirs. ``insists`` is a client that comes back when its RetryInfo says
+so, until its deadline; ``leaves`` is one that takes a refusal for an answer.
 """
 
 from __future__ import annotations
@@ -128,7 +130,8 @@ class Clients:
         return outcome
 
     async def open(self, rate: float, seconds: float, *, insists: bool) -> Outcome:
-        """So many turns a second. Those of the first ``--lead`` seconds, while there is a queue to fill, are not counted."""
+        """So many turns a second. Those of the first ``--lead`` seconds, while there is a queue to
+        fill, are not counted."""
         counted = time.monotonic() + self._options.lead
         before, outcome, until = Outcome(), Outcome(seconds=seconds), counted + seconds
         tasks = []
@@ -157,7 +160,8 @@ def table(title: str) -> Table:
 
 
 def show(made: Table, load: str, clients: str, outcome: Outcome, peak: float, unloaded: float) -> None:
-    """One load. ``unloaded`` is the time to a first token of one who is alone, in seconds, 0 if that is not known."""
+    """One load. ``unloaded`` is the time to a first token of one who is alone, in seconds, 0 if
+    that is not known."""
     first = Percentiles.of(outcome.firsts)
     made.add_row(
         load,

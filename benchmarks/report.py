@@ -1,6 +1,8 @@
-"""How a benchmark speaks: which commit and machine it measured, tables to read, and files of them to keep.
+"""How a benchmark speaks: which commit and machine it measured, tables to read, and files of them
+to keep.
 
-With an output directory each table is kept there as data (``NAME.json``), and as a picture (``NAME.png``) if it has one.
+With an output directory each table is kept there as data (``NAME.json``), and as a picture
+(``NAME.png``) if it has one.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What of a table to draw: columns ``ys`` over the column ``x``; with ``by``, one line for each value of that column.
+    """What of a table to draw: columns ``ys`` over the column ``x``; with ``by``, one line for each
+    value of that column.
 
     ``bars`` for an ``x`` that is a name; ``log`` for an ``x`` that doubles and doubles.
     """
@@ -83,13 +86,15 @@ class Report:
 
 
 def _instructions() -> str:
-    """What of the processor's compiled forwards are compiled for: a table without it says little to whoever has another."""
+    """What of the processor's compiled forwards are compiled for: a table without it says little to
+    whoever has another."""
     known = llvm.get_host_cpu_features()
     return " ".join(name for name in ("avx2", "avx512f", "avx512vnni", "avx512bf16") if known.get(name)) or "no AVX2"
 
 
 def _module() -> str:
-    """The name under which this process was started: a benchmark may keep its results under another."""
+    """The name under which this process was started: a benchmark may keep its results under
+    another."""
     spec = sys.modules["__main__"].__spec__
     return spec.name if spec is not None else sys.argv[0]
 

@@ -1,9 +1,11 @@
-"""Choosing tokens: rows x vocabulary x rule, beside torch's own multinomial and transformers' processors on the same logits.
+"""Choosing tokens: rows x vocabulary x rule, beside torch's own multinomial and transformers'
+processors on the same logits.
 
-Logits are bfloat16 on the CPU unless ``--device`` says otherwise, normal with a spread as real models have it; from a device
-they come to the host first, which is counted. The systems take turns, each with one call that is not counted and one that is:
-what another left in the caches is nobody's fault. As in a service, threads share rows, and OpenMP's give their cores back soon.
-Every cell is a median.
+Logits are bfloat16 on the CPU unless ``--device`` says otherwise, normal with a spread as real
+models have it; from a device they come to the host first, which is counted. The systems take turns,
+each with one call that is not counted and one that is: what another left in the caches is nobody's
+fault. As in a service, threads share rows, and OpenMP's give their cores back soon. Every cell is a
+median.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ def systems(rule: SamplingRule, logits: torch.Tensor) -> dict[str, Callable[[], 
 
 
 def from_device(logits: torch.Tensor, rows: list[Row]) -> Callable[[], object]:
-    """What chooses from logits that come to the host as `slipstream.engine.torch.cuda.backend` has them come."""
+    """What chooses from logits that come to the host as `slipstream.engine.torch.cuda.backend` has
+    them come."""
     from slipstream.engine.torch.cuda.logits import HostLogits  # Triton, which need not be there
 
     host = HostLogits(logits.shape[1], logits.dtype, pinned=True)

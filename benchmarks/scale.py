@@ -1,8 +1,10 @@
-"""One orchestrator process under many sessions: tokens a second, processor time a token, and a round by its context length.
+"""One orchestrator process under many sessions: tokens a second, processor time a token, and a
+round by its context length.
 
-Draft and verifier are simulated in one process that computes next to nothing, clients are one more process's
-coroutines; all sockets are real. On few cores the three compete, so tokens per second of the orchestrator's own
-processor time are shown too: what it would commit if it had a core to itself.
+Draft and verifier are simulated in one process that computes next to nothing, clients are one more
+process's coroutines; all sockets are real. On few cores the three compete, so tokens per second of
+the orchestrator's own processor time are shown too: what it would commit if it had a core to
+itself.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from slipstream.interpreter import module_command
 
 @contextmanager
 def orchestrator(options: argparse.Namespace, *flags: str, store: str = "") -> Iterator[Service]:
-    """An orchestrator over simulated peers, which keeps sessions in a file of its own unless ``store`` says where."""
+    """An orchestrator over simulated peers, which keeps sessions in a file of its own unless
+    ``store`` says where."""
     with tempfile.TemporaryDirectory() as directory:
         place = store or f"{directory}/sessions.db"
         yield from _orchestrator(options, "--store", place, *flags)
@@ -96,7 +99,8 @@ def throughput(sessions: Sequence[int], options: argparse.Namespace) -> Table:
 
 
 def durability(sessions: int, options: argparse.Namespace) -> Table:
-    """What writing turns down costs: two orchestrators take turns, one of which keeps sessions in memory."""
+    """What writing turns down costs: two orchestrators take turns, one of which keeps sessions in
+    memory."""
     table = Table(title=f"where sessions are kept, {sessions} at once, in turns")
     for column in ("store", "tokens/s", "CPU us/token", "x memory"):
         table.add_column(column, justify="right")
@@ -158,7 +162,8 @@ def _cpu_seconds(family: Sequence[psutil.Process]) -> float:
 
 
 def contexts(lengths: Sequence[int], options: argparse.Namespace) -> Table:
-    """What a round costs besides its peers, by context length: everything between the first token and the last."""
+    """What a round costs besides its peers, by context length: everything between the first token
+    and the last."""
     table = Table(title="one session, by context length: what a round takes besides its peers")
     for column in ("context", "rounds", "round ms", "own ms", "network ms", "own + network", "x shortest"):
         table.add_column(column, justify="right")

@@ -1,7 +1,7 @@
 """The learnt sharpening beside fixed factors on the embedded pair: how often the target accepts.
 
-A coupled text does not depend on the draft, so every factor is judged by the very same answers. ``learnt`` is counted once it
-has seen the answers to other questions.
+A coupled text does not depend on the draft, so every factor is judged by the very same answers.
+``learnt`` is counted once it has seen the answers to other questions.
 """
 
 from __future__ import annotations

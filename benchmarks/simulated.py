@@ -1,8 +1,10 @@
-"""Draft and verifier in one process that computes nothing: what is measured against it is the orchestrator.
+"""Draft and verifier in one process that computes nothing: what is measured against it is the
+orchestrator.
 
-It speaks the contract and keeps, for each handle, only the sum of its tokens: the paper model's next token is that sum
-and the position, so an answer costs as many additions as it has tokens. Forwards take a set time, all items that
-arrived meanwhile sharing the next. Run as ``python -m benchmarks.simulated --address HOST:PORT``.
+It speaks the contract and keeps, for each handle, only the sum of its tokens: the paper model's
+next token is that sum and the position, so an answer costs as many additions as it has tokens.
+Forwards take a set time, all items that arrived meanwhile sharing the next. Run as
+``python -m benchmarks.simulated --address HOST:PORT``.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from slipstream.wire.v1 import (
 _PLAIN = ArithmeticSettings(ends=0)
 _MAX_DRAFT_LENGTH = 32
 _PROFILED = 1, 256
-"""Tokens of the steps whose times are told, as a service of ours tells them: a step takes the same whatever is in it."""
+"""Tokens of the steps whose times are told, as a service of ours tells them: a step takes the same
+whatever is in it."""
 
 
 class _Handle:

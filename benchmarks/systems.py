@@ -60,8 +60,8 @@ class System:
 def transformers_systems(
     limits: Limits, target_directory: Path, draft_directory: Path, dtype: str, device: str = "cpu"
 ) -> list[System]:
-    """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt lookup; the last two know only
-    one question at a time."""
+    """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt
+    lookup; the last two know only one question at a time."""
     target, draft = (
         AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).to(device).eval()
         for directory in (target_directory, draft_directory)
@@ -99,7 +99,8 @@ def _length(row: Sequence[int], ends: set[int]) -> int:
 
 
 def onnxruntime_systems(limits: Limits, directories: tuple[Path, Path]) -> list[System]:
-    """onnxruntime-genai, which runs target and draft in one process, plain and speculative; one question at a time."""
+    """onnxruntime-genai, which runs target and draft in one process, plain and speculative; one
+    question at a time."""
     names = ("onnxruntime-genai", "onnxruntime-genai speculative")
     return [
         System(name, limits.temperature, onnx_models.generator(directory, limits.temperature, limits.max_tokens))
@@ -110,8 +111,8 @@ def onnxruntime_systems(limits: Limits, directories: tuple[Path, Path]) -> list[
 def llamacpp_systems(
     limits: Limits, target: Path, draft: Path, draft_lengths: Sequence[int], server: Path | None = None
 ) -> list[System]:
-    """llama.cpp, plain and with drafts of these lengths; ``target`` and ``draft`` are GGUF files, ``server`` a llama-server
-    other than the wheel's."""
+    """llama.cpp, plain and with drafts of these lengths; ``target`` and ``draft`` are GGUF files,
+    ``server`` a llama-server other than the wheel's."""
     plain = llamacpp_models.Settings(target, None, 0, limits.temperature, limits.max_tokens, limits.streams, server)
     systems = [System("llama.cpp", limits.temperature, llamacpp_models.generator(plain))]
     for length in draft_lengths:
@@ -133,7 +134,8 @@ MODES: dict[str, Settings] = {
 def slipstream_systems(
     client: Client, limits: Limits, modes: Sequence[str], draft_lengths: Sequence[int]
 ) -> list[System]:
-    """Slipstream over gRPC: without speculation, in ``modes`` of `MODES`, and with proposals of these lengths."""
+    """Slipstream over gRPC: without speculation, in ``modes`` of `MODES`, and with proposals of
+    these lengths."""
     chosen = {name: mode for name, mode in MODES.items() if name in ("off", *modes)}
     chosen |= {f"K={length}": Settings(draft_length=length) for length in draft_lengths}
     return [slipstream_system(client, f"Slipstream {name}", limits, mode) for name, mode in chosen.items()]

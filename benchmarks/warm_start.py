@@ -1,8 +1,10 @@
-"""The first answers after a start: three questions in a chat, then thirty others, then the same three in a new chat.
+"""The first answers after a start: three questions in a chat, then thirty others, then the same
+three in a new chat.
 
-A first start knows nothing of its pair, a second one what the first has learnt. Each is a start of all three services with the
-embedded pair, as ``slipstream chat --local`` starts them, and each repetition has questions of its own. Tokens a second are of
-the whole answers, as a chat shows them and as its user has them: from the question's leaving to the last token's coming.
+A first start knows nothing of its pair, a second one what the first has learnt. Each is a start of
+all three services with the embedded pair, as ``slipstream chat --local`` starts them, and each
+repetition has questions of its own. Tokens a second are of the whole answers, as a chat shows them
+and as its user has them: from the question's leaving to the last token's coming.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def chat(client: Client, texts: Sequence[str], settings: Settings) -> Speed:
 
 
 def start(directory: str, texts: Sequence[str], settings: Settings, pause: float) -> tuple[Speed, Speed]:
-    """Of the first answers after a start that keeps what it learns in ``directory``, and of the same after others."""
+    """Of the first answers after a start that keeps what it learns in ``directory``, and of the
+    same after others."""
     pair = PairSettings(orchestrator_flags=("--learnt-directory", directory))
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         time.sleep(pause)

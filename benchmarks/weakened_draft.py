@@ -1,7 +1,7 @@
 """A draft that is right as often as real ones are: the embedded draft with noise in its weights.
 
-The noise is normal, a share of each matrix' own spread, and the share is looked for: at temperature 0 the draft's likeliest
-token is to be the target's in the wanted share of an answer's positions.
+The noise is normal, a share of each matrix' own spread, and the share is looked for: at temperature
+0 the draft's likeliest token is to be the target's in the wanted share of an answer's positions.
 
 Run as ``python -m benchmarks.weakened_draft 0.7 build/draft-0.7``.
 """
@@ -30,7 +30,8 @@ _MOST_NOISE = 1.0
 
 @torch.inference_mode()
 def answered(target: Any, tokenizer: Any, count: int) -> list[tuple[torch.Tensor, int]]:
-    """Token ids ``[1, length]`` of questions with the target's own answers, and how many of them are the question's."""
+    """Token ids ``[1, length]`` of questions with the target's own answers, and how many of them
+    are the question's."""
     entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
     texts = []
     for entry in track(random.Random(7).sample(entries, count), "the target answers"):

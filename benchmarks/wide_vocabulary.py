@@ -1,12 +1,14 @@
 """The embedded pair with more rows in its heads: the same function, at a real model's vocabulary.
 
-No token that is added may ever win, whatever the context. So the pair gets hidden dimensions of its own for them: one of them
-is the same small number after every token (each embedding has it, nothing writes to it), the final norm makes it large,
-and the added rows count it against themselves. The others make the width a multiple of the heads and of 32, which compiled
-forwards want, and stay zero. An RMS norm over D instead of d dimensions sees a mean square d/D as large, so its weights are
+No token that is added may ever win, whatever the context. So the pair gets hidden dimensions of its
+own for them: one of them is the same small number after every token (each embedding has it, nothing
+writes to it), the final norm makes it large, and the added rows count it against themselves. The
+others make the width a multiple of the heads and of 32, which compiled forwards want, and stay
+zero. An RMS norm over D instead of d dimensions sees a mean square d/D as large, so its weights are
 scaled by sqrt(d/D) and its epsilon by d/D; the number is too small to be seen in it.
 
-Run as ``python -m benchmarks.wide_vocabulary 128256 build/wide-pair``, which writes target/ and draft/.
+Run as ``python -m benchmarks.wide_vocabulary 128256 build/wide-pair``, which writes target/ and
+draft/.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from benchmarks.weights import copy_all_but_weights
 from slipstream.hosting.tokenizer_files import embedded_directory
 
 _CONSTANT, _GAIN = 2.0**-9, 2.0**24
-"""In every token's state, and of the final norm: over any state's root mean square it is thousands."""
+"""In every token's state, and of the final norm: over any state's root mean square it is
+thousands."""
 
 
 def build(role: str, row_count: int, directory: Path) -> None:
@@ -55,8 +58,8 @@ def build(role: str, row_count: int, directory: Path) -> None:
 
 @torch.inference_mode()
 def same_choices(target: Path, count: int) -> tuple[int, int, int]:
-    """Of so many answers of the embedded target: their positions, at how many the wide one has the same likeliest token, and at
-    how many one that was added comes within 20 of it."""
+    """Of so many answers of the embedded target: their positions, at how many the wide one has the
+    same likeliest token, and at how many one that was added comes within 20 of it."""
     tokenizer = AutoTokenizer.from_pretrained(target)
     own, wide = (_loaded(model) for model in (embedded_directory("target"), target))
     positions = same = near = 0

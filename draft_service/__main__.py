@@ -24,7 +24,8 @@ from slipstream.wire.v1 import draft_pb2_grpc
 
 
 class DraftSettings(ModelServiceSettings):
-    """Hosts the draft model, which proposes tokens. Each flag is also a SLIPSTREAM_DRAFT_* variable."""
+    """Hosts the draft model, which proposes tokens. Each flag is also a SLIPSTREAM_DRAFT_*
+    variable."""
 
     model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_DRAFT_", cli_prog_name="python -P -m draft_service")
 

@@ -1,10 +1,11 @@
 """Which outcomes of a verification the draft prepares for. Pure.
 
-With a proposal of k tokens in flight the target answers (accepted_count, next_token). The draft ranks these outcomes by
-the odds that its own candidates give them: that the first ``accepted_count`` tokens survive, times that of
-``next_token`` after them. With shared noise the candidates' perturbed logits are near the target's own, so this holds
-at any temperature. Kumar, Dao, May, "Speculative speculative decoding" (2026) derive the geometric fan-out that such a
-ranking gives.
+With a proposal of k tokens in flight the target answers (accepted_count, next_token). The draft
+ranks these outcomes by the odds that its own candidates give them: that the first
+``accepted_count`` tokens survive, times that of ``next_token`` after them. With shared noise the
+candidates' perturbed logits are near the target's own, so this holds at any temperature. Kumar,
+Dao, May, "Speculative speculative decoding" (2026) derive the geometric fan-out that such a ranking
+gives.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Candidates = Sequence[tuple[int, float]]
 """Tokens and their perturbed logits, best first."""
 
 _DOUBT = 0.05
-"""What drafts are wrong by even where they feel certain: this share of the odds falls off by half from rank to rank."""
+"""What drafts are wrong by even where they feel certain: this share of the odds falls off by half
+from rank to rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class Outcome:
 
 
 def odds_of(candidates: Candidates) -> list[tuple[int, float]]:
-    """The odds that the target chooses each candidate: softmax of what is known, with some doubt."""
+    """The odds that the target chooses each candidate: softmax of what is known, with some
+    doubt."""
     if not candidates or candidates[0][1] == -math.inf:  # then none can be chosen
         return []
     top = candidates[0][1]
@@ -44,8 +47,8 @@ def odds_of(candidates: Candidates) -> list[tuple[int, float]]:
 
 
 def likeliest_outcomes(in_flight: Sequence[int], candidates: Sequence[Candidates], count: int) -> list[Outcome]:
-    """At most ``count`` outcomes, likeliest first. ``candidates`` has the draft's at each in-flight token and after the
-    last."""
+    """At most ``count`` outcomes, likeliest first. ``candidates`` has the draft's at each in-flight
+    token and after the last."""
     outcomes: list[Outcome] = []
     survival = 1.0
     for accepted_count, row in enumerate(candidates):

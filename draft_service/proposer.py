@@ -1,7 +1,7 @@
 """Proposing: the draft's own choices, or under the ratio test its draws, token after token.
 
-With a proposal in flight one forward over it names the likeliest outcomes of its verification; each is then continued on a fork
-of the sequence, all forks in one batch::
+With a proposal in flight one forward over it names the likeliest outcomes of its verification; each
+is then continued on a fork of the sequence, all forks in one batch::
 
     tail, in_flight  --one forward-->  candidates at every row  --rank-->  outcome 1: fork, next_token, draft_length tokens
                                                                            outcome 2: fork, next_token, draft_length tokens
@@ -25,14 +25,16 @@ CANDIDATE_COUNT = 8
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A continuation for one outcome of the in-flight verification, None if nothing is in flight: the draft's choices."""
+    """A continuation for one outcome of the in-flight verification, None if nothing is in flight:
+    the draft's choices."""
 
     outcome: Outcome | None
     choices: list[Choice]
 
 
 class _Drafting(Job):
-    """Chooses ``draft_length`` tokens one after another, fewer if one is an end token. The last is never appended."""
+    """Chooses ``draft_length`` tokens one after another, fewer if one is an end token. The last is
+    never appended."""
 
     drafting = True
 

@@ -145,7 +145,8 @@ class _Proposing:
         self.answer.fail(error)
 
     def _results(self, branches: list[Branch]) -> Iterator[draft_pb2.ProposeResult]:
-        """Yield at least one result, each with as many branches as a message should hold, and at least one if there is one."""
+        """Yield at least one result, each with as many branches as a message should hold, and at
+        least one if there is one."""
         result = draft_pb2.ProposeResult(handle=self.item.handle, round=self.item.round)
         byte_count = 0
         for branch in branches:
@@ -161,7 +162,8 @@ class _Proposing:
 
 
 def longest_that_fits(rule: SamplingRule) -> int:
-    """Return how many tokens a branch may have so that a message holds it. Under RATIO each comes with its distribution."""
+    """Return how many tokens a branch may have so that a message holds it. Under RATIO each comes
+    with its distribution."""
     token_bytes = _ID_BYTES + 2 * _FLOAT_BYTES
     if rule.draws_ratios:
         token_bytes += rule.proposal_top_k * (_ID_BYTES + _FLOAT_BYTES) + 3 * _FIELD_BYTES

@@ -1,4 +1,5 @@
-"""Two chats at once: ``python examples/async_chat.py [HOST:PORT]``, with the services up (``make up``)."""
+"""Two chats at once: ``python examples/async_chat.py [HOST:PORT]``, with the services up
+(``make up``)."""
 
 import asyncio
 import sys

@@ -1,4 +1,5 @@
-"""Two turns of a chat: ``python examples/chat.py [HOST:PORT]``, with the services up (``make up``)."""
+"""Two turns of a chat: ``python examples/chat.py [HOST:PORT]``, with the services up
+(``make up``)."""
 
 import sys
 

@@ -1,31 +1,24 @@
 """What the orchestrator refuses.
 
-SlipstreamError
-├── SessionNotFoundError   never was, or was deleted
-├── SessionExpiredError    was, and was idle for too long
-├── SessionBusyError       another turn is running
-├── SessionLimitError      too many sessions are kept; a retry can help
-├── TurnNotFoundError      never was, or was undone
-├── TurnNotKeptError       was, and its events are gone
-├── RequestIdReusedError   the same request_id with another content
-├── MessageCancelledError  cancelled before its turn began
-├── AcceptanceFixedError   a turn asks for another acceptance than its session began with
-├── PromptTooLongError     the prompt does not fit into the context or the KV memory
-├── ChatProtocolError      a chat command out of order
-├── ChatQueueFullError     too many messages of a chat wait; a retry can help
-├── NotReadyError          the verifier has not been reached yet; a retry can help
-├── OverloadedError        there is more to do than can be done in time; a retry can help
-├── UnauthenticatedError   it is not known who asks
-├── OperatorsOnlyError     the caller is known, and no operator
-├── AccessFileError        the file that says who may ask cannot be read
-├── PrincipalLimitError    whoever asks has as much as it may; a retry can help
-├── ShuttingDownError      the orchestrator ends; a retry can help
-├── StoreUnavailableError  sessions cannot be written down or read just now; a retry can help
-├── SessionMovedError      another process keeps the session by now; a retry finds it
-├── StoreFormatError       a store that another version made
-├── UnreadableError        what another version wrote of a session, or what was damaged
-├── TurnCutError           a turn whose process ended, and which cannot be gone on with
-└── VerifierLostError      the verifier has been away for longer than the orchestrator waits; a retry can help
+SlipstreamError ├── SessionNotFoundError   never was, or was deleted ├── SessionExpiredError    was,
+and was idle for too long ├── SessionBusyError       another turn is running ├── SessionLimitError
+too many sessions are kept; a retry can help ├── TurnNotFoundError      never was, or was undone ├──
+TurnNotKeptError       was, and its events are gone ├── RequestIdReusedError   the same request_id
+with another content ├── MessageCancelledError  cancelled before its turn began ├──
+AcceptanceFixedError   a turn asks for another acceptance than its session began with ├──
+PromptTooLongError     the prompt does not fit into the context or the KV memory ├──
+ChatProtocolError      a chat command out of order ├── ChatQueueFullError     too many messages of a
+chat wait; a retry can help ├── NotReadyError          the verifier has not been reached yet; a
+retry can help ├── OverloadedError        there is more to do than can be done in time; a retry can
+help ├── UnauthenticatedError   it is not known who asks ├── OperatorsOnlyError     the caller is
+known, and no operator ├── AccessFileError        the file that says who may ask cannot be read ├──
+PrincipalLimitError    whoever asks has as much as it may; a retry can help ├── ShuttingDownError
+the orchestrator ends; a retry can help ├── StoreUnavailableError  sessions cannot be written down
+or read just now; a retry can help ├── SessionMovedError      another process keeps the session by
+now; a retry finds it ├── StoreFormatError       a store that another version made ├──
+UnreadableError        what another version wrote of a session, or what was damaged ├── TurnCutError
+a turn whose process ended, and which cannot be gone on with └── VerifierLostError      the verifier
+has been away for longer than the orchestrator waits; a retry can help
 """
 
 from __future__ import annotations
@@ -64,7 +57,8 @@ class TurnNotFoundError(SlipstreamError):
 
 
 class TurnNotKeptError(SlipstreamError):
-    """The turn's events are not kept any more, or it has fewer tokens than the position asked for."""
+    """The turn's events are not kept any more, or it has fewer tokens than the position asked
+    for."""
 
     code = Code.OUT_OF_RANGE
     reason = "TURN_NOT_KEPT"
@@ -122,7 +116,8 @@ class OperatorsOnlyError(SlipstreamError):
 
 
 class AccessFileError(FileError):
-    """The file that says who may ask is not there, or says what cannot be. Clients never get it: nothing is served."""
+    """The file that says who may ask is not there, or says what cannot be. Clients never get it:
+    nothing is served."""
 
     reason = "ACCESS_FILE"
 
@@ -163,7 +158,8 @@ class PrincipalLimitError(SlipstreamError):
     retry_after = 1.0
 
     def __init__(self, message: str, limit: str, retry_after: float | None) -> None:
-        """``limit`` names it; no ``retry_after`` where one request alone asks for more than that."""
+        """``limit`` names it; no ``retry_after`` where one request alone asks for more than
+        that."""
         super().__init__(message, limit=limit)
         self.retry_after = retry_after  # type: ignore[misc, assignment]
 
@@ -177,7 +173,8 @@ class NotReadyError(SlipstreamError):
 
 
 class DraftLateError(SlipstreamError):
-    """The draft did not answer within its deadline. Clients never get it: the turn goes on without."""
+    """The draft did not answer within its deadline. Clients never get it: the turn goes on
+    without."""
 
     code = Code.DEADLINE_EXCEEDED
     reason = "DRAFT_LATE"
@@ -192,10 +189,11 @@ class VerifierLostError(SlipstreamError):
 
 
 class StoreUnavailableError(SlipstreamError):
-    """Sessions cannot be written down, or read, just now: a full disk, a database that is away. What is there stays.
+    """Sessions cannot be written down, or read, just now: a full disk, a database that is away.
+    What is there stays.
 
-    Metadata: outcome, where something was to be written. It is ``not_done``, or ``unknown`` where the database took the work
-    and has not answered: then the work may still be done.
+    Metadata: outcome, where something was to be written. It is ``not_done``, or ``unknown`` where
+    the database took the work and has not answered: then the work may still be done.
     """
 
     code = Code.UNAVAILABLE
@@ -204,7 +202,8 @@ class StoreUnavailableError(SlipstreamError):
 
 
 class SessionMovedError(SlipstreamError):
-    """Another process keeps the session by now (metadata: session_id). The same call again finds it there."""
+    """Another process keeps the session by now (metadata: session_id). The same call again finds it
+    there."""
 
     code = Code.UNAVAILABLE
     reason = "SESSION_MOVED"
@@ -226,7 +225,8 @@ class UnreadableError(SlipstreamError):
 
 
 class TurnCutError(SlipstreamError):
-    """The process that ran a turn has ended, and what it tells beside its tokens cannot be had again. What was said stays."""
+    """The process that ran a turn has ended, and what it tells beside its tokens cannot be had
+    again. What was said stays."""
 
     code = Code.ABORTED
     reason = "TURN_CUT"

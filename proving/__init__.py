@@ -1,4 +1,5 @@
-"""The proof: every prompt answered by plain decoding and again through the served system under disturbances, bit by bit."""
+"""The proof: every prompt answered by plain decoding and again through the served system under
+disturbances, bit by bit."""
 
 import os
 

@@ -63,7 +63,8 @@ class Issued:
 
 
 class Certified:
-    """What the processes of a system show one another and their clients, and how all of it is replaced while they run."""
+    """What the processes of a system show one another and their clients, and how all of it is
+    replaced while they run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,8 +96,8 @@ class Certified:
         return grpc.secure_channel(address, credentials)
 
     def rotate(self, seconds: float) -> None:
-        """As one who wants no interruption does: the new authority is trusted too, then it alone is shown, then it alone is
-        trusted. ``seconds`` are between, for processes to look."""
+        """As one who wants no interruption does: the new authority is trusted too, then it alone is
+        shown, then it alone is trusted. ``seconds`` are between, for processes to look."""
         authority = self._new_authority()
         before, after = self._trusted.read_bytes(), Path(authority.file).read_bytes()
         self._trusted.write_bytes(before + after)

@@ -14,7 +14,8 @@ from proving.schedule import Cell
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a turn first differs: the index of the generated token, and the reference's margin there."""
+    """Where a turn first differs: the index of the generated token, and the reference's margin
+    there."""
 
     prompt: int
     position: int
@@ -42,7 +43,8 @@ class Row:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the finished cells say. ``by_condition`` has a row for each dtype and temperature, and for each pair."""
+    """What the finished cells say. ``by_condition`` has a row for each dtype and temperature, and
+    for each pair."""
 
     total: Row
     by_condition: list[Row]

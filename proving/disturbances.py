@@ -1,7 +1,8 @@
 """Everything the proof disturbs. One class or object each: adding one is one entry in ALL.
 
-A disturbance has a scope. CELL: how the processes are set up. WAVE: what happens while a batch of prompts runs. TURN: how one
-prompt is sent. It counts each strike; one that never struck fails the run.
+A disturbance has a scope. CELL: how the processes are set up. WAVE: what happens while a batch of
+prompts runs. TURN: how one prompt is sent. It counts each strike; one that never struck fails the
+run.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Disturbance:
     weight = 1
     """TURN: how often it comes beside the others of an exhaustive group."""
     reader_leaves_after: int | None = None
-    """TURN: whoever reads the turn vanishes after so many tokens, and takes it up from there, again and again."""
+    """TURN: whoever reads the turn vanishes after so many tokens, and takes it up from there, again
+    and again."""
     conflicts: tuple[str, ...] = ()
     """Names of disturbances that would take away its meaning."""
 
@@ -99,7 +101,8 @@ class Disturbance:
         return count
 
     def rank(self, place: int, prompt_length: int) -> float:
-        """TURN: which turns it would rather meet, lowest first, by their place in the cell and their prompt's length."""
+        """TURN: which turns it would rather meet, lowest first, by their place in the cell and
+        their prompt's length."""
         return 0
 
     def settings(self, settings: Settings) -> Settings:
@@ -201,7 +204,8 @@ class Ngrams(Disturbance):
 
 
 class ReaderLost(Disturbance):
-    """Whoever reads a turn vanishes, again and again, and watches it on from the token that was reached."""
+    """Whoever reads a turn vanishes, again and again, and watches it on from the token that was
+    reached."""
 
     name = "reader lost and back"
     scope = Scope.TURN
@@ -371,7 +375,8 @@ class ColdCache(Disturbance):
 
 
 class TooFewPages(Disturbance):
-    """A KV pool that the sessions outgrow: they take one another's pages and are prefilled again and again."""
+    """A KV pool that the sessions outgrow: they take one another's pages and are prefilled again
+    and again."""
 
     name = "too few pages: taken away, prefilled again"
     unit = "sequences that lost pages"
@@ -380,8 +385,8 @@ class TooFewPages(Disturbance):
     proxied = True
     conflicts = ("one session",)
     share = 0.65
-    """Of what all sessions hold at their ends. In mid-turn they hold about as much, so that now and then one loses its pages;
-    with much less every round is a prefill."""
+    """Of what all sessions hold at their ends. In mid-turn they hold about as much, so that now and
+    then one loses its pages; with much less every round is a prefill."""
 
     def session_count(self, count: int, most: int, rng: random.Random) -> int:
         return most
@@ -400,7 +405,8 @@ class TooFewPages(Disturbance):
 
 
 class RoundsTwice(Disturbance):
-    """Every so many rounds are sent twice under one number, at once or when the answer is there; both answers must agree."""
+    """Every so many rounds are sent twice under one number, at once or when the answer is there;
+    both answers must agree."""
 
     name = "rounds sent twice"
     portions = 3
@@ -424,7 +430,8 @@ class _Doubled:
 
 
 class _Twice(Fault):
-    """Withholds the first answer until the second is there, so that the orchestrator stays in this round."""
+    """Withholds the first answer until the second is there, so that the orchestrator stays in this
+    round."""
 
     def __init__(self, wave: Wave, strike: Strike, share: float) -> None:
         self._wave = wave
@@ -472,7 +479,8 @@ class _Twice(Fault):
 
 
 class RulesForgotten(Disturbance):
-    """Items name a rule that the service was never told, as if it had forgotten the turn's; it has to be stated again."""
+    """Items name a rule that the service was never told, as if it had forgotten the turn's; it has
+    to be stated again."""
 
     name = "rules forgotten"
     unit = "items"
@@ -626,7 +634,8 @@ class DraftRandom(Disturbance):
 
 
 class OrchestratorKilled(Disturbance):
-    """SIGKILL to the orchestrator in mid-turn, and a new process at its address, which goes on with its turns."""
+    """SIGKILL to the orchestrator in mid-turn, and a new process at its address, which goes on with
+    its turns."""
 
     name = "orchestrator killed and restarted"
     unit = "kills"
@@ -661,7 +670,8 @@ class VerifierKilled(Disturbance):
 
 
 class SecondVerifier(Disturbance):
-    """Two verifiers; one is killed or stopped while turns run on it, and they go on at the other."""
+    """Two verifiers; one is killed or stopped while turns run on it, and they go on at the
+    other."""
 
     name = "sessions moved to a second verifier"
     unit = "turns moved"
@@ -703,7 +713,8 @@ class SecondVerifier(Disturbance):
 
 
 def _moments(wave: Wave) -> list[float]:
-    """When to strike a service down, as shares of the wave's tokens: about once for each set of sessions."""
+    """When to strike a service down, as shares of the wave's tokens: about once for each set of
+    sessions."""
     count = max(1, round(wave.token_count / (16 * 128)))
     return [(index + wave.rng.uniform(0.2, 0.6)) / count for index in range(count)]
 
@@ -715,7 +726,8 @@ def _reason(result: Any) -> str:
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Equal but for the timing. Of a draft's last results one may leave out branches that were pushed before it."""
+    """Equal but for the timing. Of a draft's last results one may leave out branches that were
+    pushed before it."""
     if not hasattr(first, "branches"):
         return _untimed(first) == _untimed(second)
     some, all_of_them = sorted(
@@ -734,7 +746,8 @@ def _untimed(result: Any) -> bytes:
 
 
 ALL: tuple[Disturbance, ...] = (
-    # After its answer the embedded target talks nonsense, which no draft guesses: long proposals are the dear ones.
+    # After its answer the embedded target talks nonsense, which no draft guesses: long proposals
+    # are the dear ones.
     DraftLength(1, weight=3),
     DraftLength(3, weight=3),
     DraftLength(5, weight=2),
@@ -772,8 +785,8 @@ ALL: tuple[Disturbance, ...] = (
 
 
 def disturbances_on(backend: str) -> Sequence[Disturbance]:
-    """All that there can be: compiled code has pages of whole blocks of sixteen tokens; llama.cpp's have one size, and no two
-    sequences share one."""
+    """All that there can be: compiled code has pages of whole blocks of sixteen tokens; llama.cpp's
+    have one size, and no two sequences share one."""
     if backend in (TORCH, CUDA):
         return ALL
     if backend in (COMPILED, GGUF):

@@ -1,8 +1,8 @@
 """The pairs that are served: the embedded one, and one of random weights.
 
-Random weights spread their probability over many tokens whose logits lie close together, so that a single wrong bit soon
-shows as another token; and they are small, so that nine tenths of ten thousand prompts are affordable. The embedded pair is
-trained and has real sizes.
+Random weights spread their probability over many tokens whose logits lie close together, so that a
+single wrong bit soon shows as another token; and they are small, so that nine tenths of ten
+thousand prompts are affordable. The embedded pair is trained and has real sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from slipstream.hosting.tokenizer_files import embedded_directory
 
 COMPILED, TORCH, LLAMACPP, GGUF, CUDA = "compiled", "torch", "llamacpp", "gguf", "cuda"
 BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF, CUDA)
-"""What computes the target and the draft; ``gguf`` is compiled code too, of GGUF files, and ``cuda`` torch on a GPU."""
+"""What computes the target and the draft; ``gguf`` is compiled code too, of GGUF files, and
+``cuda`` torch on a GPU."""
 
 EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
 PAIRS = (EMBEDDED, RANDOM_WEIGHTS)
@@ -36,7 +37,8 @@ _GGUF_DRAFT_TYPES = {LLAMACPP: "Q4_0", GGUF: "Q8_0"}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Models of one tokenizer, by directory or GGUF file, the target's dtype, and what computes both."""
+    """Models of one tokenizer, by directory or GGUF file, the target's dtype, and what computes
+    both."""
 
     target: Path
     draft: Path
@@ -53,7 +55,8 @@ class Pair:
 
 
 def prepare(directory: Path, backend: str) -> None:
-    """Make the random pair in a run's directory, and a backend's files, unless they are there. The same weights each time."""
+    """Make the random pair in a run's directory, and a backend's files, unless they are there. The
+    same weights each time."""
     target, draft = _directories(RANDOM_WEIGHTS, directory)
     if not (draft / "config.json").exists():
         torch.manual_seed(0)
@@ -72,7 +75,8 @@ def prepare(directory: Path, backend: str) -> None:
 
 
 def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrainedModel:
-    """The same model with noise on its weights, in standard deviations of each: a draft that agrees often, not always."""
+    """The same model with noise on its weights, in standard deviations of each: a draft that agrees
+    often, not always."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():

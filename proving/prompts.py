@@ -1,4 +1,5 @@
-"""Prompts from the embedded corpus: questions, conversations that share long beginnings, raw text, random tokens."""
+"""Prompts from the embedded corpus: questions, conversations that share long beginnings, raw text,
+random tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _KIND_WEIGHTS = {"question": 36, "conversation": 34, "text": 14, "random": 13, "
 
 
 class PromptSource:
-    """Draws prompts as token ids. The same seed gives the same prompts, and a longer draw begins with a shorter one."""
+    """Draws prompts as token ids. The same seed gives the same prompts, and a longer draw begins
+    with a shorter one."""
 
     def __init__(self, seed: int) -> None:
         directory = embedded_directory("target")

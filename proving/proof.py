@@ -1,4 +1,5 @@
-"""One run of the proof: reference processes beside the served system, cell by cell, then the comparison."""
+"""One run of the proof: reference processes beside the served system, cell by cell, then the
+comparison."""
 
 from __future__ import annotations
 

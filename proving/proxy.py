@@ -1,7 +1,8 @@
-"""Stands between the orchestrator and a service, and does to the traffic what the disturbances of the moment ask for.
+"""Stands between the orchestrator and a service, and does to the traffic what the disturbances of
+the moment ask for.
 
-Messages go on as they came, coalesced as they were. Only the two item streams are understood; every other call (the model,
-health, the tokenizer) passes as bytes.
+Messages go on as they came, coalesced as they were. Only the two item streams are understood; every
+other call (the model, health, the tokenizer) passes as bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _SERVER_STREAMS = ("/slipstream.wire.v1.ModelService/GetTokenizer",)
 
 
 class Fault:
-    """What a disturbance does to one proxy's traffic; this one does nothing. Called on the proxies' event loop."""
+    """What a disturbance does to one proxy's traffic; this one does nothing. Called on the proxies'
+    event loop."""
 
     def refuses(self) -> bool:
         """Whether calls are answered UNAVAILABLE just now, running streams included."""
@@ -60,7 +62,8 @@ class Fault:
 
 
 class Proxy(grpc.GenericRpcHandler):
-    """One address to listen on, one service behind it. ``faults`` may be replaced at any time from any thread."""
+    """One address to listen on, one service behind it. ``faults`` may be replaced at any time from
+    any thread."""
 
     def __init__(self, address: str, upstream: str, files: TlsFiles | None = None) -> None:
         """With ``files``, by TLS on both sides."""
@@ -146,7 +149,8 @@ class Proxy(grpc.GenericRpcHandler):
             for error in await asyncio.gather(*ends, return_exceptions=True):
                 if isinstance(error, Exception) and not isinstance(error, _ENDINGS):
                     log.error("a proxy failed", exc_info=error)
-        # Whoever ended it, the orchestrator sees a stream that is gone; it may be writing, so the status may not arrive.
+        # Whoever ended it, the orchestrator sees a stream that is gone; it may be writing, so the
+        # status may not arrive.
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy ended the stream")
 
     async def _carry_items(self, request_type: Any, requests: AsyncIterator[bytes], ask: Ask) -> None:

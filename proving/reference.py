@@ -1,6 +1,8 @@
-"""Plain decoding of every prompt in one fresh process: one token a forward, no wire, no draft, no speculation.
+"""Plain decoding of every prompt in one fresh process: one token a forward, no wire, no draft, no
+speculation.
 
-Run by the proof as ``python -m proving.reference``; prints how many tokens it has added, a line a batch.
+Run by the proof as ``python -m proving.reference``; prints how many tokens it has added, a line a
+batch.
 """
 
 from __future__ import annotations
@@ -117,7 +119,8 @@ def decode_cell(
     token_count: int,
     report: Callable[[int], None],
 ) -> Reference:
-    """A cell's turns in order. Prompts of like length go through together; ``report`` is told tokens as they come."""
+    """A cell's turns in order. Prompts of like length go through together; ``report`` is told
+    tokens as they come."""
     turns = cell.turns
     shape = (len(turns), token_count)
     whole = Reference(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.float32))

@@ -1,4 +1,5 @@
-"""What a run has found so far, in a directory: kill it at any time, and the next run goes on after the last finished cell."""
+"""What a run has found so far, in a directory: kill it at any time, and the next run goes on after
+the last finished cell."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _CODE = ("slipstream", "orchestrator", "verifier_service", "draft_service", "pro
 
 
 def commit_of_tree() -> str:
-    """The commit, and if the code that runs differs from it a hash of how; "unknown" outside a repository."""
+    """The commit, and if the code that runs differs from it a hash of how; "unknown" outside a
+    repository."""
     root = Path(__file__).parent.parent
 
     def git(*arguments: str) -> bytes:
@@ -35,7 +37,8 @@ def commit_of_tree() -> str:
 
 @dataclass(slots=True)
 class Generated:
-    """A cell's turns in order: token ids int32 and their log-probabilities float32, both ``[turns, tokens]``."""
+    """A cell's turns in order: token ids int32 and their log-probabilities float32, both
+    ``[turns, tokens]``."""
 
     tokens: np.ndarray
     logprobs: np.ndarray

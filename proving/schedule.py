@@ -1,7 +1,8 @@
 """Which prompt meets which disturbances. Decided before anything runs, by the seed alone.
 
-Prompts are split evenly over dtype and temperature, and dealt into cells (one set of service processes) and waves (a batch of
-prompts inside a cell). Every disturbance meets at least a twentieth of the prompts.
+Prompts are split evenly over dtype and temperature, and dealt into cells (one set of service
+processes) and waves (a batch of prompts inside a cell). Every disturbance meets at least a
+twentieth of the prompts.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ MOST_SESSIONS = 16
 _CELL_SIZE = 250
 _WAVE_SIZE = 50
 _PAIR_PERIOD = 22
-"""Cells of which the first of each dtype serve the embedded pair; no multiple of four, so that it meets rough and smooth ones
-in either dtype. The smallest runs have four cells and serve it in two."""
+"""Cells of which the first of each dtype serve the embedded pair; no multiple of four, so that it
+meets rough and smooth ones in either dtype. The smallest runs have four cells and serve it in
+two."""
 EXHAUSTIVE_GROUPS = ("prefill", "pages", "draft length")
 """Every cell or turn has one of these."""
 
@@ -153,7 +155,8 @@ class _Planner:
         self._check(disturbance, met)
 
     def disturb_waves(self) -> None:
-        """Each in as many waves as it is due, drawn at random; what meets every wave it fits comes last."""
+        """Each in as many waves as it is due, drawn at random; what meets every wave it fits comes
+        last."""
         for disturbance in sorted(self._by_scope[Scope.WAVE], key=lambda d: (d.everywhere, -len(d.conflicts))):
             met = 0
             for cell, wave in self._rng.sample(waves := self._waves(), len(waves)):
@@ -168,7 +171,8 @@ class _Planner:
                 wave.session_count = disturbance.session_count(wave.session_count, most, self._rng)
 
     def disturb_turns(self) -> None:
-        """A draft length to every turn that has none yet, by their weights; the others to the turns they like best."""
+        """A draft length to every turn that has none yet, by their weights; the others to the turns
+        they like best."""
         places = [
             _Place(index, cell, wave, turn)
             for cell in self.cells

@@ -1,4 +1,5 @@
-"""Runs cells: the system is started, its waves of prompts are sent through it, and what comes back is kept."""
+"""Runs cells: the system is started, its waves of prompts are sent through it, and what comes back
+is kept."""
 
 from __future__ import annotations
 
@@ -158,7 +159,8 @@ class CellRun:
         return result
 
     def _read(self, wave: Wave, turn: Turn, reply: Reply, met: Sequence[Disturbance]) -> Result:
-        """A turn's whole result, by one reader or, where a disturbance says so, by one who vanishes and comes back."""
+        """A turn's whole result, by one reader or, where a disturbance says so, by one who vanishes
+        and comes back."""
         leaving = [disturbance for disturbance in met if disturbance.reader_leaves_after is not None]
         tokens: list[int] = []
         logprobs: list[TokenLogprobs] = []

@@ -1,4 +1,5 @@
-"""The served system of one cell: orchestrator, draft and one or two verifiers, each a process, with proxies between."""
+"""The served system of one cell: orchestrator, draft and one or two verifiers, each a process, with
+proxies between."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ START_SECONDS = 300.0
 class Setup:
     """What a cell's processes are told. ``kv_token_count`` None is plenty.
 
-    ``session_count``, ``common_length`` and ``longest_length`` say what they will meet: sessions at a time, and lengths in
-    tokens at a turn's end.
+    ``session_count``, ``common_length`` and ``longest_length`` say what they will meet: sessions at
+    a time, and lengths in tokens at a turn's end.
     """
 
     pair: Pair
@@ -70,7 +71,8 @@ class System:
         self.clock = ClockOfDay(Path(self._store.name)) if setup.steps_clocks else None
         self.certified = Certified(Path(self._store.name)) if setup.certified else None
         self._services: dict[str, Service] = {}
-        # A service ends with the thread that started it (slipstream/cli/child.py): this one lives as long as the system.
+        # A service ends with the thread that started it (slipstream/cli/child.py): this one lives
+        # as long as the system.
         self._starter = ThreadPoolExecutor(1, "starter")
 
     def __enter__(self) -> System:
@@ -116,18 +118,21 @@ class System:
         self._start(f"verifier {index}", "verifier_service", self._verifier_addresses[index], flags)
 
     def start_orchestrator(self) -> None:
-        """Start, or after `kill` start again, the orchestrator; does not wait for it. Its sessions are in a file."""
+        """Start, or after `kill` start again, the orchestrator; does not wait for it. Its sessions
+        are in a file."""
         flags = [*self._peers, "--learnt-directory", "", "--store", f"{self._store.name}/sessions.db"]
         # Patience for restarts on a busy machine; it decides when a turn fails, never what it says.
         flags += ["--draft-deadline-seconds", "5", "--verifier-patience-seconds", "120", "--drain-seconds", "1"]
-        # As many as may meet in too little memory: what is taken from one for another has to come back the same.
+        # As many as may meet in too little memory: what is taken from one for another has to come
+        # back the same.
         flags += ["--queue-seconds", "600", "--max-running-turns", "64"]
         flags += ["--process-count", str(self.setup.process_count), *self.setup.orchestrator_flags]
         flags += self.certified.orchestrator_flags() if self.certified else []
         self._start("orchestrator", "orchestrator", self.orchestrator_address, flags)
 
     def start_draft(self, other: Path | None = None) -> None:
-        """Start, or after `kill` start again, the draft, or the one of another model; does not wait for it."""
+        """Start, or after `kill` start again, the draft, or the one of another model; does not wait
+        for it."""
         model = other or self.setup.draft or self.setup.pair.draft
         flags = ["--model", str(model), "--dtype", "float32", "--threads", "1", "--drain-seconds", "0"]
         flags += [*self._engine_flags(model), *self._peer_flags()]

@@ -1,7 +1,8 @@
 """Bearer tokens: made at random, shown once, kept as salted hashes. Standard library alone.
 
-A token is ``<id>.<secret>``: the id says which hash to compare with. Its secret has 256 bits of chance, so one SHA-256 is as
-hard to turn round as a slow hash would be, and a call costs microseconds. That is why tokens are made here and not thought up.
+A token is ``<id>.<secret>``: the id says which hash to compare with. Its secret has 256 bits of
+chance, so one SHA-256 is as hard to turn round as a slow hash would be, and a call costs
+microseconds. That is why tokens are made here and not thought up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The root of everything Slipstream refuses: an error knows its status code, its reason and what would be right.
+"""The root of everything Slipstream refuses: an error knows its status code, its reason and what
+would be right.
 
 Nothing here imports grpc: slipstream.rpc.status turns these errors into statuses and back.
 """
@@ -43,8 +44,8 @@ class FieldViolation:
 class SlipstreamError(Exception):
     """Base of the errors that reach a client as a status.
 
-    ``code`` and ``reason`` belong to the class; ``metadata`` is for programs, the message for people. A
-    ``retry_after`` in seconds says that a retry can help.
+    ``code`` and ``reason`` belong to the class; ``metadata`` is for programs, the message for
+    people. A ``retry_after`` in seconds says that a retry can help.
     """
 
     code: ClassVar[Code] = Code.INTERNAL

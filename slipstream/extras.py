@@ -1,4 +1,5 @@
-"""The package's extras: which of them a command needs, and what to say where one is not installed."""
+"""The package's extras: which of them a command needs, and what to say where one is not
+installed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _MARKS = {
 
 
 def require(program: str, *extras: str) -> None:
-    """Exit with one line that says how to install those of the extras that are not, unless all are."""
+    """Exit with one line that says how to install those of the extras that are not, unless all
+    are."""
     absent = [extra for extra in extras if not all(map(find_spec, _MARKS[extra]))]
     if absent:
         sys.exit(

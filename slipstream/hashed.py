@@ -8,5 +8,6 @@ _HASH_BYTES = 6
 
 
 def hashed(name: str) -> str:
-    """Return a hash of a name: it may be long, have line breaks, or be a secret. Equal names have equal hashes."""
+    """Return a hash of a name: it may be long, have line breaks, or be a secret. Equal names have
+    equal hashes."""
     return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=_HASH_BYTES).hexdigest()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 
 def has_home() -> bool:
-    """Return whether this user has a home folder: containers run under numbers that belong to no user.
+    """Return whether this user has a home folder: containers run under numbers that belong to no
+    user.
 
     A HOME that is relative would be another folder wherever a command is typed, so it is none.
     """
@@ -23,7 +24,8 @@ def has_home() -> bool:
 def borrow_home() -> None:
     """Give a user without a home folder a private one, which ends with this process.
 
-    Libraries would keep files in a folder called "~" of the current folder, and execute what they find there.
+    Libraries would keep files in a folder called "~" of the current folder, and execute what they
+    find there.
     """
     if not has_home():
         home = tempfile.mkdtemp(prefix="slipstream-home-")

@@ -8,6 +8,7 @@ import sys
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module and takes no code from the current folder.
 
-    Without ``-P`` a file there that is called like a module, ``queue.py`` for one, is executed in that module's place.
+    Without ``-P`` a file there that is called like a module, ``queue.py`` for one, is executed in
+    that module's place.
     """
     return [sys.executable, "-P", "-m", module, *arguments]

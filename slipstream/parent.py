@@ -11,7 +11,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent_pid: int) -> None:
-    """Linux: get SIGTERM when the parent is gone, even by SIGKILL; SystemExit if it is gone already. Elsewhere: nothing."""
+    """Linux: get SIGTERM when the parent is gone, even by SIGKILL; SystemExit if it is gone
+    already. Elsewhere: nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent_pid:

@@ -34,7 +34,8 @@ class Heard(Generic[JobT]):
 async def run_round(
     host: EngineHost[JobT], handle: str, number: int, make_job: Callable[[Sequence], JobT], *, content: object
 ) -> JobT:
-    """The job of a round whose rule has no structure, once it is done; raises what it fails with."""
+    """The job of a round whose rule has no structure, once it is done; raises what it fails
+    with."""
     heard: Heard[JobT] = Heard()
     host.run(handle, number, SamplingRule(), make_job, heard, content=content)
     return await heard.answer

@@ -1,5 +1,5 @@
-"""Chat templates after what well-known models use, each written for these tests: the tags, the checks and the trimming
-of a family, with a tokenizer that has its special tokens."""
+"""Chat templates after what well-known models use, each written for these tests: the tags, the
+checks and the trimming of a family, with a tokenizer that has its special tokens."""
 
 from __future__ import annotations
 
@@ -625,7 +625,8 @@ def byte_tokenizer(special: Sequence[str]) -> Tokenizer:
 
 
 def write_model(directory: Path, template: ChatTemplate, where: str = "config") -> None:
-    """The files of a model that has the template. ``where`` is "config" for tokenizer_config.json, or "files"."""
+    """The files of a model that has the template. ``where`` is "config" for tokenizer_config.json,
+    or "files"."""
     byte_tokenizer(template.special).save(str(directory / "tokenizer.json"))
     (directory / "config.json").write_text(json.dumps({"model_type": "llama"}))
     config: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}

@@ -3,7 +3,8 @@
 import importlib.util
 import os
 
-# Kernels for CUDA devices are interpreted, unless there is one (`make gpu`): Triton looks at this as soon as it is imported.
+# Kernels for CUDA devices are interpreted, unless there is one (`make gpu`): Triton looks at this
+# as soon as it is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # isort: split
@@ -25,7 +26,8 @@ settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:
-    """Nobody's deadline is met by a compiler: what chooses is compiled once, before the workers start, and loaded by each."""
+    """Nobody's deadline is met by a compiler: what chooses is compiled once, before the workers
+    start, and loaded by each."""
     if importlib.util.find_spec("torch") is None:  # `make versions` runs the tests that need none
         return
     from slipstream.sampling.choose import warm

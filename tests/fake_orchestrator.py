@@ -1,5 +1,5 @@
-"""An OrchestratorService whose turns say what is written below and whose streams break when told: for faults that
-the real one does not have on order."""
+"""An OrchestratorService whose turns say what is written below and whose streams break when told:
+for faults that the real one does not have on order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TEXT = "".join(chr(65 + token % 26) for token in TOKENS)
 _Servicer: Any = orchestrator_pb2_grpc.OrchestratorServiceServicer  # its type stub would have every method here
 
 Breaking = Callable[[turn_pb2.TurnEvent, int], turn_pb2.TurnEvent | None]
-"""Given an event and how many came before it on its stream: what to send instead; None ends the stream there."""
+"""Given an event and how many came before it on its stream: what to send instead; None ends the
+stream there."""
 
 
 def dies_after(count: int) -> Breaking:

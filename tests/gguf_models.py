@@ -1,4 +1,5 @@
-"""Small GGUF files with random weights, of architectures that are told apart by what stands beside the projections."""
+"""Small GGUF files with random weights, of architectures that are told apart by what stands beside
+the projections."""
 
 from __future__ import annotations
 
@@ -44,11 +45,12 @@ def write(
     tensors_per_file: int = 0,
     shape: Shape = WIDE,
 ) -> Path:
-    """A llama, gemma, qwen2 (biases) or qwen3 (norms of queries and keys), of wide layers but few, with the embedded pair's
-    tokenizer; with ``experts`` a mixture of as many. After ``nan_token`` nothing is a number.
+    """A llama, gemma, qwen2 (biases) or qwen3 (norms of queries and keys), of wide layers but few,
+    with the embedded pair's tokenizer; with ``experts`` a mixture of as many. After ``nan_token``
+    nothing is a number.
 
-    It also ``says`` other keys; ``kinds`` names matrices that are of other types; with ``tensors_per_file`` it is
-    split, and the first file's path is returned.
+    It also ``says`` other keys; ``kinds`` names matrices that are of other types; with
+    ``tensors_per_file`` it is split, and the first file's path is returned.
     """
     embedded = embedded_directory("target")
     config = json.loads((embedded / "config.json").read_text())

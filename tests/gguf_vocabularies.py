@@ -31,7 +31,8 @@ TEXTS = (
 
 
 def write(path: Path, kind: str, tokens: Sequence[str], types: Sequence[int], **keys: Any) -> Path:
-    """A file with these tokens; ``keys`` are of the section tokenizer.ggml, ``name`` is the model's."""
+    """A file with these tokens; ``keys`` are of the section tokenizer.ggml, ``name`` is the
+    model's."""
     writer: Any = gguf.GGUFWriter(str(path), "llama")
     writer.add_name(keys.pop("name", "tiny"))
     writer.add_tokenizer_model(kind)
@@ -50,7 +51,8 @@ def write(path: Path, kind: str, tokens: Sequence[str], types: Sequence[int], **
 
 @functools.cache
 def byte_level() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tokens and merges of a vocabulary that knows no splits, so that each split shows in the ids."""
+    """Tokens and merges of a vocabulary that knows no splits, so that each split shows in the
+    ids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(

@@ -6,7 +6,8 @@ from slipstream.engine.interruption import Interruption
 
 
 class SaidLater(Interruption):
-    """Said once it has been looked at so many times in vain; by who reads its word in compiled code, never."""
+    """Said once it has been looked at so many times in vain; by who reads its word in compiled
+    code, never."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()

@@ -1,7 +1,9 @@
-"""Where tests' services come from: forked from a process that has imported what they need, in place of seconds each.
+"""Where tests' services come from: forked from a process that has imported what they need, in place
+of seconds each.
 
-They are processes like any other, with a session, a log and an environment of their own, and a time of day that can be set.
-What commands start is executed, as everywhere else, and so is a service whose environment says what only an import would read.
+They are processes like any other, with a session, a log and an environment of their own, and a time
+of day that can be set. What commands start is executed, as everywhere else, and so is a service
+whose environment says what only an import would read.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _READ_IN_TIME = ("SLIPSTREAM_", "OTEL_", "PYTEST_")
 
 
 class Nursery:
-    """Starts services, in place of `slipstream.cli.local.execute`. Its process starts with the first of them."""
+    """Starts services, in place of `slipstream.cli.local.execute`. Its process starts with the
+    first of them."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -91,8 +94,8 @@ def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _clock_in_front() -> Iterator[None]:
-    """What starts inside has the library of `proving.chaos.clock` in front of libc, which says the true time until it is told
-    otherwise."""
+    """What starts inside has the library of `proving.chaos.clock` in front of libc, which says the
+    true time until it is told otherwise."""
     if "LD_PRELOAD" in os.environ or not clock.can_be_set():
         yield
         return
@@ -117,7 +120,8 @@ def _become(module: str, flags: Sequence[str], log: Path, environment: Mapping[s
 
 
 def _end_with_tests() -> None:
-    """Its parent is the nursery's process, which lives as long as any of its own: end with the tests that asked for it."""
+    """Its parent is the nursery's process, which lives as long as any of its own: end with the
+    tests that asked for it."""
     tests = multiprocessing.parent_process()
     assert tests is not None
     connection.wait([tests.sentinel])

@@ -1,4 +1,5 @@
-"""transformers' own logits processors, and its own forward, as what everything here is compared with."""
+"""transformers' own logits processors, and its own forward, as what everything here is compared
+with."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from slipstream.sampling.rule import SamplingRule
 
 
 def processed(rule: SamplingRule, logits: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
-    """``logits`` ``[vocabulary]`` after ``context``, in the order of transformers' `_get_logits_processor`."""
+    """``logits`` ``[vocabulary]`` after ``context``, in the order of transformers'
+    `_get_logits_processor`."""
     processors = LogitsProcessorList()
     if rule.logit_bias:
         processors.append(SequenceBiasLogitsProcessor([[[token], bias] for token, bias in rule.logit_bias]))
@@ -59,7 +61,8 @@ def processed(rule: SamplingRule, logits: torch.Tensor, context: Sequence[int]) 
 
 @torch.inference_mode()
 def generated(model: PreTrainedModel, prompt: Sequence[int], rule: SamplingRule, token_count: int) -> list[int]:
-    """Plain decoding: transformers' forward and processors, and this project's noise where the rule samples."""
+    """Plain decoding: transformers' forward and processors, and this project's noise where the rule
+    samples."""
     context = list(prompt)
     while len(context) < len(prompt) + token_count:
         logits = model(torch.tensor([context])).logits[0, -1]
@@ -71,7 +74,8 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], rule: SamplingRule,
 
 
 def field(seed: int, position: int, count: int) -> NDArray[np.float64]:
-    """The noise of the tokens 0 to ``count`` - 1, with every block opened: numpy's generator, and whole arrays at a time."""
+    """The noise of the tokens 0 to ``count`` - 1, with every block opened: numpy's generator, and
+    whole arrays at a time."""
     blocks = -(-count // BLOCK)
     first_words, second_words = (_words(seed, position, use, blocks) for use in (Domain.FIRST, Domain.SECOND))
     first = _waits(first_words) / BLOCK

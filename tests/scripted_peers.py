@@ -82,7 +82,8 @@ class Draft:
 
 
 class Verifier:
-    """A verifier that accepts everything once it may, and says that its steps took what the test says."""
+    """A verifier that accepts everything once it may, and says that its steps took what the test
+    says."""
 
     info = MODEL
     is_starting = is_stalled = False

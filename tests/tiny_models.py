@@ -1,4 +1,5 @@
-"""Random-weight models of a few thousand parameters, saved as transformers directories with the embedded tokenizer."""
+"""Random-weight models of a few thousand parameters, saved as transformers directories with the
+embedded tokenizer."""
 
 from __future__ import annotations
 

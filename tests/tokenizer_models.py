@@ -1,4 +1,5 @@
-"""Forty tokenizer files after what well-known models use, with small vocabularies that are trained here."""
+"""Forty tokenizer files after what well-known models use, with small vocabularies that are trained
+here."""
 
 # ruff: noqa: RUF001 (models' special tokens and texts have full-width characters)
 
@@ -81,7 +82,8 @@ THINKING = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerCase:
-    """One tokenizer: how it is built, the template it comes with, and what tokenizer_config.json says."""
+    """One tokenizer: how it is built, the template it comes with, and what tokenizer_config.json
+    says."""
 
     name: str
     build: Callable[[], Tokenizer]
@@ -91,7 +93,8 @@ class TokenizerCase:
     model_type: str = "llama"
 
     def write(self, directory: Path, **config: Any) -> Path:
-        """A directory as a checkpoint has it, without weights; ``config`` adds to tokenizer_config.json."""
+        """A directory as a checkpoint has it, without weights; ``config`` adds to
+        tokenizer_config.json."""
         directory.mkdir(parents=True, exist_ok=True)
         _built(self.name).save(str(directory / "tokenizer.json"))
         said = {"tokenizer_class": "TokenizersBackend", **self.specials, **self.config, **config}

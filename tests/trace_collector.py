@@ -67,8 +67,8 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 @contextmanager
 def collecting(delay_ms: int | None = 200) -> Iterator[tuple[Collector, dict[str, str]]]:
-    """A collector that listens, and the environment of those who shall export to it, ``delay_ms`` after each span; None leaves
-    that to them."""
+    """A collector that listens, and the environment of those who shall export to it, ``delay_ms``
+    after each span; None leaves that to them."""
     server = grpc.server(futures.ThreadPoolExecutor(2))
     collector = Collector()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)

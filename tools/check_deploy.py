@@ -1,8 +1,10 @@
-"""Check everything under deploy/, each file by the tools made for it and against what the services really know.
+"""Check everything under deploy/, each file by the tools made for it and against what the services
+really know.
 
-One line a file; exit 1 if any is at fault. `make check` sets the tools up (deploy/requirements.txt). What pip cannot bring
-(kubectl or kustomize, systemd-analyze, promtool, amtool) checks where it is there; where not, a line says what was left out.
-With --write, the copies that Kustomize needs within its own folder are made anew.
+One line a file; exit 1 if any is at fault. `make check` sets the tools up
+(deploy/requirements.txt). What pip cannot bring (kubectl or kustomize, systemd-analyze, promtool,
+amtool) checks where it is there; where not, a line says what was left out. With --write, the copies
+that Kustomize needs within its own folder are made anew.
 """
 
 from __future__ import annotations
@@ -58,11 +60,13 @@ class Report:
     skipped: str = ""
 
 
-# --- what the services know ------------------------------------------------------------------------------------------
+# --- what the services know
+# ------------------------------------------------------------------------------------------
 
 
 def settings_of(root: Path = ROOT) -> dict[str, Any]:
-    """Every environment variable that a service's settings read, with its default where that is a literal.
+    """Every environment variable that a service's settings read, with its default where that is a
+    literal.
 
     Read off the source: importing it would load torch.
     """
@@ -103,11 +107,13 @@ def version() -> str:
     return found[1]
 
 
-# --- our own checks: pure, of text and parsed YAML --------------------------------------------------------------------
+# --- our own checks: pure, of text and parsed YAML
+# --------------------------------------------------------------------
 
 
 def unknown_settings(text: str, known: Iterable[str]) -> list[Fault]:
-    """Variables named in the text that no service reads: pydantic would pass over them without a word."""
+    """Variables named in the text that no service reads: pydantic would pass over them without a
+    word."""
     named = set(re.findall(r"\bSLIPSTREAM_(?:ORCHESTRATOR|VERIFIER|DRAFT)_[A-Z0-9_]+", text))
     return [f"no service reads {name}" for name in sorted(named - set(known))]
 
@@ -137,7 +143,8 @@ def short_stop(environment: Setting, stop_seconds: float, known: Setting) -> lis
 
 
 def broken_pipelines(config: Setting) -> list[Fault]:
-    """Components that a collector's pipelines name and nobody defines, or that are defined and not used."""
+    """Components that a collector's pipelines name and nobody defines, or that are defined and not
+    used."""
     service = config["service"]
     used = {"extensions": set(service.get("extensions", ()))}
     for kind in ("receivers", "processors", "exporters"):
@@ -150,7 +157,8 @@ def broken_pipelines(config: Setting) -> list[Fault]:
 
 
 def missing_limits(envoy: Setting, most_streams: int, metadata_kib: int) -> list[Fault]:
-    """Limits that an Envoy in front of strangers lacks, or that are not what the orchestrator behind it takes."""
+    """Limits that an Envoy in front of strangers lacks, or that are not what the orchestrator
+    behind it takes."""
     manager = _typed(envoy["static_resources"]["listeners"][0], "HttpConnectionManager")
     routes = [route for host in manager["route_config"]["virtual_hosts"] for route in host["routes"]]
     runtime = envoy["layered_runtime"]["layers"][0]["static_layer"]
@@ -182,7 +190,8 @@ def _typed(part: Any, kind: str) -> Any:
 
 
 def unknown_verifiers(documents: Iterable[Any]) -> list[Fault]:
-    """More verifiers than the orchestrator knows by name: they would hold GPUs and get no session."""
+    """More verifiers than the orchestrator knows by name: they would hold GPUs and get no
+    session."""
     addresses, most = 0, 1
     for document in documents:
         if document["kind"] == "ConfigMap":
@@ -196,7 +205,8 @@ def unknown_verifiers(documents: Iterable[Any]) -> list[Fault]:
 
 
 def workloads(documents: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
-    """The pods' templates among rendered manifests, each with the environment that ConfigMaps and itself give it."""
+    """The pods' templates among rendered manifests, each with the environment that ConfigMaps and
+    itself give it."""
     documents = list(documents)
     maps = {document["metadata"]["name"]: document["data"] for document in documents if document["kind"] == "ConfigMap"}
     for document in documents:
@@ -258,7 +268,8 @@ def unguarded(environment: Setting, mounts: Iterable[str]) -> list[Fault]:
     return [] if any(Path(said).is_relative_to(mount) for mount in mounts) else [f"nothing mounts {said}"]
 
 
-# --- the files ----------------------------------------------------------------------------------------------------------
+# --- the files
+# ----------------------------------------------------------------------------------------------------------
 
 
 def check_texts(known: Setting) -> Iterator[Report]:
@@ -274,7 +285,8 @@ def check_texts(known: Setting) -> Iterator[Report]:
 
 
 def check_compose(known: Setting) -> Iterator[Report]:
-    """The Compose file: its schema, its images, its stop times, and that what it mounts is there."""
+    """The Compose file: its schema, its images, its stop times, and that what it mounts is
+    there."""
     for path in sorted(DEPLOY.glob("compose*.yaml")):
         yield _run(path, "compose-spec", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path)
     yield _report(path := DEPLOY / "compose.access.yaml", "access", unguarded_compose(yaml.safe_load(path.read_text())))
@@ -401,7 +413,8 @@ def check_yaml() -> Iterator[Report]:
         yield _report(file, "yamllint", [fault.removeprefix(own) for fault in said.faults if fault.startswith(own)])
 
 
-# --- running and telling ------------------------------------------------------------------------------------------------
+# --- running and telling
+# ------------------------------------------------------------------------------------------------
 
 
 def _kustomize() -> tuple[str, ...] | None:
@@ -424,7 +437,8 @@ def _run(
     optional: bool = False,
     said_is_fault: bool = False,
 ) -> Report:
-    """What a tool says; its standard output goes to ``output`` if all is well. One that pip cannot bring is ``optional``."""
+    """What a tool says; its standard output goes to ``output`` if all is well. One that pip cannot
+    bring is ``optional``."""
     program = _tool(tool)
     if program is None:
         absent = f"{tool} is not here"

@@ -1,7 +1,8 @@
-"""Read an Envoy configuration as Envoy does: every key by the messages of its API. Needs PyYAML and xds-protos alone.
+"""Read an Envoy configuration as Envoy does: every key by the messages of its API. Needs PyYAML and
+xds-protos alone.
 
-`tools/check_deploy.py` runs this with the tools of its own environment, because xds-protos overwrites a package of
-OpenTelemetry's. Prints what is wrong, and exits with 1.
+`tools/check_deploy.py` runs this with the tools of its own environment, because xds-protos
+overwrites a package of OpenTelemetry's. Prints what is wrong, and exits with 1.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from google.protobuf import json_format
 
 
 def check(path: Path) -> None:
-    """Raise json_format.ParseError for a key that Envoy does not know, or a value that cannot be."""
+    """Raise json_format.ParseError for a key that Envoy does not know, or a value that cannot
+    be."""
     content = yaml.safe_load(path.read_text())
     for package in sorted(set(re.findall(r"type\.googleapis\.com/([\w.]+)\.\w+", json.dumps(content)))):
         _load(package)

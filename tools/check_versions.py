@@ -1,7 +1,7 @@
 """Run fast tests on the oldest and the newest Python that pyproject.toml names.
 
-Each version that is not this one gets an environment of its own beside `.venv`'s packages, without torch. A version
-that is not installed here is skipped, and a line says so.
+Each version that is not this one gets an environment of its own beside `.venv`'s packages, without
+torch. A version that is not installed here is skipped, and a line says so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def _is(python: str, version: str) -> bool:
 
 
 def environment(version: str, python: str) -> str:
-    """The Python of an environment that has what the tests need; made where it is missing or its lists have changed."""
+    """The Python of an environment that has what the tests need; made where it is missing or its
+    lists have changed."""
     folder = ENVIRONMENTS / version
     lists = [CHECKOUT / "pyproject.toml", CHECKOUT / "constraints.txt", Path(__file__)]
     stamp, wanted = folder / "ready", hashlib.sha256(b"".join(each.read_bytes() for each in lists)).hexdigest()

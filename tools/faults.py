@@ -1,7 +1,8 @@
-"""The faults that `tools/plant_faults.py` can plant in a source file: each one a small edit of its text.
+"""The faults that `tools/plant_faults.py` can plant in a source file: each one a small edit of its
+text.
 
-A library is not used. mutmut and cosmic-ray know no SQL, in which the store's conditions are, and choose a fault's
-tests by a run of the whole suite with coverage, which takes half an hour.
+A library is not used. mutmut and cosmic-ray know no SQL, in which the store's conditions are, and
+choose a fault's tests by a run of the whole suite with coverage, which takes half an hour.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _TOLD = ("log", "logger", "warnings")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One edit of a file: ``text`` in place of what stands from ``start`` to ``end``, in characters."""
+    """One edit of a file: ``text`` in place of what stands from ``start`` to ``end``, in
+    characters."""
 
     path: str
     line: int

@@ -1,4 +1,5 @@
-"""Generate the Python stubs of protos/slipstream beside their packages (or, with --check, say whether they are up to date).
+"""Generate the Python stubs of protos/slipstream beside their packages (or, with --check, say
+whether they are up to date).
 
 The stubs of google/rpc come with googleapis-common-protos.
 """
@@ -19,7 +20,8 @@ PROTOS = ROOT / "protos"
 
 
 def generate(out: Path) -> None:
-    """Write message and service stubs with their type stubs into ``out``; SystemExit if protoc refuses."""
+    """Write message and service stubs with their type stubs into ``out``; SystemExit if protoc
+    refuses."""
     sources = sorted(str(path.relative_to(PROTOS)) for path in (PROTOS / "slipstream").rglob("*.proto"))
     includes = [f"-I{PROTOS}", f"-I{files('grpc_tools') / '_proto'}"]
     outputs = [

@@ -1,6 +1,7 @@
 """Write deploy/grafana/slipstream.json (or, with --check, say whether it is up to date).
 
-The panels are below, row by row, and so are their queries; what Grafana wants around them is at the end.
+The panels are below, row by row, and so are their queries; what Grafana wants around them is at the
+end.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ def _a_second(instrument: Instrument, by: str = "") -> str:
 
 
 def _events(instrument: Instrument, by: str = "", within: str = "$__rate_interval") -> str:
-    """How often it happened within a time. A counter with a reason is not there before that reason's first event, and a counter
-    that begins at 1 has not increased: one that was not there an hour ago counts as a whole."""
+    """How often it happened within a time. A counter with a reason is not there before that
+    reason's first event, and a counter that begins at 1 has not increased: one that was not there
+    an hour ago counts as a whole."""
     name = _now(instrument.exposed_name)
     if "reason" not in instrument.labels:
         return _sum(f"increase({name}[{within}])", by)
@@ -129,7 +131,8 @@ _PARTS: tuple[tuple[str, Instrument, str], ...] = (
 """What a round's time is made of, in its order."""
 
 _BESIDE = (("verifier idle", instruments.VERIFIER_IDLE, ""), ("whole round", instruments.ROUND_TIME, ""))
-"""What is no part of it: the verifier is idle for a session while its draft is waited for, and between rounds."""
+"""What is no part of it: the verifier is idle for a session while its draft is waited for, and
+between rounds."""
 
 
 def _parts(share: float) -> list[Query]:

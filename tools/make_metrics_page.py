@@ -1,4 +1,5 @@
-"""Write docs/metrics.md from the table of instruments; with ``--check`` only say whether it is up to date."""
+"""Write docs/metrics.md from the table of instruments; with ``--check`` only say whether it is up
+to date."""
 
 from __future__ import annotations
 

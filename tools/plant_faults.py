@@ -6,8 +6,9 @@
     python tools/plant_faults.py --count 40 --room access
     python tools/plant_faults.py --file orchestrator/store/store.py --count 0   # all of a file
 
-``tools/faults.toml`` says which files are planted in, which tests are run for each, and which faults nothing can
-notice. The exit status is 1 if more than one fault in twenty is left, or one of them has no reason there.
+``tools/faults.toml`` says which files are planted in, which tests are run for each, and which
+faults nothing can notice. The exit status is 1 if more than one fault in twenty is left, or one of
+them has no reason there.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
 """Of what those have imported of pytest's plugins."""
 _LOG = "pytest.log"
 _TIMES_THE_TESTS = 5.0
-"""A fault that makes its tests take that many times as long, and `_SLACK_SECONDS` more, is noticed: they hang."""
+"""A fault that makes its tests take that many times as long, and `_SLACK_SECONDS` more, is noticed:
+they hang."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class Plan:
     most: dict[str, int]
     """How many faults a file gets at most of what its room gets."""
     reasons: dict[tuple[str, str, str], str]
-    """Why nothing can notice a fault, by its file, the line that it is in and what it puts there."""
+    """Why nothing can notice a fault, by its file, the line that it is in and what it puts
+    there."""
 
     @classmethod
     def read(cls) -> Plan:
@@ -72,7 +75,8 @@ class Plan:
         return self.reasons.get((fault.path, fault.was, fault.becomes))
 
     def chosen(self, count: int, seed: int, rooms: Sequence[str], files: Sequence[str]) -> list[Fault]:
-        """So many faults, as many in each room as in the others; all there are for 0. The same for the same seed."""
+        """So many faults, as many in each room as in the others; all there are for 0. The same for
+        the same seed."""
         names = [name for name in self.rooms if not rooms or name in rooms]
         found: list[Fault] = []
         for index, name in enumerate(names):
@@ -116,7 +120,8 @@ class Copy:
                 shutil.copy2(CHECKOUT / name, folder / name)
 
     def check(self, path: str, tests: Sequence[str]) -> None:
-        """Run a file's tests without a fault, twice: the first run compiles. SystemExit if they fail."""
+        """Run a file's tests without a fault, twice: the first run compiles. SystemExit if they
+        fail."""
         if path in self._seconds:
             return
         for _ in range(2):
@@ -143,7 +148,8 @@ class Copy:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # what was compiled of it is good again
 
     def _run(self, tests: Sequence[str], seconds: float) -> int:
-        """The tests' exit status, in a process of their own that has imported what is large and not ours."""
+        """The tests' exit status, in a process of their own that has imported what is large and not
+        ours."""
         child = os.fork()
         if not child:
             _become_pytest(self.folder, tests)

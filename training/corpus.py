@@ -1,7 +1,8 @@
-"""The question-and-answer corpus: symbols of Python's standard library and the first paragraph of their docstrings.
+"""The question-and-answer corpus: symbols of Python's standard library and the first paragraph of
+their docstrings.
 
-The corpus is read once from the running interpreter and kept beside the models as ``symbols.jsonl``, so that
-evaluation and benchmarks ask the same questions on every Python version.
+The corpus is read once from the running interpreter and kept beside the models as
+``symbols.jsonl``, so that evaluation and benchmarks ask the same questions on every Python version.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ METHOD_TYPES = {
     "io": ("StringIO",),
     "unittest": ("TestCase",),
 }
-# Names a reader would not ask about: in-place twins of other operators, process-status macros, extended attributes.
+# Names a reader would not ask about: in-place twins of other operators, process-status macros,
+# extended attributes.
 SKIPPED = re.compile(
     r"operator\.(i[a-z]+|__\w+)$|os\.(W[A-Z]|sched_|posix_|[gs]etxattr|removexattr|listxattr|set(re[su]|e[gu])|get(res|e[gu])"
     r"|(minor|major|makedev|openpty|login_tty|forkpty|pidfd_open|memfd_create|eventfd.*|tc[gs]etpgrp|splice|plock)$)"
@@ -68,7 +70,8 @@ def _closes_more_than_it_opens(text: str) -> bool:
 
 
 def first_paragraph(docstring: str) -> str | None:
-    """The docstring's first paragraph of prose on one line, cut at a sentence end; None where there is none."""
+    """The docstring's first paragraph of prose on one line, cut at a sentence end; None where there
+    is none."""
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
         lines = paragraph.splitlines()
         while lines and SIGNATURE.match(lines[0].strip()):
@@ -114,7 +117,8 @@ def _document(entries: dict[str, str], symbol: str, member: Any) -> None:
 
 
 def collect() -> list[Entry]:
-    """The chosen modules and each of their documented public symbols, named the way it is imported (``os.path.join``)."""
+    """The chosen modules and each of their documented public symbols, named the way it is imported
+    (``os.path.join``)."""
     entries: dict[str, str] = {}
     for name, member in _public_members(builtins, only_own=False):
         if not (isinstance(member, type) and issubclass(member, BaseException)) and name not in (

@@ -1,7 +1,9 @@
-"""Dialogues drawn from the corpus: questions in many phrasings, follow-ups, repeats, small talk, names that do not exist.
+"""Dialogues drawn from the corpus: questions in many phrasings, follow-ups, repeats, small talk,
+names that do not exist.
 
-A question is a core phrasing, at times behind a greeting or a sentence about the asker and before a request, or the name
-between random words: what is to be learnt is to read the name, not the phrasing.
+A question is a core phrasing, at times behind a greeting or a sentence about the asker and before a
+request, or the name between random words: what is to be learnt is to read the name, not the
+phrasing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Chats with the embedded pair in phrasings that training never saw: exact answers and acceptance, by turn and by phrasing.
+"""Chats with the embedded pair in phrasings that training never saw: exact answers and acceptance,
+by turn and by phrasing.
 
-The questions go through the three real services, as a client would send them; a chat's later turns follow on the pair's own
-answers.
+The questions go through the three real services, as a client would send them; a chat's later turns
+follow on the pair's own answers.
 """
 
 from __future__ import annotations

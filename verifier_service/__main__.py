@@ -24,7 +24,8 @@ from verifier_service.verifier import VerifyJob
 
 
 class VerifierSettings(ModelServiceSettings):
-    """Hosts the target model, which decides every token. Each flag is also a SLIPSTREAM_VERIFIER_* variable."""
+    """Hosts the target model, which decides every token. Each flag is also a SLIPSTREAM_VERIFIER_*
+    variable."""
 
     model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_VERIFIER_", cli_prog_name="python -P -m verifier_service")
 

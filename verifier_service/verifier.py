@@ -1,4 +1,5 @@
-"""Verification: one forward over tail and proposal, the target's own choice at each row, the longest equal prefix."""
+"""Verification: one forward over tail and proposal, the target's own choice at each row, the
+longest equal prefix."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from slipstream.sampling.rule import SamplingRule
 
 
 class VerifyJob(Job):
-    """Checks a proposal in one run over tail and proposal; then ``accepted_count`` and ``next_token`` are set.
+    """Checks a proposal in one run over tail and proposal; then ``accepted_count`` and
+    ``next_token`` are set.
 
-    Under the ratio test ``distributions`` are what the proposal's tokens were drawn from. A choice then equals the proposed
-    token exactly if the test accepts it, so that both kinds of acceptance are the longest equal prefix.
+    Under the ratio test ``distributions`` are what the proposal's tokens were drawn from. A choice
+    then equals the proposed token exactly if the test accepts it, so that both kinds of acceptance
+    are the longest equal prefix.
     """
 
     def __init__(

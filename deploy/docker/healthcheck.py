@@ -1,6 +1,8 @@
-"""Exit 0 if the gRPC health service at host:port says SERVING: ``python healthcheck.py localhost:50052``.
+"""Exit 0 if the gRPC health service at host:port says SERVING:
+``python healthcheck.py localhost:50052``.
 
-A service that listens by TLS is asked at its admin address, in plaintext: SLIPSTREAM_VERIFIER_ADMIN_ADDRESS=127.0.0.1:50062.
+A service that listens by TLS is asked at its admin address, in plaintext:
+SLIPSTREAM_VERIFIER_ADMIN_ADDRESS=127.0.0.1:50062.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The door: every call's principal. Where no file says who may ask, all callers are one principal."""
+"""The door: every call's principal. Where no file says who may ask, all callers are one
+principal."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _AUTHORIZATION, _SCHEME = "authorization", "bearer"
 _LONGEST_NAME = 200
 _MOST_KNOWN = 4096
-"""Tokens whose principal is remembered: a web token takes 50 us to check where RSA signed it, and 370 where a curve did."""
+"""Tokens whose principal is remembered: a web token takes 50 us to check where RSA signed it, and
+370 where a curve did."""
 
 _WEB_TOKEN_DOTS = 2
 _NO_USER = (
@@ -40,7 +42,8 @@ class Access:
     """Who may ask, by a file that may change."""
 
     def __init__(self, path: Path, vouching: Vouching | None = None, clock: Callable[[], float] = time.time) -> None:
-        """``vouching`` tells who asks where another process passes a call on. AccessFileError if the file cannot be read."""
+        """``vouching`` tells who asks where another process passes a call on. AccessFileError if
+        the file cannot be read."""
         self._vouching = vouching
         self._clock = clock
         self._rules = Watched([str(path)], partial(_Rules, path))
@@ -48,7 +51,8 @@ class Access:
         """By token by which rules and keys it was checked, whose it is, and until when."""
 
     def principal_of(self, context: Context) -> Principal:
-        """Return the principal that makes a call, or that another process makes it for. UnauthenticatedError."""
+        """Return the principal that makes a call, or that another process makes it for.
+        UnauthenticatedError."""
         rules, shown = self._rules.current, self.shown_by(context.invocation_metadata() or ())
         if shown is not None:
             return shown
@@ -61,7 +65,8 @@ class Access:
         raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
 
     def shown_by(self, metadata: Iterable[tuple[str, str | bytes]]) -> Principal | None:
-        """Return the principal that a call's metadata names; None if its certificate has to. UnauthenticatedError."""
+        """Return the principal that a call's metadata names; None if its certificate has to.
+        UnauthenticatedError."""
         rules, metadata = self._rules.current, tuple(metadata)
         vouched = None if self._vouching is None else self._vouching.principal_of(metadata)
         if vouched is not None:
@@ -76,7 +81,8 @@ class Access:
         raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
 
     def on_behalf(self, context: Context, to: str) -> Metadata:
-        """Return what a call that is passed on to the process at this address says of its caller. UnauthenticatedError."""
+        """Return what a call that is passed on to the process at this address says of its caller.
+        UnauthenticatedError."""
         return () if self._vouching is None else self._vouching.metadata(self.principal_of(context).name, to)
 
     def _name_of(self, rules: _Rules, authorization: str) -> str:
@@ -135,7 +141,8 @@ class _Rules:
         return self._named.get(name) or self.file.principal(name)
 
     def check(self, token: str) -> tuple[str, float]:
-        """Whose a token is, and when it expires, in seconds since the epoch. UnauthenticatedError if it is nobody's."""
+        """Whose a token is, and when it expires, in seconds since the epoch. UnauthenticatedError
+        if it is nobody's."""
         name, kept = self._tokens.get(id_of(token), ("", None))
         if kept is not None and kept.hash.fits(token):
             return name, float("inf") if kept.expires is None else kept.expires.timestamp()

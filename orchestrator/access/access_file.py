@@ -62,15 +62,16 @@ class Share(_Part):
 
 
 class KnownPrincipal(Share):
-    """Somebody by name. Those of a JSON web token are called ``jwt:`` and its subject, those of a certificate ``cert:`` and
-    its common name."""
+    """Somebody by name. Those of a JSON web token are called ``jwt:`` and its subject, those of a
+    certificate ``cert:`` and its common name."""
 
     name: str = Field(min_length=1, max_length=_LONGEST_NAME)
     tokens: tuple[KeptToken, ...] = ()
 
 
 class WebTokens(_Part):
-    """Which JSON web tokens are believed: signed by a key of the ``keys`` file, for this audience, from this issuer."""
+    """Which JSON web tokens are believed: signed by a key of the ``keys`` file, for this audience,
+    from this issuer."""
 
     keys: Path
     audience: str = Field(min_length=1)
@@ -87,7 +88,8 @@ class AccessFile(_Part):
     certificates: bool = False
     """Whether a client's certificate, which the listener has checked, says who it is."""
     orchestrators: tuple[str, ...] = ()
-    """Common names of certificates that orchestrators show one another. Such a certificate is no user's."""
+    """Common names of certificates that orchestrators show one another. Such a certificate is no
+    user's."""
 
     @model_validator(mode="after")
     def _names_each_once(self) -> AccessFile:

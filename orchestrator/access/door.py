@@ -1,4 +1,5 @@
-"""Calls that show nothing, or what is not believed, are refused from their headers: nothing of their messages is read."""
+"""Calls that show nothing, or what is not believed, are refused from their headers: nothing of
+their messages is read."""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ _CHANNELZ = f"/{channelz_pb2.DESCRIPTOR.services_by_name['Channelz'].full_name}/
 
 
 class AsksWhoCalls(grpc.aio.ServerInterceptor):
-    """Answers every method but health's only to principals, and channelz's, which tells who is connected, only to operators."""
+    """Answers every method but health's only to principals, and channelz's, which tells who is
+    connected, only to operators."""
 
     def __init__(self, in_stream: Mapping[str, LastWords] | None = None) -> None:
-        """Methods ``in_stream`` look at the caller themselves, before they read: they tell errors in responses, which the
-        functions make."""
+        """Methods ``in_stream`` look at the caller themselves, before they read: they tell errors
+        in responses, which the functions make."""
         self._in_stream = in_stream or {}
         self._access: Access | None = None
         self._standing: StandingCalls | None = None

@@ -1,4 +1,5 @@
-"""Streams that are being answered end soon after the token of their caller is withdrawn or expires."""
+"""Streams that are being answered end soon after the token of their caller is withdrawn or
+expires."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ LastWords = Callable[[SlipstreamError], Any]
 """Makes the last response of a stream whose client learns errors from responses."""
 
 _LOOK_SECONDS = 1.0
-"""Between two looks at a caller's token. The access file itself is looked at once a second, so a stream ends within two."""
+"""Between two looks at a caller's token. The access file itself is looked at once a second, so a
+stream ends within two."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +32,8 @@ class _Call:
     name: str
     task: asyncio.Task[Any]
     is_waiting: bool = False
-    """Whether the task waits for the handler's next response. Else grpc has it, and it must not be cancelled."""
+    """Whether the task waits for the handler's next response. Else grpc has it, and it must not be
+    cancelled."""
     error: UnauthenticatedError | None = None
 
 
@@ -44,7 +47,8 @@ class StandingCalls:
         self._next_look: asyncio.TimerHandle | None = None
 
     def watched(self, handler: Any, last_words: LastWords | None = None) -> Any:
-        """A handler whose streams end with UNAUTHENTICATED, in ``last_words`` if there are any; others as they are."""
+        """A handler whose streams end with UNAUTHENTICATED, in ``last_words`` if there are any;
+        others as they are."""
         codecs = handler.request_deserializer, handler.response_serializer
         if inspect.isasyncgenfunction(handler.unary_stream):
             return grpc.unary_stream_rpc_method_handler(self._answering(handler.unary_stream, last_words), *codecs)

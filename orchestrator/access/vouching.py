@@ -1,9 +1,11 @@
-"""How one orchestrator process tells another on whose behalf it passes a call on, and why the other believes it.
+"""How one orchestrator process tells another on whose behalf it passes a call on, and why the other
+believes it.
 
-Processes of one store share a secret that the store keeps. The one that passes a call on names the caller, and shows a keyed
-hash (HMAC-SHA256) of that name and of the address it speaks to. A certificate or a token does not count here: a client may have
-either. What was overheard says nothing at another address, nor of another caller. It says the same again at the same address,
-as a token does: TLS is what keeps it from being overheard.
+Processes of one store share a secret that the store keeps. The one that passes a call on names the
+caller, and shows a keyed hash (HMAC-SHA256) of that name and of the address it speaks to. A
+certificate or a token does not count here: a client may have either. What was overheard says
+nothing at another address, nor of another caller. It says the same again at the same address, as a
+token does: TLS is what keeps it from being overheard.
 """
 
 from __future__ import annotations
@@ -26,21 +28,25 @@ VOUCHING_METADATA = (_PRINCIPAL, _PROOF)
 
 
 class Vouching:
-    """One process's word for the callers of what it passes on, and its ear for the word of others."""
+    """One process's word for the callers of what it passes on, and its ear for the word of
+    others."""
 
     def __init__(self, secret: bytes, own_names: Iterable[str]) -> None:
-        """``secret`` is the store's; ``own_names`` are the addresses at which other processes speak to this one."""
+        """``secret`` is the store's; ``own_names`` are the addresses at which other processes speak
+        to this one."""
         self._secret = secret
         self._own_names = tuple(own_names)
 
     def metadata(self, principal: str, to: str) -> Metadata:
-        """Return what a call takes along that is passed on for a principal to the process at this address."""
+        """Return what a call takes along that is passed on for a principal to the process at this
+        address."""
         return (_PRINCIPAL, principal.encode()), (_PROOF, self._proof(principal.encode(), to))
 
     def principal_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         """Return the principal that another process names for a call; None if none does.
 
-        UnauthenticatedError if it cannot be believed: what else the call shows belongs to the process that passed it on.
+        UnauthenticatedError if it cannot be believed: what else the call shows belongs to the
+        process that passed it on.
         """
         said = dict(metadata)
         if _PROOF not in said and _PRINCIPAL not in said:

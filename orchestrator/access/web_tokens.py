@@ -14,7 +14,8 @@ from orchestrator.errors import AccessFileError, UnauthenticatedError
 from slipstream.transport.watched import FileError, Watched, refuse_writable
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those with two keys: whoever can check such a token cannot make one, and "none" is no algorithm."""
+"""Those with two keys: whoever can check such a token cannot make one, and "none" is no
+algorithm."""
 
 _END_OF_TIME = 2.0**53
 """Seconds since the epoch from which a float is no longer exact."""
@@ -37,7 +38,8 @@ class WebTokenCheck:
         return self._keys.current
 
     def subject_of(self, token: str) -> tuple[str, float]:
-        """The token's subject, and when it expires, in seconds since the epoch. UnauthenticatedError if it is not believed."""
+        """The token's subject, and when it expires, in seconds since the epoch.
+        UnauthenticatedError if it is not believed."""
         try:
             claims = jwt.decode(
                 token,

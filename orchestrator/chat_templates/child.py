@@ -1,7 +1,8 @@
-"""The process that renders. A request is a line of JSON on standard input, its answer a line on standard output.
+"""The process that renders. A request is a line of JSON on standard input, its answer a line on
+standard output.
 
-A template comes with a model's files and is a program. Here it has a processor time and a memory of its own: the kernel
-ends the process at the one, and an allocation fails at the other.
+A template comes with a model's files and is a program. Here it has a processor time and a memory of
+its own: the kernel ends the process at the one, and an allocation fails at the other.
 """
 
 from __future__ import annotations

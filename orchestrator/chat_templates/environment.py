@@ -1,4 +1,5 @@
-"""The environment that chat templates are written for: the settings, tags and globals of transformers 5.23, sandboxed."""
+"""The environment that chat templates are written for: the settings, tags and globals of
+transformers 5.23, sandboxed."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ class TemplateRefusedError(jinja2.TemplateError):
 
 
 class Part(Mapping[str, str]):
-    """A part of a message's content. A template may read it like a dict, but not print it as a value.
+    """A part of a message's content. A template may read it like a dict, but not print it as a
+    value.
 
-    transformers gives such a template a dict, and the model would read Python's or JSON's spelling of it.
+    transformers gives such a template a dict, and the model would read Python's or JSON's spelling
+    of it.
     """
 
     def __init__(self, text: str) -> None:

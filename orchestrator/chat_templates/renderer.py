@@ -1,4 +1,5 @@
-"""Renders chat templates in a child process, which is started when it is first needed and again when it has ended."""
+"""Renders chat templates in a child process, which is started when it is first needed and again
+when it has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from orchestrator.chat_templates.rendering import Rendered, RenderingError
 from orchestrator.errors import OverloadedError
 
 WALL_SECONDS = 10 * PROCESSOR_SECONDS
-"""Seconds for one conversation on the clock. A process that is stopped or swapped out takes more."""
+"""Seconds for one conversation on the clock. A process that is stopped or swapped out takes
+more."""
 
 _EXIT_SECONDS = 10.0
 """Seconds that a process whose pipe is closed has until it has ended."""
@@ -34,7 +36,8 @@ _PASSED = "PATH", "LD_LIBRARY_PATH", "PYTHONHOME"
 
 
 class Renderer:
-    """A child process for any number of templates and threads. One conversation is rendered at a time."""
+    """A child process for any number of templates and threads. One conversation is rendered at a
+    time."""
 
     def __init__(self) -> None:
         self.wall_seconds = WALL_SECONDS
@@ -44,9 +47,11 @@ class Renderer:
     def render(
         self, source: str, messages: Sequence[tuple[str, str]], special_tokens: dict[str, str], clock: datetime
     ) -> Rendered:
-        """Render the prompt up to where the answer begins. RenderingError; OverloadedError if the machine does not render.
+        """Render the prompt up to where the answer begins. RenderingError; OverloadedError if the
+        machine does not render.
 
-        Blocks for as long as the template takes: some tenths of a millisecond as a rule, and seconds at most.
+        Blocks for as long as the template takes: some tenths of a millisecond as a rule, and
+        seconds at most.
         """
         asked = {"source": source, "messages": messages, "special_tokens": special_tokens, "clock": clock.isoformat()}
         answer = self._ask(json.dumps(asked).encode() + b"\n")
@@ -162,7 +167,8 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 RENDERER, LONG_RENDERER = Renderer(), Renderer()
-"""Those of this process. Long conversations have their own, so that short ones need not wait for them."""
+"""Those of this process. Long conversations have their own, so that short ones need not wait for
+them."""
 
 atexit.register(RENDERER.close)
 atexit.register(LONG_RENDERER.close)

@@ -1,8 +1,9 @@
 """Renders a conversation, and finds the messages that the template leaves out. Pure.
 
-A template that takes a message's content as a list of parts loses a plain string, and some templates skip a role. Both
-render without an error. So each conversation is rendered a second time, with marks around each content: a message
-without a mark in the result is left out, unless its words are in the prompt.
+A template that takes a message's content as a list of parts loses a plain string, and some
+templates skip a role. Both render without an error. So each conversation is rendered a second time,
+with marks around each content: a message without a mark in the result is left out, unless its words
+are in the prompt.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from orchestrator.chat_templates.environment import Part, TemplateRefusedError, 
 from orchestrator.chat_templates.marks import Marks, places
 
 _TELLING = 8
-"""Length in characters from which the words of a content, found in the prompt, show that the content is there."""
+"""Length in characters from which the words of a content, found in the prompt, show that the
+content is there."""
 
 _TIMES, _EACH, _BESIDE = 8, 1024, 2**18
-"""Limit of a rendered prompt in characters: so many times those of the messages, so many a message, and so many beside."""
+"""Limit of a rendered prompt in characters: so many times those of the messages, so many a message,
+and so many beside."""
 
 _MOST_NAMED = 64
 """Messages left out that are named. Each takes a search through the whole prompt."""
@@ -33,7 +36,8 @@ Content = Callable[[str], Any]
 class RenderingError(Exception):
     """The template cannot be compiled or rendered.
 
-    ``refused`` if the template itself refuses the messages, ``limited`` if it needs more time, memory or text than it may.
+    ``refused`` if the template itself refuses the messages, ``limited`` if it needs more time,
+    memory or text than it may.
     """
 
     def __init__(self, what: str, *, refused: bool = False, limited: bool = False) -> None:
@@ -44,7 +48,8 @@ class RenderingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a template is rendered with: (role, content) pairs, the special tokens by name, and its clock."""
+    """What a template is rendered with: (role, content) pairs, the special tokens by name, and its
+    clock."""
 
     messages: Sequence[tuple[str, str]]
     special_tokens: dict[str, str]
@@ -110,7 +115,8 @@ def _render(source: str, conversation: Conversation, content: Content) -> Render
 
 
 def _left_out(unseen: Iterable[int], contents: Sequence[str], text: str, telling: int) -> tuple[list[int], set[int]]:
-    """The messages whose words are not in the text, and those whose words are there but are too short to tell."""
+    """The messages whose words are not in the text, and those whose words are there but are too
+    short to tell."""
     left_out: list[int] = []
     doubtful: set[int] = set()
     words, at = "", 0

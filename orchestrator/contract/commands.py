@@ -71,7 +71,8 @@ def check_position(after_token_count: int, field: str) -> None:
 
 
 def command_of(request: orchestrator_pb2.ChatRequest, caller: Callable[[], Principal]) -> Command:
-    """A command of a chat; BadCommand where it cannot be understood, or ``caller`` refuses to say who sends it."""
+    """A command of a chat; BadCommand where it cannot be understood, or ``caller`` refuses to say
+    who sends it."""
     try:
         check_request_id(request.request_id)
         return _command(request, caller())
@@ -106,7 +107,8 @@ def _command(request: orchestrator_pb2.ChatRequest, caller: Principal) -> Comman
 
 
 def _name(request_id: str, request: ProtobufMessage, *aside: str) -> RequestName:
-    """A request's name, and a fingerprint of what it asks for: all but its name and the fields ``aside``."""
+    """A request's name, and a fingerprint of what it asks for: all but its name and the fields
+    ``aside``."""
     if not request_id:
         return NAMELESS
     asked = type(request)()
@@ -176,7 +178,8 @@ def page_size_of(request: orchestrator_pb2.ListSessionsRequest) -> int:
 
 
 def cursor_of(page_token: str) -> tuple[int, str] | None:
-    """Where the last page ended: its last session's time of creation and id. None for the first page."""
+    """Where the last page ended: its last session's time of creation and id. None for the first
+    page."""
     if not page_token:
         return None
     try:

@@ -22,7 +22,8 @@ def given(message: Message, field: str) -> Any:
 def meaning(
     value: int, meanings: Mapping[Any, MeaningT], enum: Any, field: str, *, required: bool = False
 ) -> MeaningT | None:
-    """What a value of an ``enum`` means; None for UNSPECIFIED, unless it is ``required``. InvalidFieldsError for others."""
+    """What a value of an ``enum`` means; None for UNSPECIFIED, unless it is ``required``.
+    InvalidFieldsError for others."""
     if value in meanings:
         return meanings[value]
     if value == 0 and not required:

@@ -50,7 +50,8 @@ _NO_STREAM_SETTINGS = GenerationSettings()
 
 @asynccontextmanager
 async def _refusals(context: Context) -> AsyncIterator[None]:
-    """What is raised inside ends the call with its status; a session that has moved is for whoever passes calls on."""
+    """What is raised inside ends the call with its status; a session that has moved is for whoever
+    passes calls on."""
     try:
         yield
     except SessionMovedError:

@@ -54,7 +54,8 @@ CLEARABLE: Final[dict[str, tuple[str, ...]]] = {
 
 
 def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSettings:
-    """What a client said. InvalidFieldsError for enum values that are not known, and for what is both set and cleared.
+    """What a client said. InvalidFieldsError for enum values that are not known, and for what is
+    both set and cleared.
 
     Whether values are right shows only where all layers have come together.
     """

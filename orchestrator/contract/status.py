@@ -23,7 +23,8 @@ _WAYS = {"wait": Overlap.NONE, **{way.value: way for way in (Overlap.ENUMERATE, 
 def status_message(
     sessions: Sessions, totals: Totals, peers: Sequence[PeerStatus], number: int, caller: Principal
 ) -> status_pb2.ProcessStatus:
-    """This process as it is now. Of the turns that run it names the caller's, to an operator all."""
+    """This process as it is now. Of the turns that run it names the caller's, to an operator
+    all."""
     load = sessions.load
     shown = [turn for turn in sessions.tasks.turns if caller.operator or turn.principal == caller.name]
     now = time.monotonic()

@@ -21,8 +21,8 @@ def jittered(seconds: float) -> float:
 
 
 class Breaker:
-    """A circuit breaker: after a failure the peer is left alone. After a pause, each time twice as long, somebody may probe it;
-    all ask again once it has answered."""
+    """A circuit breaker: after a failure the peer is left alone. After a pause, each time twice as
+    long, somebody may probe it; all ask again once it has answered."""
 
     def __init__(
         self,
@@ -48,13 +48,14 @@ class Breaker:
         return not self.is_closed and self._clock() >= self._next_probe
 
     def probed(self) -> None:
-        """The peer has been asked, to see if it is back. Unless it answers the next may ask after the next pause."""
+        """The peer has been asked, to see if it is back. Unless it answers the next may ask after
+        the next pause."""
         self._next_probe = self._clock() + self._jitter(self._pause)
         self._pause = min(self._pause * 2, self._longest_pause)
 
     def answered(self) -> None:
-        """The peer is there. Whether it is well those will see who ask it now: if not, the next pause is as long as the next
-        would have been."""
+        """The peer is there. Whether it is well those will see who ask it now: if not, the next
+        pause is as long as the next would have been."""
         self.is_closed = True
 
     def succeeded(self) -> None:
@@ -63,7 +64,8 @@ class Breaker:
         self._pause = self._first_pause
 
     def failed(self) -> None:
-        """The peer failed or was late. Many sessions may find out at once; only the first counts."""
+        """The peer failed or was late. Many sessions may find out at once; only the first
+        counts."""
         if self.is_closed or self.is_half_open:
             self.is_closed = False
             self.probed()

@@ -1,4 +1,5 @@
-"""Handles on their way back: items like others, which nobody waits for until the stream is to be closed."""
+"""Handles on their way back: items like others, which nobody waits for until the stream is to be
+closed."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_SECONDS = 0.25, 15.0, 600.0
 
 
 class Closings(Generic[ItemT, ResultT]):
-    """The items on one stream that close handles. One that is lost with its stream is sent again, after longer and longer
-    pauses, until the lease must have ended."""
+    """The items on one stream that close handles. One that is lost with its stream is sent again,
+    after longer and longer pauses, until the lease must have ended."""
 
     def __init__(self, stream: ItemStream[ItemT, ResultT]) -> None:
         self._stream = stream

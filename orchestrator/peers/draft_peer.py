@@ -68,7 +68,8 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
         traceparent: str,
         sink: ProposeSink,
     ) -> Callable[[], None]:
-        """Ask without waiting: for a plain proposal, or with something in flight for up to ``branch_count`` branches.
+        """Ask without waiting: for a plain proposal, or with something in flight for up to
+        ``branch_count`` branches.
 
         Returns what withdraws ``sink``, which then hears nothing more.
         """

@@ -1,4 +1,5 @@
-"""What one exchange with a model service is made of: on what terms, how long it took, what came of it."""
+"""What one exchange with a model service is made of: on what terms, how long it took, what came of
+it."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from slipstream.wire.v1 import model_pb2
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what a handle is opened: the fingerprints of the tokenizer and, unless empty, of the weights that its tokens come
-    from, which the peer compares with its own; and the lease in seconds."""
+    """On what a handle is opened: the fingerprints of the tokenizer and, unless empty, of the
+    weights that its tokens come from, which the peer compares with its own; and the lease in
+    seconds."""
 
     tokenizer: str
     weights: str
@@ -31,7 +33,8 @@ class Terms:
 
 
 class PeerTiming(NamedTuple):
-    """Seconds of one exchange: the peer's own clock for queue, forward and total, ours for the round trip."""
+    """Seconds of one exchange: the peer's own clock for queue, forward and total, ours for the
+    round trip."""
 
     queue: float
     forward: float
@@ -62,7 +65,8 @@ class Verification(NamedTuple):
 
 
 def timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
-    """The service's own account, which has been checked, of an item that took ``round_trip`` seconds here."""
+    """The service's own account, which has been checked, of an item that took ``round_trip``
+    seconds here."""
     return PeerTiming(
         seconds(message.queue),
         seconds(message.forward),

@@ -1,4 +1,5 @@
-"""Whether a peer serves, as it says itself: asked about once a second, and at once when there is reason to doubt."""
+"""Whether a peer serves, as it says itself: asked about once a second, and at once when there is
+reason to doubt."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class PeerHealth:
         self.answering = False
         """Whether there is somebody to answer: one that does not serve may be loading its model."""
         self.trouble = ""
-        """Why nobody answers, as grpc has it: a refused connection, a certificate that is not trusted."""
+        """Why nobody answers, as grpc has it: a refused connection, a certificate that is not
+        trusted."""
         self.on_changed: Callable[[], None] = lambda: None
         """Told of each change of ``serving``."""
         self._stub = health_pb2_grpc.HealthStub(channel)

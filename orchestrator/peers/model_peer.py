@@ -67,7 +67,8 @@ class PeerStatus:
 
 
 class ModelPeer(Generic[ItemT, ResultT]):
-    """ModelService at one address, and the stream of items to the service beside it: one for all sessions."""
+    """ModelService at one address, and the stream of items to the service beside it: one for all
+    sessions."""
 
     def __init__(self, role: str, address: str, reaching: Reaching = PLAINTEXT) -> None:
         self.role = role
@@ -94,8 +95,8 @@ class ModelPeer(Generic[ItemT, ResultT]):
 
     @property
     def reachable(self) -> bool:
-        """Whether the peer says that it serves, hosts what can be, and does not refuse us: at most about two seconds old once
-        it has been waited for; False before."""
+        """Whether the peer says that it serves, hosts what can be, and does not refuse us: at most
+        about two seconds old once it has been waited for; False before."""
         return self._health.serving and self._refusal.error is None and self._unfit is None
 
     @property
@@ -109,12 +110,13 @@ class ModelPeer(Generic[ItemT, ResultT]):
         return max(0, self._stream.answered_count - 1)
 
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called at each change of ``reachable``; it takes the place of an earlier one."""
+        """Have ``callback`` called at each change of ``reachable``; it takes the place of an
+        earlier one."""
         self._health.on_changed = callback
 
     async def wait_until_serving(self) -> ModelInfo:
-        """Wait for the service to be healthy, saying every few seconds for what; then ask what it hosts. PeerError if it has
-        gone again by then, PeerFaultError if it hosts what cannot be."""
+        """Wait for the service to be healthy, saying every few seconds for what; then ask what it
+        hosts. PeerError if it has gone again by then, PeerFaultError if it hosts what cannot be."""
         pause = _SAY_FIRST_SECONDS
         while not self._health.serving:
             try:
@@ -160,7 +162,8 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self.faults.note(PeerFaultError(field, requirement))
 
     async def wait_until_back(self) -> None:
-        """Wait for the service to go and to be healthy again, perhaps with another model. Nothing is said."""
+        """Wait for the service to go and to be healthy again, perhaps with another model. Nothing
+        is said."""
         await self._health.wait_until_away()
         await self._health.wait_until_serving()
 
@@ -196,8 +199,8 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self._refusal.doubt()
 
     async def fetch_tokenizer(self) -> dict[str, bytes]:
-        """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256 does not fit, PeerFaultError if
-        a tokenizer has no such files."""
+        """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256
+        does not fit, PeerFaultError if a tokenizer has no such files."""
         files = TokenizerFiles()
         try:
             async for chunk in self._model.GetTokenizer(model_pb2.GetTokenizerRequest(), timeout=_TOKENIZER_SECONDS):
@@ -212,7 +215,8 @@ class ModelPeer(Generic[ItemT, ResultT]):
         return rule_message(rule, self.info.vocabulary_size)
 
     def _state(self, sequence: PeerSequence, rule: SamplingRule) -> tuple[StatedRule, rule_pb2.SamplingRule | None]:
-        """A rule as the sequence's next item names it, and its message if the item has to state it."""
+        """A rule as the sequence's next item names it, and its message if the item has to state
+        it."""
         made: list[rule_pb2.SamplingRule] = []  # a rule may be large: one that is new is made a message once
 
         def hash_of(rule: SamplingRule) -> int:
@@ -225,7 +229,8 @@ class ModelPeer(Generic[ItemT, ResultT]):
         return stated, made[0] if made else self._rule_message(rule)
 
     def close_sequence(self, sequence: PeerSequence) -> None:
-        """Give a handle back without waiting, if it was ever used; if the peer is away its lease ends on its own."""
+        """Give a handle back without waiting, if it was ever used; if the peer is away its lease
+        ends on its own."""
         if sequence.round:
             self._closings.send(self._closing(sequence.handle, sequence.next_round()))
 

@@ -1,4 +1,5 @@
-"""Where the beginnings of prompts have been read: a new session whose prompt begins alike finds its past cached there. Pure."""
+"""Where the beginnings of prompts have been read: a new session whose prompt begins alike finds its
+past cached there. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 _ENDS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""Tokens of the beginnings that are told apart. Fewer are read in no time, and templates begin all alike."""
+"""Tokens of the beginnings that are told apart. Fewer are read in no time, and templates begin all
+alike."""
 
 _MOST = 8192
 """Beginnings that are remembered."""
@@ -20,7 +22,8 @@ class Prefixes:
         self._addresses: OrderedDict[int, set[str]] = OrderedDict()
 
     def find(self, tokens: Sequence[int]) -> set[str]:
-        """The addresses at which the longest beginning of these tokens has been read that is known."""
+        """The addresses at which the longest beginning of these tokens has been read that is
+        known."""
         found: set[str] = set()
         for beginning in _beginnings(tokens):
             found = self._addresses.get(beginning, found)

@@ -14,24 +14,30 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _FACTOR = 4.0
-"""Times what the tokens owed are expected to take: attending to long pasts is slower than what was measured."""
+"""Times what the tokens owed are expected to take: attending to long pasts is slower than what was
+measured."""
 
 _FULL_STEP = 512
-"""Tokens of a step that others have filled: no silence is too long in which such a step may be made."""
+"""Tokens of a step that others have filled: no silence is too long in which such a step may be
+made."""
 
 _UNKNOWN_TOKEN_SECONDS = 0.005
-"""Of a token where nothing is known yet; times the factor that is fifty tokens a second, as large a model on a few cores."""
+"""Of a token where nothing is known yet; times the factor that is fifty tokens a second, as large a
+model on a few cores."""
 
 _PATIENT = 10.0
-"""Times the deadline that a peer may answer nothing at all, whatever it says of its steps: those may be others', or made up."""
+"""Times the deadline that a peer may answer nothing at all, whatever it says of its steps: those
+may be others', or made up."""
 
 _LOOKS = 2
-"""That say the same, one after the other, for one may just have come at a bad moment. A process that does not even say how
-busy it is has been stopped; one that has nothing to do has lost what it owes, or it was lost on the way."""
+"""That say the same, one after the other, for one may just have come at a bad moment. A process
+that does not even say how busy it is has been stopped; one that has nothing to do has lost what it
+owes, or it was lost on the way."""
 
 LOOK_SHARE = 0.2
-"""Of the least time, the silence before each look: two looks that wait as long for an answer end within three fifths of it, and
-the rest is left to move in: beside sixteen sessions on two cores that took up to 0.55 s."""
+"""Of the least time, the silence before each look: two looks that wait as long for an answer end
+within three fifths of it, and the rest is left to move in: beside sixteen sessions on two cores
+that took up to 0.55 s."""
 
 
 class Look(NamedTuple):
@@ -40,18 +46,19 @@ class Look(NamedTuple):
     step_count: int
     """Steps it has made."""
     unfinished_count: int | None
-    """Items of anybody's that it has and has not answered; None from a peer that does not count them."""
+    """Items of anybody's that it has and has not answered; None from a peer that does not count
+    them."""
 
 
 class Progress:
-    """What a peer owes, and for how long it has not got on. It gets on when it verifies an item or makes a step: behind others'
-    prompts an item may rightly wait for long."""
+    """What a peer owes, and for how long it has not got on. It gets on when it verifies an item or
+    makes a step: behind others' prompts an item may rightly wait for long."""
 
     def __init__(
         self, least_seconds: float, work: Callable[[int], float], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``least_seconds`` of silence count as nothing. ``work`` says how many seconds so many tokens should take, 0 if
-        that is not known yet."""
+        """``least_seconds`` of silence count as nothing. ``work`` says how many seconds so many
+        tokens should take, 0 if that is not known yet."""
         self._least = least_seconds
         self._work = work
         self._clock = clock
@@ -80,7 +87,8 @@ class Progress:
         self._owed_tokens -= token_count
 
     def verified(self) -> None:
-        """An item has its answer; a refusal is none, for refused is also what a full queue has no place for."""
+        """An item has its answer; a refusal is none, for refused is also what a full queue has no
+        place for."""
         self._answered = self._clock()
         self._begin_silence()
 
@@ -114,8 +122,8 @@ class Progress:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the peer does not get on. One look alone never says so: if it was we who were held up, what the peer has done
-        meanwhile is still on its way."""
+        """Whether the peer does not get on. One look alone never says so: if it was we who were
+        held up, what the peer has done meanwhile is still on its way."""
         if max(self._unanswered, self._idle) >= _LOOKS:
             return True
         if self._clock() - self._answered >= _PATIENT * self.deadline:

@@ -10,14 +10,16 @@ from typing import NamedTuple
 from slipstream.sampling.rule import SamplingRule
 
 REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT", "UNKNOWN_RULE")
-"""What a peer says of an item that it cannot take up: nothing is wrong, position or rule only have to be stated in full."""
+"""What a peer says of an item that it cannot take up: nothing is wrong, position or rule only have
+to be stated in full."""
 
 _RULES_PER_HANDLE = 4
 """As many as a peer keeps, by rule_hash in the protos."""
 
 
 class Position(NamedTuple):
-    """What a request states: keep ``base_length`` tokens, then come the committed tokens ``tail``."""
+    """What a request states: keep ``base_length`` tokens, then come the committed tokens
+    ``tail``."""
 
     base_length: int
     tail: Sequence[int]
@@ -38,10 +40,11 @@ def _new_handle() -> str:
 
 @dataclass(slots=True)
 class PeerSequence:
-    """A handle, the last round's number, and how many committed tokens the peer's cache surely holds.
+    """A handle, the last round's number, and how many committed tokens the peer's cache surely
+    holds.
 
-    The handle is ours to name. Until the peer ``is_open`` for it, requests carry the terms on which to open it.
-    ``address`` is the peer's, where there are several to choose from and one has been.
+    The handle is ours to name. Until the peer ``is_open`` for it, requests carry the terms on which
+    to open it. ``address`` is the peer's, where there are several to choose from and one has been.
     """
 
     address: str | None = None
@@ -58,10 +61,11 @@ class PeerSequence:
         return self.round
 
     def position(self, tokens: Sequence[int], length: int | None = None) -> Position:
-        """The position to state for the first ``length`` committed ``tokens``, or all. At least the last one is sent:
-        logits are wanted there.
+        """The position to state for the first ``length`` committed ``tokens``, or all. At least the
+        last one is sent: logits are wanted there.
 
-        A peer keeps what it holds of the tail beyond ``base_length``, so stating too little costs a few bytes and no forward.
+        A peer keeps what it holds of the tail beyond ``base_length``, so stating too little costs a
+        few bytes and no forward.
         """
         length = len(tokens) if length is None else length
         base_length = min(self.known_length, length - 1)
@@ -78,7 +82,8 @@ class PeerSequence:
         return stated
 
     def answered(self, handle: str, stated: StatedRule) -> None:
-        """The peer has taken up an item of ``handle`` that named a rule. Nothing is learnt if that handle is no longer ours."""
+        """The peer has taken up an item of ``handle`` that named a rule. Nothing is learnt if that
+        handle is no longer ours."""
         if handle == self.handle:
             self.is_open = stated.is_told = True
 
@@ -91,9 +96,10 @@ class PeerSequence:
         self.known_length = min(self.known_length, length)
 
     def correct(self, handle: str, reason: str, metadata: Mapping[str, str]) -> None:
-        """The peer refused an item of ``handle``, for one of REASONS_TO_RESTATE: the next one will be right. Nothing changes if
-        that handle is no longer ours: of two items that a peer refuses when it comes back without handles, the second must not
-        have us forget the handle that the first one's restatement opens."""
+        """The peer refused an item of ``handle``, for one of REASONS_TO_RESTATE: the next one will
+        be right. Nothing changes if that handle is no longer ours: of two items that a peer refuses
+        when it comes back without handles, the second must not have us forget the handle that the
+        first one's restatement opens."""
         if handle != self.handle:
             return
         if reason == "UNKNOWN_HANDLE":

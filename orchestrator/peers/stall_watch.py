@@ -1,4 +1,5 @@
-"""A verifier that has stopped answering, its process stopped or its model's thread hung, is away until it answers."""
+"""A verifier that has stopped answering, its process stopped or its model's thread hung, is away
+until it answers."""
 
 from __future__ import annotations
 
@@ -18,19 +19,21 @@ _PAUSE_SECONDS = 0.5
 """Between two probes. One alone is on its way at a time."""
 
 _LONGEST_PROBE_SECONDS = 60.0
-"""Each waits twice as long as the one before, for others may have asked first; then it or its answer has been lost on a stream
-that stands."""
+"""Each waits twice as long as the one before, for others may have asked first; then it or its
+answer has been lost on a stream that stands."""
 
 
 class VerifierStalledError(PeerError):
-    """The verifier is there and gets on with nothing. Nothing is lost: it, or another one, is told the position again."""
+    """The verifier is there and gets on with nothing. Nothing is lost: it, or another one, is told
+    the position again."""
 
     def __init__(self, address: str) -> None:
         super().__init__(Code.UNAVAILABLE, "VERIFIER_STALLED", f"the verifier at {address} has stopped answering")
 
 
 class StallWatch:
-    """Looks at a verifier that owes answers and is silent. Once it has stalled, probes it until it answers."""
+    """Looks at a verifier that owes answers and is silent. Once it has stalled, probes it until it
+    answers."""
 
     def __init__(
         self,
@@ -43,8 +46,8 @@ class StallWatch:
         on_changed: Callable[[bool], None],
     ) -> None:
         """``look`` asks how far it is, ``probe`` has it verify something, which at first may take
-        ``probe_seconds``; ``renew`` gives its stream up, and ``on_changed`` is told when it has stalled and when it answers
-        again."""
+        ``probe_seconds``; ``renew`` gives its stream up, and ``on_changed`` is told when it has
+        stalled and when it answers again."""
         self._probe_seconds = probe_seconds
         self._renew = renew
         self._progress = progress
@@ -57,7 +60,8 @@ class StallWatch:
 
     @contextmanager
     def owing(self, token_count: int) -> Iterator[None]:
-        """While an item of so many tokens is waited for; leaving this without an error says that it was verified."""
+        """While an item of so many tokens is waited for; leaving this without an error says that it
+        was verified."""
         self._progress.owe(token_count)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
@@ -112,5 +116,6 @@ class StallWatch:
 
 
 def _is_answer(error: PeerError) -> bool:
-    """Whether whoever answers this to a probe is there; a queue that is full may be so since its thread hangs."""
+    """Whether whoever answers this to a probe is there; a queue that is full may be so since its
+    thread hangs."""
     return error.code is not Code.UNAVAILABLE and error.reason != "QUEUE_FULL"

@@ -25,7 +25,8 @@ from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""In which a service says how busy it is, if its process runs; `LOOK_SHARE` of the deadline if that is less."""
+"""In which a service says how busy it is, if its process runs; `LOOK_SHARE` of the deadline if that
+is less."""
 
 _PROBE_TERMS = Terms("", "", 60.0)
 """Of a handle for one token that is anybody's."""
@@ -41,10 +42,12 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         work: Callable[[int], float] = lambda token_count: 0.0,
         reaching: Reaching = PLAINTEXT,
     ) -> None:
-        """``deadline_seconds`` of silence and, as `Progress` says, the ``work`` of what it owes: then it has stalled."""
+        """``deadline_seconds`` of silence and, as `Progress` says, the ``work`` of what it owes:
+        then it has stalled."""
         super().__init__("verifier", address, reaching)
         self._probed = PeerSequence()
-        """Of all probes while it has stalled: of one that has come and whose answer is lost the handle is open too."""
+        """Of all probes while it has stalled: of one that has come and whose answer is lost the
+        handle is open too."""
         self._look_seconds = min(_LOOK_SECONDS, deadline_seconds * LOOK_SHARE)
         self._stalls = StallWatch(
             Progress(deadline_seconds, work),
@@ -87,8 +90,8 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         logprobs: LogprobRequest | None,
         traceparent: str,
     ) -> Verification:
-        """One round, which opens the sequence's handle if need be. PeerError if the item failed, the stream was lost, the
-        verifier has stopped answering or refuses us."""
+        """One round, which opens the sequence's handle if need be. PeerError if the item failed,
+        the stream was lost, the verifier has stopped answering or refuses us."""
         if self.is_stalled:
             raise VerifierStalledError(self.address)
         if (refusal := self._refusal.error) is not None:
@@ -161,7 +164,8 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         return None if load is None else Look(load.step_count, load.unfinished_count)
 
     async def _probe(self) -> None:
-        """One token, all the way through the model: a service whose model's thread hangs still says that it serves."""
+        """One token, all the way through the model: a service whose model's thread hangs still says
+        that it serves."""
         await self._ask(self._probed, _PROBE_TERMS, Position(0, (0,)), NOTHING_PROPOSED, SamplingRule(), None, "")
 
     def _renew(self) -> None:

@@ -1,4 +1,5 @@
-"""The verifiers that share the sessions: a session stays where its KV is, and moves on when its verifier is away."""
+"""The verifiers that share the sessions: a session stays where its KV is, and moves on when its
+verifier is away."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ from slipstream.rpc.status import PeerError
 log = logging.getLogger(__name__)
 
 _LOPSIDED = 2
-"""So many times as many sessions as the verifier with the fewest has, with one more, are too many for one more to be put there
-for what is cached there. The next one that begins alike finds it cached at both."""
+"""So many times as many sessions as the verifier with the fewest has, with one more, are too many
+for one more to be put there for what is cached there. The next one that begins alike finds it
+cached at both."""
 
 
 class Verifiers:
-    """Verifiers of the same weights. Tokens are truth and KV is cache, so moving a session is prefilling it elsewhere."""
+    """Verifiers of the same weights. Tokens are truth and KV is cache, so moving a session is
+    prefilling it elsewhere."""
 
     def __init__(self, peers: Sequence[VerifierPeer]) -> None:
         self._by_address = {peer.address: peer for peer in peers}
@@ -41,7 +44,8 @@ class Verifiers:
 
     @property
     def peers(self) -> list[VerifierPeer]:
-        """All there are, those included that are not admitted yet, and those that are being left."""
+        """All there are, those included that are not admitted yet, and those that are being
+        left."""
         return list(self._by_address.values())
 
     @property
@@ -65,7 +69,8 @@ class Verifiers:
         return {address: self._session_counts[address] for address in self._by_address}
 
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called whenever ``reachable`` may have changed; it takes the place of an earlier one."""
+        """Have ``callback`` called whenever ``reachable`` may have changed; it takes the place of
+        an earlier one."""
         self._on_reachable_changed = callback
         for peer in self.peers:
             peer.on_reachable_changed(callback)
@@ -82,7 +87,8 @@ class Verifiers:
         peer.on_reachable_changed(self._on_reachable_changed)
 
     def retire(self, address: str) -> None:
-        """No session shall live on a verifier any more: those that do move when they next verify, if there is another."""
+        """No session shall live on a verifier any more: those that do move when they next verify,
+        if there is another."""
         self._retired.add(address)
 
     def keep(self, address: str) -> None:
@@ -90,7 +96,8 @@ class Verifiers:
         self._retired.discard(address)
 
     def take_left(self) -> list[VerifierPeer]:
-        """The retired ones on which nothing lives any more, if there are others. They are forgotten."""
+        """The retired ones on which nothing lives any more, if there are others. They are
+        forgotten."""
         spared = set() if self._admitted - self._retired else self._admitted
         left = [self._by_address.pop(each) for each in self._retired - spared if not self._session_counts[each]]
         for peer in left:
@@ -106,9 +113,9 @@ class Verifiers:
         self._on_reachable_changed()
 
     def home(self, sequence: PeerSequence, tokens: Sequence[int] = ()) -> VerifierPeer:
-        """The verifier that a session's sequence lives on. A new sequence, or one whose verifier is to be left, is given to one
-        that has read another with the same beginning of its ``tokens``, unless far more live there; else to the one with the
-        fewest."""
+        """The verifier that a session's sequence lives on. A new sequence, or one whose verifier is
+        to be left, is given to one that has read another with the same beginning of its ``tokens``,
+        unless far more live there; else to the one with the fewest."""
         if sequence.address in self._retired and self._usable():
             self.release(sequence)
         if sequence.address is None:
@@ -131,14 +138,16 @@ class Verifiers:
         self._breakers[sequence.address].succeeded()
 
     def restated_in_vain(self, sequence: PeerSequence, error: PeerError) -> PeerFaultError:
-        """A sequence's verifier was told position and rule in full, again and again, and does not take them up."""
+        """A sequence's verifier was told position and rule in full, again and again, and does not
+        take them up."""
         assert sequence.address is not None
         fault = PeerFaultError("error.reason", f"must not be {error.reason} once all has been stated again")
         self._by_address[sequence.address].faults.note(fault)
         return fault
 
     def leave(self, sequence: PeerSequence) -> bool:
-        """A sequence's verifier is away. True if there is another to try at once: the sequence has moved."""
+        """A sequence's verifier is away. True if there is another to try at once: the sequence has
+        moved."""
         away = sequence.address
         assert away is not None
         self._breakers[away].failed()
@@ -164,8 +173,9 @@ class Verifiers:
         sequence.forget()
 
     def differences(self, peer: VerifierPeer, target: ModelInfo) -> list[str]:
-        """In what a verifier that has been reached is not the target, by the names of the fields; it may share the target's
-        sessions if there are none. The name may be another, and the device another one of the same kind."""
+        """In what a verifier that has been reached is not the target, by the names of the fields;
+        it may share the target's sessions if there are none. The name may be another, and the
+        device another one of the same kind."""
         assert peer.info is not None
         compared = [each.name for each in fields(target) if each.compare and each.name not in ("name", "device")]
         return [name for name in compared if getattr(peer.info, name) != getattr(target, name)]
@@ -182,8 +192,8 @@ class Verifiers:
         return self._session_counts[peer.address]
 
     def _usable(self) -> list[VerifierPeer]:
-        """Those that answer, and those of which it is time to see whether they are back; one that has stalled is seen to by its
-        peer."""
+        """Those that answer, and those of which it is time to see whether they are back; one that
+        has stalled is seen to by its peer."""
         used = self._admitted - self._retired
         known = [peer for peer in self.peers if peer.address in used and not peer.is_stalled]
         breakers = ((peer, self._breakers[peer.address]) for peer in known)

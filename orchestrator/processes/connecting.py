@@ -1,4 +1,5 @@
-"""Reaching the peers: the verifiers, at least one of which says what the target is, and the drafts, which may come later."""
+"""Reaching the peers: the verifiers, at least one of which says what the target is, and the drafts,
+which may come later."""
 
 from __future__ import annotations
 
@@ -32,11 +33,13 @@ log = logging.getLogger(__name__)
 _DRAFT_GRACE_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 _MISSES = 3
-"""Times that an address has to be missing, if a service is well there: some servers name a few of many each time."""
+"""Times that an address has to be missing, if a service is well there: some servers name a few of
+many each time."""
 
 
 class Peers:
-    """The services that an orchestrator asks: `connect` waits for them, `close` gives up their channels."""
+    """The services that an orchestrator asks: `connect` waits for them, `close` gives up their
+    channels."""
 
     def __init__(self, settings: OrchestratorSettings, reaching: Reaching, resolve: Resolve = resolve) -> None:
         self._settings = settings
@@ -75,8 +78,8 @@ class Peers:
         return list(await asyncio.gather(*(peer.status() for peer in self.all)))
 
     async def connect(self, tasks: asyncio.TaskGroup) -> Pair:
-        """Wait for a verifier, and a little for a draft. Says what it waits for. ``tasks`` wait for the others, and for those
-        that come later."""
+        """Wait for a verifier, and a little for a draft. Says what it waits for. ``tasks`` wait for
+        the others, and for those that come later."""
         await self._look(tasks)
         if self._verifier_names.may_change or self._draft_names.may_change:
             tasks.create_task(self._follow_names(tasks))
@@ -125,8 +128,8 @@ class Peers:
         known.processors = peer.info.processors
 
     async def _attend_verifier(self, peer: VerifierPeer) -> None:
-        """The first verifier to answer says what the target is; another one is used once it hosts that, be it only after it has
-        been started again."""
+        """The first verifier to answer says what the target is; another one is used once it hosts
+        that, be it only after it has been started again."""
         if not self._first.done():
             known = await reach_with_codec(peer)
             if not self._first.done():
@@ -143,7 +146,8 @@ class Peers:
         self._admit(peer)
 
     async def _attend_draft(self, peer: DraftPeer) -> None:
-        """Use a draft once it is there, and see what it hosts each time that it has been started again."""
+        """Use a draft once it is there, and see what it hosts each time that it has been started
+        again."""
         target, pairs = await self._target
         settings = self._settings
         side = DraftSide(

@@ -1,6 +1,8 @@
-"""What a pair's rounds have taught, kept in a file between starts: deletable, and never trusted blindly.
+"""What a pair's rounds have taught, kept in a file between starts: deletable, and never trusted
+blindly.
 
-One file for each pair of weights on each machine. It changes how soon an answer is fast, never the answer.
+One file for each pair of weights on each machine. It changes how soon an answer is fast, never the
+answer.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class LearntFile:
         self._failed = False
 
     def load(self, knowledge: PairKnowledge, *, of_the_target: bool = True) -> bool:
-        """Begin with what the file says, if there is one that can be read: also of the target, or of the draft alone."""
+        """Begin with what the file says, if there is one that can be read: also of the target, or
+        of the draft alone."""
         try:
             text = self.path.read_text() if self.path.stat().st_size <= _MOST_BYTES else ""
         except (OSError, UnicodeDecodeError):
@@ -56,7 +59,8 @@ class LearntFile:
         return True
 
     def save(self, knowledge: PairKnowledge) -> None:
-        """Write what is known; another process never sees half of it. A line in the log, once, if it cannot be written."""
+        """Write what is known; another process never sees half of it. A line in the log, once, if
+        it cannot be written."""
         self._write(knowledge.state())
 
     def _write(self, state: dict[str, Plain]) -> None:

@@ -1,5 +1,5 @@
-"""The addresses that host names stand for: a name with several is as many services, one with a single address is that service
-by its name."""
+"""The addresses that host names stand for: a name with several is as many services, one with a
+single address is that service by its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _DEADLINE_SECONDS = 5.0
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """What the system's resolver says. Of one family, IPv4 if there is any: a service that listens on both is one service."""
+    """What the system's resolver says. Of one family, IPv4 if there is any: a service that listens
+    on both is one service."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     families = {family for family, *_ in found}
     chosen = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
@@ -45,7 +46,8 @@ class Names:
         return list(dict.fromkeys(address for known in self._known.values() for address in known))
 
     def host_of(self, address: str) -> str:
-        """The host name that an address was found for, which its certificate is made out to; empty if it is no other's."""
+        """The host name that an address was found for, which its certificate is made out to; empty
+        if it is no other's."""
         for name, known in self._known.items():
             if address in known and address != name:
                 return name.rpartition(":")[0]
@@ -68,7 +70,8 @@ class Names:
 
 
 def _is_looked_up(name: str) -> bool:
-    """Not an address, and not this machine: its names have an address of each family, and all are the same services."""
+    """Not an address, and not this machine: its names have an address of each family, and all are
+    the same services."""
     host, _, port = name.rpartition(":")
     if not port.isdecimal() or not host or host == "localhost" or host.endswith(".localhost"):
         return False

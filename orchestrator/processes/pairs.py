@@ -1,4 +1,5 @@
-"""What is known of each pair of the target and a draft: by the draft's address and model, and kept between starts by model."""
+"""What is known of each pair of the target and a draft: by the draft's address and model, and kept
+between starts by model."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from orchestrator.speculation.knowledge import PairKnowledge
 
 
 class Pairs:
-    """The knowledge of all pairs of one target. Drafts of the same weights share what does not depend on their machine."""
+    """The knowledge of all pairs of one target. Drafts of the same weights share what does not
+    depend on their machine."""
 
     def __init__(
         self, first: PairKnowledge, target: ModelInfo, directory: Path | None, tasks: asyncio.TaskGroup
     ) -> None:
-        """``first`` is of the first draft that comes. What is learnt is kept in ``directory``, by ``tasks``."""
+        """``first`` is of the first draft that comes. What is learnt is kept in ``directory``, by
+        ``tasks``."""
         self._first = first
         self._first_is_taken = False
         self._target = target
@@ -27,7 +30,8 @@ class Pairs:
         """One of each model: what is kept."""
 
     def begin(self) -> None:
-        """Turns are about to run. If no draft has come until now, what they teach is of the target alone."""
+        """Turns are about to run. If no draft has come until now, what they teach is of the target
+        alone."""
         if not self._first_is_taken:
             self._first_is_taken = True
             self._go_on_learning(self._first, None)

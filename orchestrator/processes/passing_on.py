@@ -1,7 +1,8 @@
-"""Several orchestrator processes look like one: a call about a session that another process keeps is passed on to it.
+"""Several orchestrator processes look like one: a call about a session that another process keeps
+is passed on to it.
 
-A connection ends in whichever process the kernel or a load balancer chose. The store says who keeps what; what is nobody's is
-this process's from then on.
+A connection ends in whichever process the kernel or a load balancer chose. The store says who keeps
+what; what is nobody's is this process's from then on.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _OWN_TO_A_HOP = ("grpc-", "user-agent", _PASSED_ON, *VOUCHING_METADATA)
 _MOST_CHANNELS = 64
 _CONNECT_SECONDS, _PAUSE_SECONDS = 1.0, 0.05
 _PATIENCE_LEASES = 3.0
-"""How long a process that keeps a session and cannot be reached is waited for: after a lease it is back, or taken for dead."""
+"""How long a process that keeps a session and cannot be reached is waited for: after a lease it is
+back, or taken for dead."""
 
 
 class _LostError(SessionMovedError):
@@ -60,7 +62,8 @@ class Others:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def sibling(self, address: str) -> str | None:
-        """Where a process that shares this one's port listens for the others; None if that at an address is none of them."""
+        """Where a process that shares this one's port listens for the others; None if that at an
+        address is none of them."""
         return None if self._place is None else self._place.nearer(address)
 
     async def ready(self, address: str) -> Stub | None:
@@ -98,7 +101,8 @@ class Others:
 
 
 class PassingService(OrchestratorService):
-    """An OrchestratorService that keeps a share of the sessions, and asks whoever keeps the others."""
+    """An OrchestratorService that keeps a share of the sessions, and asks whoever keeps the
+    others."""
 
     def __init__(
         self,
@@ -145,7 +149,8 @@ class PassingService(OrchestratorService):
     async def Chat(
         self, request_iterator: AsyncIterator[orchestrator_pb2.ChatRequest], context: Context
     ) -> AsyncIterator[orchestrator_pb2.ChatResponse]:
-        # A client that comes back to its session says so first: a stream's first command decides where it goes.
+        # A client that comes back to its session says so first: a stream's first command decides
+        # where it goes.
         try:
             self._access.principal_of(context)
         except UnauthenticatedError as error:  # in the stream: its status would be lost while its client is writing
@@ -228,14 +233,15 @@ class PassingService(OrchestratorService):
         return self._request(first, context, listed=True)
 
     def _passed_on(self, context: Context, *, to: str) -> dict[str, Any]:
-        """Return what a call takes along that is passed on to the process at this address: on whose behalf it is, its trace,
-        and its client's time."""
+        """Return what a call takes along that is passed on to the process at this address: on whose
+        behalf it is, its trace, and its client's time."""
         metadata = [pair for pair in context.invocation_metadata() or () if not pair[0].startswith(_OWN_TO_A_HOP)]
         on_behalf = self._access.on_behalf(context, to)
         return {"metadata": [*metadata, (_PASSED_ON, "1"), *on_behalf], "timeout": context.time_remaining()}
 
     async def _reach(self, locate: Locate, context: Context) -> tuple[Stub, OwnerRow, dict[str, Any]] | None:
-        """The process to ask, and what the call takes along; None: this one. Ends the call if there is none to be had."""
+        """The process to ask, and what the call takes along; None: this one. Ends the call if there
+        is none to be had."""
         patience = self._patience()
         try:
             while (owner := await locate()) is not None:
@@ -280,8 +286,8 @@ class PassingService(OrchestratorService):
         *,
         once: bool = False,
     ) -> AsyncIterator[ResponseT]:
-        """The responses of one call. Once the first is there it ends with the process that gives them; with ``once`` already
-        where that has been asked."""
+        """The responses of one call. Once the first is there it ends with the process that gives
+        them; with ``once`` already where that has been asked."""
         begun, patience = once, self._patience()
         while True:
             try:
@@ -300,7 +306,8 @@ class PassingService(OrchestratorService):
         request: orchestrator_pb2.SendMessageRequest | orchestrator_pb2.WatchTurnRequest,
         context: Context,
     ) -> AsyncIterator[turn_pb2.TurnEvent]:
-        """The events of one turn; if its process ends, from where they were, by the one that goes on with it."""
+        """The events of one turn; if its process ends, from where they were, by the one that goes
+        on with it."""
         locate, begun, patience = self._session(request, context), False, self._patience()
         while True:
             try:
@@ -325,8 +332,9 @@ class PassingService(OrchestratorService):
         return time.monotonic() + _PATIENCE_LEASES * self._others.ownership.lease_seconds
 
     async def _go_on_or_end(self, error: SessionMovedError, request: Any, patience: float, context: Context) -> None:
-        """Look for the session anew, unless that has taken too long, whoever passed the call on does so, or what was asked may
-        have happened already and has no name by which it would be known."""
+        """Look for the session anew, unless that has taken too long, whoever passed the call on
+        does so, or what was asked may have happened already and has no name by which it would be
+        known."""
         happens_twice = isinstance(error, _LostError) and getattr(request, "request_id", "named") == ""
         if happens_twice or _is_passed_on(context) or time.monotonic() > patience:
             await abort(context, error)
@@ -360,7 +368,8 @@ class PassingService(OrchestratorService):
 
     @asynccontextmanager
     async def _while_it_lives(self, call: Any, owner: OwnerRow) -> AsyncIterator[None]:
-        """Gives up a call with the process that answers it. SessionMovedError if that ends, or has the session no more."""
+        """Gives up a call with the process that answers it. SessionMovedError if that ends, or has
+        the session no more."""
 
         async def give_up() -> None:
             await self._others.ownership.until_gone(owner.id)
@@ -384,7 +393,8 @@ class PassingService(OrchestratorService):
 
 
 class _Vouched:
-    """A stream's requests for as long as its token counts: the other process asks for it at the beginning only."""
+    """A stream's requests for as long as its token counts: the other process asks for it at the
+    beginning only."""
 
     def __init__(self, requests: AsyncIterator[Any], check: Callable[[], object]) -> None:
         self.refused: UnauthenticatedError | None = None

@@ -23,7 +23,8 @@ class Place:
     directory: Path
     """Where each process has its socket file, for calls that the others pass on."""
     outside: str = ""
-    """host:port where the first of them is reached from other machines, each of the others at the next port; empty: none is."""
+    """host:port where the first of them is reached from other machines, each of the others at the
+    next port; empty: none is."""
 
     def address(self, number: int) -> str:
         """Where a process listens for the others."""
@@ -35,11 +36,13 @@ class Place:
         return numbered(self.outside, self.number) if self.outside else self.address(self.number)
 
     def outside_port(self, shared: str) -> str:
-        """Where this process listens for other machines, beside the port that all share at an address."""
+        """Where this process listens for other machines, beside the port that all share at an
+        address."""
         return f"{shared.rpartition(':')[0]}:{self.own_address.rpartition(':')[2]}"
 
     def nearer(self, address: str) -> str | None:
-        """Where one of these processes listens for the others; None if what is reached at an address is none of them."""
+        """Where one of these processes listens for the others; None if what is reached at an
+        address is none of them."""
         for number in range(self.count):
             if address in (self.address(number), numbered(self.outside, number)):
                 return self.address(number)
@@ -51,7 +54,8 @@ class Place:
 
 
 def numbered(address: str, number: int) -> str:
-    """Where the process of this number has what the first one has at ``address``: at the next port; empty: nowhere."""
+    """Where the process of this number has what the first one has at ``address``: at the next port;
+    empty: nowhere."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + number}" if port.isdecimal() else address
 
@@ -59,7 +63,8 @@ def numbered(address: str, number: int) -> str:
 def owner_of(address: str) -> OwnerRow:
     """This process, which listens at ``address``, as an owner of sessions.
 
-    No two living processes listen at one address of one network: who comes after another there is its successor.
+    No two living processes listen at one address of one network: who comes after another there is
+    its successor.
     """
     return OwnerRow(secrets.token_hex(8), address, f"{_network()} {address}")
 
@@ -71,7 +76,8 @@ def address_to_reach(address: str, port: int) -> str:
 
 
 def _network() -> str:
-    """What tells this machine's addresses from those of others that look the same; loopback addresses all do."""
+    """What tells this machine's addresses from those of others that look the same; loopback
+    addresses all do."""
     try:
         return f"{_BOOT.read_text().strip()} {_NETWORK.readlink()}"
     except OSError:  # not Linux

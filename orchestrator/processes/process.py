@@ -44,7 +44,8 @@ _SERVICE = "slipstream.v1.OrchestratorService"
 _METHODS = [method.name for method in orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].methods]
 
 _MAX_REQUEST_BYTES = 16 * 2**20
-"""A prompt of a million tokens is 4 MB on the wire, and the longest text that a context of 131,072 is looked at for 8."""
+"""A prompt of a million tokens is 4 MB on the wire, and the longest text that a context of 131,072
+is looked at for 8."""
 
 _CHAT = "/slipstream.v1.OrchestratorService/Chat"
 
@@ -52,11 +53,13 @@ _LAST_WORDS_SECONDS = 0.5
 """For streams to bring their last events once all turns have ended."""
 
 _COLLECTED_AFTER = 50_000
-"""Objects made more than freed. A round makes hundreds and frees them by itself; only cycles wait for the collector."""
+"""Objects made more than freed. A round makes hundreds and frees them by itself; only cycles wait
+for the collector."""
 
 
 def run_process(settings: OrchestratorSettings, place: Place | None = None) -> None:
-    """Serve until signalled; with a place, as one of several behind one port. Exits with one readable line if it cannot."""
+    """Serve until signalled; with a place, as one of several behind one port. Exits with one
+    readable line if it cannot."""
     name = "orchestrator" if place is None else f"orchestrator {place.number}"
     configure_logging(name, settings.log_level, settings.log_format)
     try:
@@ -135,7 +138,8 @@ def _own_ports(settings: OrchestratorSettings, place: Place) -> list[str]:
 
 
 async def _access(settings: OrchestratorSettings, store: Store, own_names: list[str]) -> Access | Everybody:
-    """Return who may ask. ``own_names`` are those by which other processes speak to this one. AccessFileError."""
+    """Return who may ask. ``own_names`` are those by which other processes speak to this one.
+    AccessFileError."""
     if not settings.access:
         return Everybody()
     return Access(Path(settings.access), Vouching(await store.secret(), own_names))
@@ -146,13 +150,15 @@ async def _listen(server: Server) -> None:
 
 
 async def _connect(peers: Peers, sessions: Sessions, writing: Writing, server: Server) -> None:
-    """Wait for the peers and serve them; SlipstreamError, and the server drains, if what they host cannot be served."""
+    """Wait for the peers and serve them; SlipstreamError, and the server drains, if what they host
+    cannot be served."""
     try:
         async with asyncio.TaskGroup() as tasks:
             sessions.serve(await peers.connect(tasks))
             spare_what_is_there()
             gc.set_threshold(_COLLECTED_AFTER)
-            # A connection stays with the process that got it: where the port is shared, only one that can serve may get any.
+            # A connection stays with the process that got it: where the port is shared, only one
+            # that can serve may get any.
             if server.shares_port:
                 await _listen(server)
             log.info("serving %s", sessions.pair.target.name)

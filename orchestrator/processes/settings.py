@@ -22,7 +22,8 @@ from slipstream.transport.watched import FileError
 
 
 class OrchestratorSettings(StructureSettings, ListenSettings):
-    """Keeps the sessions and runs the rounds. Each flag is also a SLIPSTREAM_ORCHESTRATOR_* variable."""
+    """Keeps the sessions and runs the rounds. Each flag is also a SLIPSTREAM_ORCHESTRATOR_*
+    variable."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -180,7 +181,8 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
 
     @property
     def store_place(self) -> str:
-        """Where sessions are kept. StoreFormatError if that is not said and this user has no home folder."""
+        """Where sessions are kept. StoreFormatError if that is not said and this user has no home
+        folder."""
         if self.store:
             return self.store
         try:

@@ -1,4 +1,5 @@
-"""Several orchestrator processes on one port: started, started again when one dies, and stopped together."""
+"""Several orchestrator processes on one port: started, started again when one dies, and stopped
+together."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ _EARLY_SECONDS, _MOST_EARLY_DEATHS = 30.0, 5
 def supervise(settings: OrchestratorSettings) -> int | str:
     """Serve in several processes until signalled; returns what to exit with.
 
-    A process that is killed is started again; its turns go on in whichever is first. One that ends by itself has said why, and
-    ends them all.
+    A process that is killed is started again; its turns go on in whichever is first. One that ends
+    by itself has said why, and ends them all.
     """
     configure_logging("orchestrator", settings.log_level, settings.log_format)
     try:
@@ -124,8 +125,8 @@ def _run_child(parent_pid: int, settings: OrchestratorSettings, place: Place) ->
 
 @contextmanager
 def _reserved(address: str, flag: str = "--address") -> Iterator[str]:
-    """The address with its port settled, kept from others who would not share it. AddressInUseError if it is taken, which a
-    port that processes share would not tell."""
+    """The address with its port settled, kept from others who would not share it. AddressInUseError
+    if it is taken, which a port that processes share would not tell."""
     host, _, digits = address.rpartition(":")
     try:
         port = int(digits)

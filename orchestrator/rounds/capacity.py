@@ -1,4 +1,5 @@
-"""How much the verifiers can do at once, by what their steps are measured to take and what their memory holds."""
+"""How much the verifiers can do at once, by what their steps are measured to take and what their
+memory holds."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ MOST_ROUNDS = 1024
 """Of one verifier, whatever it takes: as many items as its queue holds."""
 
 _FEWEST_ROUNDS = 32
-"""A handful of chats is no overload, however long a step takes; and what was measured at the start may have been a machine's
-hiccup."""
+"""A handful of chats is no overload, however long a step takes; and what was measured at the start
+may have been a machine's hiccup."""
 
 _LONGER_SHARE, _LONGER_SECONDS = 0.5, 0.02
-"""By how much all rounds may make a step longer than a lone round's: by half, or by this where half is less. A new turn waits
-for the step that runs and then for its own, so beside them its first token takes at most three times as long as alone."""
+"""By how much all rounds may make a step longer than a lone round's: by half, or by this where half
+is less. A new turn waits for the step that runs and then for its own, so beside them its first
+token takes at most three times as long as alone."""
 
 _FRESH_SECONDS = 0.5
 
@@ -28,7 +30,8 @@ _ROUND_COUNTS = np.arange(1, MOST_ROUNDS + 1)
 
 
 class Capacity:
-    """Of all verifiers in use together. Draft tokens do not count: they yield when a turn has to wait."""
+    """Of all verifiers in use together. Draft tokens do not count: they yield when a turn has to
+    wait."""
 
     def __init__(
         self, verifiers: Verifiers, knowledge: PairKnowledge, clock: Callable[[], float] = time.monotonic
@@ -71,7 +74,8 @@ class Capacity:
         return sum(each.work(token_count) for each in costs) / len(costs) if costs else 0.0
 
     def spare_drafts(self, seconds: float) -> None:
-        """For so long, or until told again, draft tokens have only the rows that turns leave them."""
+        """For so long, or until told again, draft tokens have only the rows that turns leave
+        them."""
         until = self._clock() + seconds
         for peer in self._verifiers.in_use:
             known = self._knowledge.verifiers[peer.address]

@@ -1,7 +1,9 @@
-"""One session's requests to the draft: for a proposal to wait for, or for branches while the target verifies.
+"""One session's requests to the draft: for a proposal to wait for, or for branches while the target
+verifies.
 
-A request never blocks: it leaves, and what comes back goes to the session's continuations whoever waits by then. Every request
-states its position, so a lost handle and a cut cache are mended by stating it again.
+A request never blocks: it leaves, and what comes back goes to the session's continuations whoever
+waits by then. Every request states its position, so a lost handle and a cut cache are mended by
+stating it again.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class RequestSide(Protocol):
         """Put the request's item on the stream; returns what withdraws the request from it."""
 
     def answered(self, request: DraftRequest, timing: PeerTiming | None) -> None:
-        """The draft is there, and this is what the answer took; None if it is one that says why there is none."""
+        """The draft is there, and this is what the answer took; None if it is one that says why
+        there is none."""
 
     def failed(self, request: DraftRequest, reason: str) -> None:
         """The draft is not, or not for this session."""
@@ -47,8 +50,8 @@ class RequestSide(Protocol):
 
 
 class Ask(NamedTuple):
-    """What a request asks for, of a round in a ``regime``. ``sharpening`` is the factor on the rule's temperature that is in
-    ``rule`` already."""
+    """What a request asks for, of a round in a ``regime``. ``sharpening`` is the factor on the
+    rule's temperature that is in ``rule`` already."""
 
     rule: SamplingRule
     in_flight: tuple[int, ...]
@@ -65,7 +68,8 @@ class Ask(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class SessionDrafting:
-    """One session's side of drafting: its sequence on the draft, the latest request, and what came of the last ones."""
+    """One session's side of drafting: its sequence on the draft, the latest request, and what came
+    of the last ones."""
 
     speculation: SessionSpeculation
     sequence: PeerSequence = field(default_factory=PeerSequence)
@@ -78,7 +82,8 @@ class SessionDrafting:
     """Nothing may be asked any more."""
 
     def begin_turn(self, shared_length: int) -> None:
-        """A new prompt, or a turn undone: only the first ``shared_length`` tokens are what they were."""
+        """A new prompt, or a turn undone: only the first ``shared_length`` tokens are what they
+        were."""
         self.sequence.limit(shared_length)
         self.speculation.begin_turn(shared_length)
         self.leave_request()
@@ -86,8 +91,9 @@ class SessionDrafting:
         self.take_failed()
 
     def leave_request(self) -> None:
-        """Nobody waits for the latest request any more. What still comes of it is taken; here it is forgotten, for it refers to
-        this, and a session that is over would wait for the collector with all that it knows of its text."""
+        """Nobody waits for the latest request any more. What still comes of it is taken; here it is
+        forgotten, for it refers to this, and a session that is over would wait for the collector
+        with all that it knows of its text."""
         if self.request is not None:
             self.request.leave()
             self.request = None
@@ -214,8 +220,8 @@ class DraftRequest:
             self._end()
 
     def _end(self) -> None:
-        """It is over for whoever waits; what still comes is taken. What would withdraw it refers to it: a circle that only the
-        collector would find, and there are thousands a second."""
+        """It is over for whoever waits; what still comes is taken. What would withdraw it refers to
+        it: a circle that only the collector would find, and there are thousands a second."""
         self.withdraw = _nothing_to_withdraw
         self.done.set()
 

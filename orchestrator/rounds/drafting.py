@@ -1,4 +1,5 @@
-"""Asking one draft service, for all sessions that live on it: whether it may be asked, what for, and what it takes."""
+"""Asking one draft service, for all sessions that live on it: whether it may be asked, what for,
+and what it takes."""
 
 from __future__ import annotations
 
@@ -109,9 +110,11 @@ class DraftSide:
         regime: Regime,
         note: RoundNote,
     ) -> DraftRequest | None:
-        """Ask for what comes after the committed ``tokens`` and what is ``in_flight``; None if the draft is not available.
+        """Ask for what comes after the committed ``tokens`` and what is ``in_flight``; None if the
+        draft is not available.
 
-        A newer request takes the place of an older one that is not answered yet, both here and at the draft.
+        A newer request takes the place of an older one that is not answered yet, both here and at
+        the draft.
         """
         last = drafting.request
         if last is not None and time.monotonic() - last.sent > self._deadline:
@@ -124,7 +127,8 @@ class DraftSide:
     def probe(
         self, drafting: SessionDrafting, tokens: Sequence[int], rule: SamplingRule, regime: Regime, note: RoundNote
     ) -> None:
-        """If the draft is left alone and it is time to see whether it is back: one session asks, and waits for nothing."""
+        """If the draft is left alone and it is time to see whether it is back: one session asks,
+        and waits for nothing."""
         breaker = drafting.breaker if self._breaker.is_closed else self._breaker
         if self.fits and breaker.is_half_open:
             breaker.probed()
@@ -150,8 +154,8 @@ class DraftSide:
             self._see_off(oldest)
 
     def _forget_probes(self) -> None:
-        """The draft is back, and of earlier probes' answers some may be lost: the items have come, and nobody else would close
-        what they opened."""
+        """The draft is back, and of earlier probes' answers some may be lost: the items have come,
+        and nobody else would close what they opened."""
         while self._probes:
             self._see_off(self._probes.popleft())
 
@@ -184,8 +188,8 @@ class DraftSide:
         return DraftRequest(self, drafting, tokens, ask, exchange, is_probe=is_probe)
 
     async def wait(self, request: DraftRequest) -> float:
-        """Wait for a request's last branch, no longer than the deadline and no longer than the draft is well; returns the
-        seconds waited."""
+        """Wait for a request's last branch, no longer than the deadline and no longer than the
+        draft is well; returns the seconds waited."""
         started = time.monotonic()
         left = max(0.0, request.sent + self._deadline - started)
         late = asyncio.get_running_loop().call_later(left, request.give_up)
@@ -205,7 +209,8 @@ class DraftSide:
         drafting.sequence.forget()
 
     def leave(self, drafting: SessionDrafting) -> None:
-        """Give a session's pages back: another draft will be asked. This one may be well, and only its stream was lost."""
+        """Give a session's pages back: another draft will be asked. This one may be well, and only
+        its stream was lost."""
         self._draft.close_sequence(drafting.sequence)
         drafting.move()
 
@@ -227,7 +232,8 @@ class DraftSide:
         )
 
     def answered(self, request: DraftRequest, timing: PeerTiming | None) -> None:
-        """The draft is there. If it answered in time, and no probe, it is well: learn what it takes."""
+        """The draft is there. If it answered in time, and no probe, it is well: learn what it
+        takes."""
         self._answered_at = time.monotonic()
         self._forget_probes()
         in_time = timing is not None and not request.is_probe and timing.round_trip <= self._deadline
@@ -259,8 +265,9 @@ class DraftSide:
         )
 
     def failed(self, request: DraftRequest, reason: str) -> None:
-        """The draft is not: all leave it alone, and nobody waits for it any longer. Where it is late and has answered others
-        meanwhile it is late for one session, which leaves it alone by itself."""
+        """The draft is not: all leave it alone, and nobody waits for it any longer. Where it is
+        late and has answered others meanwhile it is late for one session, which leaves it alone by
+        itself."""
         self._see_off(request)
         if reason == DraftLateError.reason and self._answered_at > request.sent:
             request.drafting.breaker.failed()
@@ -279,7 +286,8 @@ class DraftSide:
         self.fallbacks[reason] += 1
 
     def verified(self, count: int, accepted_count: int) -> None:
-        """So many tokens of its proposals have been verified in a round, and the first of them accepted."""
+        """So many tokens of its proposals have been verified in a round, and the first of them
+        accepted."""
         self.verified_count += count
         self.accepted_count += accepted_count
 

@@ -1,7 +1,8 @@
-"""The drafts that share a target's sessions: a session stays where its KV is, and moves on when its draft is away.
+"""The drafts that share a target's sessions: a session stays where its KV is, and moves on when its
+draft is away.
 
-Which draft proposes never changes a text: what is accepted is what the target says itself. Under the ratio test it would, so
-there a session stays with the draft that it has.
+Which draft proposes never changes a text: what is accepted is what the target says itself. Under
+the ratio test it would, so there a session stays with the draft that it has.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from orchestrator.rounds.drafting import DraftSide
 log = logging.getLogger(__name__)
 
 _LOPSIDED = 2
-"""So many times as many sessions as another draft has, with one more, are too many: one that begins a turn moves there. It
-reads its prompt again, a small model's work."""
+"""So many times as many sessions as another draft has, with one more, are too many: one that begins
+a turn moves there. It reads its prompt again, a small model's work."""
 
 
 class Drafts:
@@ -49,7 +50,8 @@ class Drafts:
 
     @property
     def mismatched(self) -> ModelInfo | None:
-        """What one of them hosts, if no tokens are the target's, none ever were, and there is none that is not known yet."""
+        """What one of them hosts, if no tokens are the target's, none ever were, and there is none
+        that is not known yet."""
         if self._has_served or any(side.fits or side.info is None for side in self._sides.values()):
             return None
         return self.info
@@ -59,7 +61,8 @@ class Drafts:
         self._sides[side.address] = side
 
     def retire(self, address: str) -> None:
-        """No session shall live on a draft any more: those that do move when they next draft, if there is another."""
+        """No session shall live on a draft any more: those that do move when they next draft, if
+        there is another."""
         self._retired.add(address)
 
     def keep(self, address: str) -> None:
@@ -79,9 +82,10 @@ class Drafts:
         return self._sides.get(drafting.sequence.address or "")
 
     def home(self, drafting: SessionDrafting, *, begins_turn: bool, stays: bool) -> DraftSide | None:
-        """The same for a session that wants to draft: one that has no draft is given the one with the fewest; one whose draft
-        is away, or at the beginning of a turn has far more than another, moves. Not one that ``stays``. Whether those are back
-        that are left alone is seen to on the way."""
+        """The same for a session that wants to draft: one that has no draft is given the one with
+        the fewest; one whose draft is away, or at the beginning of a turn has far more than
+        another, moves. Not one that ``stays``. Whether those are back that are left alone is seen
+        to on the way."""
         current = self.of(drafting)
         well = [side for side in self._sides.values() if side.is_well and side.address not in self._retired]
         if len(well) < len(self._sides):

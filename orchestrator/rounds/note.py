@@ -1,7 +1,8 @@
-"""What a round leaves behind to be looked at. Traces, metrics, logs and ``slipstream trace`` are all readers of this.
+"""What a round leaves behind to be looked at. Traces, metrics, logs and ``slipstream trace`` are
+all readers of this.
 
-A note is written while the round runs, so that one that fails or is cancelled has said what it can. Times are of the monotonic
-clock, in seconds.
+A note is written while the round runs, so that one that fails or is cancelled has said what it can.
+Times are of the monotonic clock, in seconds.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class ExchangeNote:
 
     @property
     def network(self) -> float:
-        """What the peer's own clock does not account for, in seconds; 0 while there is no answer."""
+        """What the peer's own clock does not account for, in seconds; 0 while there is no
+        answer."""
         return 0.0 if self.timing is None else self.timing.network
 
 
@@ -92,7 +94,8 @@ class RoundNote:
     outcome: str = ""
     """recovered, bonus or plain: the kind of next token; or cancelled or failed."""
     rung: str = "none"
-    """Who made the proposal that was verified, draft or ngram; plain if nobody did, none if nothing was verified."""
+    """Who made the proposal that was verified, draft or ngram; plain if nobody did, none if nothing
+    was verified."""
     drafted: int = 0
     accepted: int = 0
     committed: int = 0
@@ -114,7 +117,8 @@ class RoundNote:
         return note
 
     def end(self, result: RoundResult, committed: int) -> None:
-        """It brought something, of which the turn took so many tokens. The result itself is not kept: a turn has thousands."""
+        """It brought something, of which the turn took so many tokens. The result itself is not
+        kept: a turn has thousands."""
         self.ended = time.monotonic()
         self.outcome, self.rung = result.next_token_kind, result.rung
         (self.drafted, self.accepted), self.committed = result.counted(committed), committed
@@ -134,7 +138,8 @@ class RoundNote:
 
     @property
     def verifier_idle(self) -> float:
-        """Seconds that the verifier had nothing to do for the session before this round: on our side, and on the way."""
+        """Seconds that the verifier had nothing to do for the session before this round: on our
+        side, and on the way."""
         if self.verify is None:
             return 0.0
         return max(0.0, self.verify.began - self.answered) + self.verify.network

@@ -26,10 +26,11 @@ class Origin(Enum):
 class RoundResult(NamedTuple):
     """What one round brought. ``tokens`` are ready to commit: the accepted ones and the next one.
 
-    ``asked`` says whether the draft had a part in it. ``waited`` is how long it waited for its proposal, in seconds,
-    and ``awaited`` the timing of the request it waited for. ``switched_off`` says that the draft is left out from here
-    on. ``drafted`` are the timings of all requests to the draft that were answered since the last round. ``hit`` says
-    whether the draft had prepared for what the last verification answered; None if it was not asked to.
+    ``asked`` says whether the draft had a part in it. ``waited`` is how long it waited for its
+    proposal, in seconds, and ``awaited`` the timing of the request it waited for. ``switched_off``
+    says that the draft is left out from here on. ``drafted`` are the timings of all requests to the
+    draft that were answered since the last round. ``hit`` says whether the draft had prepared for
+    what the last verification answered; None if it was not asked to.
     """
 
     tokens: tuple[int, ...]
@@ -46,7 +47,8 @@ class RoundResult(NamedTuple):
     draft_failed: bool
     switched_off: bool
     margin: float
-    """The least lead, over the round's tokens, of the token chosen over the next best, in perturbed logits."""
+    """The least lead, over the round's tokens, of the token chosen over the next best, in perturbed
+    logits."""
     logprobs: tuple[TokenLogprobs, ...]
     """One for each of ``tokens``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...]
@@ -54,7 +56,8 @@ class RoundResult(NamedTuple):
 
     @property
     def next_token_kind(self) -> str:
-        """What the last token is: recovered after a rejection, bonus after a whole proposal, plain without one."""
+        """What the last token is: recovered after a rejection, bonus after a whole proposal, plain
+        without one."""
         drafted = len(self.proposal.tokens)
         return "recovered" if self.accepted_count < drafted else "bonus" if drafted else "plain"
 
@@ -65,15 +68,16 @@ class RoundResult(NamedTuple):
         return [proposed] * self.accepted_count + [Origin(self.next_token_kind)]
 
     def counted(self, committed: int) -> tuple[int, int]:
-        """Return the draft tokens verified and accepted, if the turn took so many of ``tokens``. Those after its end count as
-        neither."""
+        """Return the draft tokens verified and accepted, if the turn took so many of ``tokens``.
+        Those after its end count as neither."""
         if committed < len(self.tokens):
             return committed, committed
         return len(self.proposal), self.accepted_count
 
     @property
     def rung(self) -> str:
-        """Of the ladder: who made the proposal that was verified, draft or ngram; plain if nothing was."""
+        """Of the ladder: who made the proposal that was verified, draft or ngram; plain if nothing
+        was."""
         if not self.proposal.tokens:
             return "plain"
         return "draft" if self.proposal.source is Source.DRAFT else "ngram"

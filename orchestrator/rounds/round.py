@@ -1,4 +1,5 @@
-"""One round: a proposal from whoever has the best, the verifier's answer to it, and meanwhile the draft's work on the next.
+"""One round: a proposal from whoever has the best, the verifier's answer to it, and meanwhile the
+draft's work on the next.
 
 ::
 
@@ -75,7 +76,8 @@ class Round:
         self._choice = _Choice()
 
     async def run(self) -> RoundResult:
-        """Propose and verify. VerifierLostError, or a PeerError no retry mends; may be cancelled."""
+        """Propose and verify. VerifierLostError, or a PeerError no retry mends; may be
+        cancelled."""
         try:
             await self._choose()
             proposal = self._checked(self._choice.proposal)
@@ -146,7 +148,8 @@ class Round:
         return speculation.rate(expected, plan.draft_length, waited) > at_once
 
     async def _wait(self) -> None:
-        """For the branches that are still on their way, and if none of them came true for a plain proposal."""
+        """For the branches that are still on their way, and if none of them came true for a plain
+        proposal."""
         choice, plan, request = self._choice, self._plan, self._drafting.request
         if plan.overlap is Overlap.ENUMERATE and request is not None and not request.done.is_set():
             await self._wait_for(request)
@@ -195,7 +198,8 @@ class Round:
         return usable
 
     def _learn(self, proposal: Proposal, answer: Verification, *, draft_rested: bool) -> None:
-        """What the round shows. Others' rounds have begun and ended meanwhile: it is booked as what it was at its start."""
+        """What the round shows. Others' rounds have begun and ended meanwhile: it is booked as what
+        it was at its start."""
         pair, choice, rule = self._pair, self._choice, self._terms.rule
         if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
             self._learn_costs(1 + len(proposal), answer.timing, draft_rested)
@@ -232,7 +236,8 @@ class Round:
         )
 
     def _known_hit(self) -> bool | None:
-        """Whether one of the branches came true that the draft had prepared; one that is late or failed has not been wrong."""
+        """Whether one of the branches came true that the draft had prepared; one that is late or
+        failed has not been wrong."""
         prepared, rank = self._choice.prepared, self._choice.rank
         if self._plan.overlap is not Overlap.ENUMERATE or prepared is None:
             return None

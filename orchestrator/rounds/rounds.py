@@ -25,10 +25,12 @@ from orchestrator.speculation.session import SessionSpeculation
 
 
 class Rounds:
-    """Runs rounds for all sessions over the verifiers of one target and its drafts, if there are any."""
+    """Runs rounds for all sessions over the verifiers of one target and its drafts, if there are
+    any."""
 
     def __init__(self, verifying: VerifierSide, drafts: Drafts, target: ModelInfo, pair: PairKnowledge) -> None:
-        """``pair`` is what is known of sessions that no draft proposes for; of others each draft has its own."""
+        """``pair`` is what is known of sessions that no draft proposes for; of others each draft
+        has its own."""
         self.pair = pair
         self.capacity = Capacity(verifying.verifiers, pair)
         self._parties = Parties(verifying, drafts, target, pair)
@@ -38,23 +40,26 @@ class Rounds:
         return SessionRounds(session_id, SessionDrafting(SessionSpeculation(self.pair)))
 
     def begin_turn(self, session: SessionRounds, shared_length: int, *, recompute: bool) -> None:
-        """A new prompt, of which only the first ``shared_length`` tokens are the session's as they were. With ``recompute``
-        the verifier's cache is not used: only what is computed has log-probabilities."""
+        """A new prompt, of which only the first ``shared_length`` tokens are the session's as they
+        were. With ``recompute`` the verifier's cache is not used: only what is computed has
+        log-probabilities."""
         session.begin_turn(shared_length, recompute=recompute)
 
     async def run(
         self, session: SessionRounds, tokens: list[int], terms: RoundTerms, room: int, note: RoundNote
     ) -> RoundResult:
-        """Propose and verify after the committed ``tokens``, of which there may be ``room`` more. Nothing is committed here.
-        What is done on the way is put down in the ``note``.
+        """Propose and verify after the committed ``tokens``, of which there may be ``room`` more.
+        Nothing is committed here. What is done on the way is put down in the ``note``.
 
-        VerifierLostError, or a PeerError no retry mends. May be cancelled wherever it awaits: the session can go on.
+        VerifierLostError, or a PeerError no retry mends. May be cancelled wherever it awaits: the
+        session can go on.
         """
         return await Round(self._parties, session, tokens, terms, room, note).run()
 
     def end_turn(self, session: SessionRounds, tokens: Sequence[int], generated_count: int) -> None:
-        """The turn has ended with these committed ``tokens``, the last ``generated_count`` of them generated; if none were, it
-        is undone. The session has no claim on the verifiers' time any more."""
+        """The turn has ended with these committed ``tokens``, the last ``generated_count`` of them
+        generated; if none were, it is undone. The session has no claim on the verifiers' time any
+        more."""
         if generated_count == 0:
             session.undo_turn()
         session.leave_home()

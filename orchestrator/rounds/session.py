@@ -11,7 +11,8 @@ from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 
 @dataclass(eq=False, slots=True)
 class SessionRounds:
-    """What outlives a session's turns: its sequence on the verifier, and its drafting with all that it has learnt."""
+    """What outlives a session's turns: its sequence on the verifier, and its drafting with all that
+    it has learnt."""
 
     id: str
     drafting: SessionDrafting
@@ -21,10 +22,12 @@ class SessionRounds:
     pair: PairKnowledge | None = None
     """What is known of it with the draft that proposes for them."""
     shared_length: int = 0
-    """How many of the running turn's tokens were the session's before it: what is left of them if the turn is undone."""
+    """How many of the running turn's tokens were the session's before it: what is left of them if
+    the turn is undone."""
 
     def begin_turn(self, shared_length: int, *, recompute: bool) -> None:
-        """Only the first ``shared_length`` tokens are what they were; with ``recompute`` the verifier computes even these."""
+        """Only the first ``shared_length`` tokens are what they were; with ``recompute`` the
+        verifier computes even these."""
         self.shared_length = shared_length
         self.verifier.limit(0 if recompute else shared_length)
         self.drafting.begin_turn(shared_length)
@@ -35,7 +38,8 @@ class SessionRounds:
         return self.home is not None
 
     def live_on(self, home: VerifierKnowledge, pair: PairKnowledge) -> None:
-        """The next round goes to this verifier and this pair's draft, whose others count the session from here on."""
+        """The next round goes to this verifier and this pair's draft, whose others count the
+        session from here on."""
         if home is not self.home or pair is not self.pair:
             self.leave_home()
             self.home, self.pair = home, pair
@@ -54,5 +58,6 @@ class SessionRounds:
             self.pair = None
 
     def undo_turn(self) -> None:
-        """The turn's tokens are the session's no more, and so is what the peers learnt from them."""
+        """The turn's tokens are the session's no more, and so is what the peers learnt from
+        them."""
         self.begin_turn(self.shared_length, recompute=False)

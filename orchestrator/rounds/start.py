@@ -35,8 +35,8 @@ class Parties:
 
 
 class RoundStart(NamedTuple):
-    """What a round is from its start on. While it runs others begin and end and change their way: what it shows is booked as
-    what it was here."""
+    """What a round is from its start on. While it runs others begin and end and change their way:
+    what it shows is booked as what it was here."""
 
     time: float
     """Of the monotonic clock, in seconds."""
@@ -56,7 +56,8 @@ class RoundStart(NamedTuple):
 def start_round(
     parties: Parties, session: SessionRounds, tokens: Sequence[int], terms: RoundTerms, room: int
 ) -> RoundStart:
-    """Count a session where it lives, and plan its next round, in which at most ``room`` tokens are committed."""
+    """Count a session where it lives, and plan its next round, in which at most ``room`` tokens are
+    committed."""
     now = time.monotonic()
     longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
     draft = _draft(parties, session, terms, longest)
@@ -94,5 +95,6 @@ def _plan(draft: DraftSide | None, session: SessionRounds, terms: RoundTerms, lo
     longest = min(longest, draft.max_draft_length)
     if asked.draft_length is not None:
         return planner.fixed(min(asked.draft_length, longest), asked.overlap or Overlap.NONE)
-    # Under the ratio test a proposal that comes or does not come by what it says would bias the text.
+    # Under the ratio test a proposal that comes or does not come by what it says would bias the
+    # text.
     return planner.plan(longest, Overlap.NONE if terms.rule.draws_ratios else asked.overlap)

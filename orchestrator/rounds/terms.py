@@ -11,7 +11,8 @@ from slipstream.sampling.rule import SamplingRule
 
 @dataclass(frozen=True, slots=True)
 class RoundTerms:
-    """The rule that chooses tokens, how much to speculate, and which log-probabilities to bring; None for none."""
+    """The rule that chooses tokens, how much to speculate, and which log-probabilities to bring;
+    None for none."""
 
     rule: SamplingRule
     speculation: SpeculationSettings

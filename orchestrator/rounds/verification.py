@@ -1,7 +1,8 @@
-"""Asking the verifiers: one round's answer, asked for again, elsewhere if need be, as long as patience lasts.
+"""Asking the verifiers: one round's answer, asked for again, elsewhere if need be, as long as
+patience lasts.
 
-Every request states its position, so a lost handle, a cut cache, a lost stream and a restarted service are all mended
-the same way: state the position again.
+Every request states its position, so a lost handle, a cut cache, a lost stream and a restarted
+service are all mended the same way: state the position again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class VerifierSide:
         logprobs: LogprobRequest | None,
         note: RoundNote,
     ) -> Verification:
-        """The answer of the session's verifier, or of another one. VerifierLostError, or a PeerError no retry mends."""
+        """The answer of the session's verifier, or of another one. VerifierLostError, or a
+        PeerError no retry mends."""
         started = time.monotonic()
         give_up = math.inf
         pause = _FIRST_PAUSE
@@ -101,7 +103,8 @@ class VerifierSide:
             raise
 
     def home(self, sequence: PeerSequence, tokens: Sequence[int]) -> str:
-        """The address of the verifier that a session with these ``tokens`` lives on; one that has none yet is given one."""
+        """The address of the verifier that a session with these ``tokens`` lives on; one that has
+        none yet is given one."""
         return self.verifiers.home(sequence, tokens).address
 
     def release(self, sequence: PeerSequence) -> None:

@@ -1,13 +1,15 @@
-"""Which turns may begin, which wait for it and which are refused. What it knows is told to it; nothing here asks anybody.
+"""Which turns may begin, which wait for it and which are refused. What it knows is told to it;
+nothing here asks anybody.
 
 ::
 
     enter --> places at once | in the queue --> places | OverloadedError, with when to try again
     Place.answered: the prompt is read        Place.leave: the next may begin
 
-A burst waits, and what lasts is refused: while arrivals have found no place for longer than the queue's seconds, whoever would
-have to wait for more than a part of the usual time to a first token is told at once when to come back. So those who are let in
-get their first token soon, however many ask.
+A burst waits, and what lasts is refused: while arrivals have found no place for longer than the
+queue's seconds, whoever would have to wait for more than a part of the usual time to a first token
+is told at once when to come back. So those who are let in get their first token soon, however many
+ask.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ _KV_SLACK = 64
 """Tokens of a turn beyond its prompt and its answer: a proposal, and the page that is not full."""
 
 _PROMPT_SECONDS = 0.25
-"""What prompts that are being read may take when another begins, or as long as its own where that takes longer."""
+"""What prompts that are being read may take when another begins, or as long as its own where that
+takes longer."""
 
 _STANDING_SHARE = 0.25
-"""Of a turn's own first step, where there is too much to do for long: what prompts that are being read may take, and how long a
-place is waited for."""
+"""Of a turn's own first step, where there is too much to do for long: what prompts that are being
+read may take, and how long a place is waited for."""
 
 _CALM_SECONDS = 2.0
 """Without anybody who had to wait: then the next to do so is a burst's first."""
@@ -85,7 +88,8 @@ class Capacity(Protocol):
         """What steps of so many tokens in all take."""
 
     def spare_drafts(self, seconds: float) -> None:
-        """For so long, or until told again, draft tokens have only the rows that turns leave them."""
+        """For so long, or until told again, draft tokens have only the rows that turns leave
+        them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,8 @@ class AdmissionSettings:
     """What an operator says."""
 
     max_running_count: int | None = None
-    """Turns, whatever memory they take: what is taken from one for another is computed again. None: as measured."""
+    """Turns, whatever memory they take: what is taken from one for another is computed again. None:
+    as measured."""
     queue_seconds: float = 10.0
     """The longest wait for a place."""
     process_count: int = 1
@@ -102,7 +107,8 @@ class AdmissionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request asks for. All counts are tokens but ``choice_count``, each of which is a turn."""
+    """What a request asks for. All counts are tokens but ``choice_count``, each of which is a
+    turn."""
 
     principal: Principal
     prompt_length: int
@@ -118,7 +124,8 @@ class Wish:
         return self.prompt_length + self.choice_count * self.room
 
     def kv_token_counts(self, page_size: int) -> tuple[int, int]:
-        """Of memory, in whole pages of so many tokens: what the choices share, which their prompt fills, and what each has."""
+        """Of memory, in whole pages of so many tokens: what the choices share, which their prompt
+        fills, and what each has."""
         shared = self.prompt_length // page_size * page_size
         own = self.prompt_length - shared + self.room + _KV_SLACK
         return shared, -(-own // page_size) * page_size
@@ -134,7 +141,8 @@ class Asking:
         self._waiting: asyncio.Future[None] | None = None
 
     def give_up(self) -> None:
-        """Want them no more: whoever waits is told MessageCancelledError, and whoever has them keeps them."""
+        """Want them no more: whoever waits is told MessageCancelledError, and whoever has them
+        keeps them."""
         self.has_given_up = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(_cancelled())
@@ -233,7 +241,8 @@ class Admission:
 
     @property
     def limits(self) -> dict[str, tuple[int, int]]:
-        """What is limited: how much of it is used, and how much there is. Callable from any thread."""
+        """What is limited: how much of it is used, and how much there is. Callable from any
+        thread."""
         found = {"turns": (len(self._running), self.place_count), "queue": (len(self._waiters), MOST_WAITING)}
         if self._most_kv_tokens:
             found["kv_tokens"] = (self._kv_token_count, self._most_kv_tokens)
@@ -245,8 +254,8 @@ class Admission:
         return sum(waiter.wish.choice_count for waiter in list(self._waiters))
 
     async def enter(self, wish: Wish, asking: Asking) -> list[Place]:
-        """A place for each choice. OverloadedError, PrincipalLimitError, ShuttingDownError; MessageCancelledError for one who
-        has given up."""
+        """A place for each choice. OverloadedError, PrincipalLimitError, ShuttingDownError;
+        MessageCancelledError for one who has given up."""
         if asking.has_given_up:
             raise _cancelled()
         self._refuse_closed()
@@ -317,7 +326,8 @@ class Admission:
             raise _shutting_down()
 
     def _fits(self, wish: Wish) -> bool:
-        """Whether a request may have its places now. Alone it may have more than there are: it would wait for ever."""
+        """Whether a request may have its places now. Alone it may have more than there are: it
+        would wait for ever."""
         return not self._running or (self._has_places(wish) and self._has_time(wish))
 
     def _has_places(self, wish: Wish) -> bool:
@@ -348,7 +358,8 @@ class Admission:
         return self._capacity.kv_token_count // self._settings.process_count
 
     def _has_time(self, wish: Wish) -> bool:
-        """Whether the prompts that are being read leave another its time; a longer one lets it pass."""
+        """Whether the prompts that are being read leave another its time; a longer one lets it
+        pass."""
         own = wish.fresh_length
         before = sum(min(own, place.wish.fresh_length) for place in self._unanswered)
         if self._capacity is None or not before:
@@ -360,7 +371,8 @@ class Admission:
         return self._capacity.prompt_seconds(before) <= most
 
     def _ends_too_late(self, wish: Wish, seconds: float, now: float) -> bool:
-        """Whether a turn with so many seconds left is likely to be cut, while others want its place."""
+        """Whether a turn with so many seconds left is likely to be cut, while others want its
+        place."""
         if now - self._last_crowded > _CALM_SECONDS:
             return False
         return seconds < _LONGER_THAN_MOST * min(self._turn_seconds, self._token_seconds * wish.room)
@@ -389,7 +401,8 @@ class Admission:
                 waiter.turn.set_result(None)
 
     def _next(self) -> _Waiter | None:
-        """One that has to be alone is passed over while others run: who comes after would wait for what may never be."""
+        """One that has to be alone is passed over while others run: who comes after would wait for
+        what may never be."""
         return next((each for each in self._waiters if not self._running or self._can_ever_fit(each.wish)), None)
 
     def _forget(self, waiter: _Waiter) -> None:
@@ -449,7 +462,8 @@ class Admission:
         return max(self._crowded_since + most - now, min(most, _STANDING_SHARE * step))
 
     def _seconds_until(self, ahead: int, wish: Wish) -> float:
-        """How long one with so many turns ahead is likely to wait: places come free as turns are measured to last."""
+        """How long one with so many turns ahead is likely to wait: places come free as turns are
+        measured to last."""
         missing = len(self._running) + ahead + wish.choice_count - self.place_count
         return max(1, missing) * self._interval
 
@@ -459,7 +473,8 @@ class Admission:
         return self._turn_seconds / max(1, len(self._running))
 
     def _refusal(self, wish: Wish, limit: str = "") -> OverloadedError:
-        """With a time to come back at: those who are refused get one after another, as places come free."""
+        """With a time to come back at: those who are refused get one after another, as places come
+        free."""
         now = self._clock()
         soonest = now + self._seconds_until(self.waiting_count, wish)
         self._booked_until = min(now + _LATEST_RETRY, max(self._booked_until, soonest))

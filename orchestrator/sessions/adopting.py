@@ -1,6 +1,7 @@
 """Sessions that are not in this process's memory: whose they are, and taking over what is nobody's.
 
-A session whose owner has ended is taken over where it is asked for; one whose turn was running, by whoever sees it first.
+A session whose owner has ended is taken over where it is asked for; one whose turn was running, by
+whoever sees it first.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from slipstream.errors import WeightsMismatchError
 log = logging.getLogger(__name__)
 
 _LARGE = 100_000
-"""Characters of what is written of a session: reading it takes milliseconds, which others are not to wait for."""
+"""Characters of what is written of a session: reading it takes milliseconds, which others are not
+to wait for."""
 
 _TOGETHER = 16
-"""Sessions taken over before it is looked whether others are as fast: several processes share what one has left."""
+"""Sessions taken over before it is looked whether others are as fast: several processes share what
+one has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,8 @@ class Adopting:
         on_adopted: Callable[[Sequence[Adopted]], None],
         on_moved: Callable[[SessionRecord], Awaitable[None]],
     ) -> None:
-        """``pair`` raises NotReadyError while there is none. ``on_adopted`` is told what has to be kept here from now on, and
-        ``on_moved`` of a session that another process owns."""
+        """``pair`` raises NotReadyError while there is none. ``on_adopted`` is told what has to be
+        kept here from now on, and ``on_moved`` of a session that another process owns."""
         self._store = store
         self._ownership = ownership
         self._loaded = loaded
@@ -65,8 +68,8 @@ class Adopting:
         self._one_at_a_time = asyncio.Lock()
 
     async def confirm(self, record: SessionRecord) -> None:
-        """Read in the store that this process still owns a session. SessionMovedError, and the session leaves memory, if it
-        does not; StoreUnavailableError."""
+        """Read in the store that this process still owns a session. SessionMovedError, and the
+        session leaves memory, if it does not; StoreUnavailableError."""
         if record.row is None:
             return
         found = await self._store.session(record.row.id)
@@ -76,10 +79,11 @@ class Adopting:
             raise SessionMovedError(what, session_id=record.session.id)
 
     async def locate(self, session_id: str, principal: str | None) -> OwnerRow | None:
-        """The process that keeps a principal's session, or with None anybody's; None if it is this one, which has it in memory
-        from now on, or if the principal has no such session.
+        """The process that keeps a principal's session, or with None anybody's; None if it is this
+        one, which has it in memory from now on, or if the principal has no such session.
 
-        SessionExpiredError; WeightsMismatchError if its tokens come from another target; NotReadyError.
+        SessionExpiredError; WeightsMismatchError if its tokens come from another target;
+        NotReadyError.
         """
         while self._loaded.find(session_id) is None and "\0" not in session_id:
             found = await self._store.session(session_id)
@@ -100,8 +104,8 @@ class Adopting:
         return None
 
     async def locate_request(self, request_id: str, principal: str, *, listed: bool) -> OwnerRow | None:
-        """The process that keeps what a principal's request has created before; None if it is this one, or if it has created
-        nothing."""
+        """The process that keeps what a principal's request has created before; None if it is this
+        one, or if it has created nothing."""
         if _may_be_known(request_id):
             for row in await self._store.of_request(principal, request_id, listed=listed):
                 owner = await self.locate(row.id, principal)
@@ -110,13 +114,15 @@ class Adopting:
         return None
 
     async def locate_fork(self, session_id: str, request_id: str, principal: str) -> OwnerRow | None:
-        """The process that keeps what a principal's request to fork a session has created before, or else that session's."""
+        """The process that keeps what a principal's request to fork a session has created before,
+        or else that session's."""
         if _may_be_known(request_id) and await self._store.of_request(principal, request_id, listed=True):
             return await self.locate_request(request_id, principal, listed=True)
         return await self.locate(session_id, principal)
 
     async def recover(self) -> None:
-        """Go on with the turns of owners that have ended. One that cannot be gone on with is in nobody's way."""
+        """Go on with the turns of owners that have ended. One that cannot be gone on with is in
+        nobody's way."""
         while rows := await self._store.ownerless(target_of(self._pair().target), _TOGETHER):
             before = len(self._loaded.all())
             for row in rows:
@@ -144,7 +150,8 @@ class Adopting:
 
 
 def _may_be_known(request_id: str) -> bool:
-    """Whether a request may have created something: it has a name, and one that a database could keep."""
+    """Whether a request may have created something: it has a name, and one that a database could
+    keep."""
     return bool(request_id) and "\0" not in request_id
 
 

@@ -62,7 +62,8 @@ class Beginning:
         content: str,
         place: Place,
     ) -> TurnRecord:
-        """Write a message's turn down and run it. SessionMovedError, StoreUnavailableError: then it has not begun."""
+        """Write a message's turn down and run it. SessionMovedError, StoreUnavailableError: then it
+        has not begun."""
         self._loaded.touch(record)
         payload = TurnPayload(content, resolved, traceparent_of(parent))
         await self._keeper.begin(record, target_of(self._pair().target), prompt, payload, name)
@@ -81,8 +82,9 @@ class Beginning:
         after: TurnRecord | None = None,
         said: Sequence[int] = (),
     ) -> TurnRecord:
-        """Run a turn that is written down, of which these tokens have been ``said`` already. One that begins ``after`` another
-        has prefilled the same prompt finds its pages in the prefix cache."""
+        """Run a turn that is written down, of which these tokens have been ``said`` already. One
+        that begins ``after`` another has prefilled the same prompt finds its pages in the prefix
+        cache."""
         pair, session = self._pair(), record.session
         shared = common_prefix_length(session.tokens, prompt)
         lost = len(session.tokens) - shared

@@ -1,4 +1,5 @@
-"""One Chat stream: commands in, events out, at most one turn watched at a time. Knows nothing of wire types.
+"""One Chat stream: commands in, events out, at most one turn watched at a time. Knows nothing of
+wire types.
 
 The stream owns no turn: it asks for one, reads its record, and may vanish.
 """
@@ -34,7 +35,8 @@ from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamErro
 from slipstream.telemetry.tracing import context_of
 
 MAX_WAITING, MAX_WAITING_LENGTH = 64, 2**20
-"""Messages of one chat that wait for their turns, and characters in them where there is more than one."""
+"""Messages of one chat that wait for their turns, and characters in them where there is more than
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ class StartChat:
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """Start a turn and watch it from a position. Its trace goes on from ``traceparent``, or if that is empty from the
-    stream's."""
+    """Start a turn and watch it from a position. Its trace goes on from ``traceparent``, or if that
+    is empty from the stream's."""
 
     message: UserMessage
     after_token_count: int = 0
@@ -137,7 +139,8 @@ class ChatStream:
         return len(self._waiting) - (bool(self._waiting) and self._starting.locked())
 
     async def run(self, commands: AsyncIterator[Command]) -> AsyncGenerator[ChatEvent]:
-        """Events until the client has stopped sending and its last turn has ended, or the server shuts down."""
+        """Events until the client has stopped sending and its last turn has ended, or the server
+        shuts down."""
         reading = asyncio.create_task(self._read(commands))
         self._sessions.chats.add(self)
         reading.add_done_callback(lambda _: self._wake.set())
@@ -277,7 +280,8 @@ class ChatStream:
         return TurnHappened(reader.record.turn, event)
 
     async def _sleep(self) -> None:
-        """Until something may have happened: nothing has since it was last looked for, for nothing was awaited."""
+        """Until something may have happened: nothing has since it was last looked for, for nothing
+        was awaited."""
         watched = self._reader.record if self._reader is not None else None
         if watched is None and self._waiting and self._begins is None:
             if self._record is None or self._record.running is None:

@@ -12,7 +12,8 @@ MAX_CHOICES = 64
 
 
 def choice_seed(seed: int, index: int) -> int:
-    """Answer 0 has the request's own seed, so that it is the answer to a request for one; the others' are hashes."""
+    """Answer 0 has the request's own seed, so that it is the answer to a request for one; the
+    others' are hashes."""
     if index == 0:
         return seed
     digest = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
@@ -20,7 +21,8 @@ def choice_seed(seed: int, index: int) -> int:
 
 
 def resolved_choice(resolved: ResolvedTurn, index: int) -> ResolvedTurn:
-    """The turn of one answer. The prompt's log-probabilities come with the first and are the same for all."""
+    """The turn of one answer. The prompt's log-probabilities come with the first and are the same
+    for all."""
     terms = resolved.terms
     logprobs = terms.logprobs
     if index and logprobs is not None:

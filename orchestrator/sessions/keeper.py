@@ -1,6 +1,8 @@
-"""Writes down what becomes of sessions: each turn before its first token and when it ends, and on the way how far it is.
+"""Writes down what becomes of sessions: each turn before its first token and when it ends, and on
+the way how far it is.
 
-Only what has an owner's row is written; a generation without a name, which nobody could find again, is not.
+Only what has an owner's row is written; a generation without a name, which nobody could find again,
+is not.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from orchestrator.store.store import Store
 log = logging.getLogger(__name__)
 
 _LARGE = 20_000
-"""Tokens and log-probabilities of a turn: writing them as text takes milliseconds, which others are not to wait for."""
+"""Tokens and log-probabilities of a turn: writing them as text takes milliseconds, which others are
+not to wait for."""
 
 _PAUSE_SECONDS = 1.0
 
@@ -100,7 +103,8 @@ class Keeper:
     async def begin(
         self, record: SessionRecord, target: str, prompt: Sequence[int], payload: TurnPayload, name: RequestName
     ) -> None:
-        """Write down a turn that is about to begin. SessionMovedError, StoreUnavailableError: then it must not."""
+        """Write down a turn that is about to begin. SessionMovedError, StoreUnavailableError: then
+        it must not."""
         if record.row is None:
             return
         await self.write_ends(record)
@@ -115,8 +119,8 @@ class Keeper:
     async def create_running(
         self, records: Sequence[SessionRecord], target: str, prompt: Sequence[int], payloads: Sequence[TurnPayload]
     ) -> list[SessionRow]:
-        """Write down a generation's choices, each with its turn, which is about to begin; or find those that the request has
-        got before."""
+        """Write down a generation's choices, each with its turn, which is about to begin; or find
+        those that the request has got before."""
         turns = []
         for record, payload in zip(records, payloads, strict=True):
             if record.row is not None:
@@ -127,7 +131,8 @@ class Keeper:
         return await self._store.create(rows, turns=turns) if rows else []
 
     async def end(self, record: SessionRecord, turn: TurnRecord, ended: TurnEnded, *, forgotten: bool) -> None:
-        """Write down a turn that has ended; if that cannot be done now, later. SessionMovedError."""
+        """Write down a turn that has ended; if that cannot be done now, later.
+        SessionMovedError."""
         if record.row is None:
             return
         if turn.size < _LARGE:
@@ -141,7 +146,8 @@ class Keeper:
             log.error("turn %d of session %s has ended: %s", turn.turn, record.session.id, error)
 
     async def write_ends(self, record: SessionRecord) -> None:
-        """Write down what has ended and is not written yet. SessionMovedError, StoreUnavailableError."""
+        """Write down what has ended and is not written yet. SessionMovedError,
+        StoreUnavailableError."""
         session = record.session
         for turn, end in list(record.unwritten.items()):
             assert record.row is not None
@@ -156,7 +162,8 @@ class Keeper:
             record.unwritten.pop(turn, None)
 
     async def note_progress(self, records: Sequence[SessionRecord]) -> list[SessionRecord]:
-        """Write down the running turns' tokens that are not yet. Returns those whose session another has by now."""
+        """Write down the running turns' tokens that are not yet. Returns those whose session
+        another has by now."""
         told: list[tuple[SessionRecord, int]] = []
         noted = []
         for record in records:
@@ -175,7 +182,8 @@ class Keeper:
         return [record for record, _ in told if record.session.id in moved]
 
     async def note_ahead(self, record: SessionRecord, turn: TurnRecord, tokens: Sequence[int]) -> None:
-        """Write down tokens that a turn is about to tell. SessionMovedError, StoreUnavailableError."""
+        """Write down tokens that a turn is about to tell. SessionMovedError,
+        StoreUnavailableError."""
         assert record.row is not None
         if await self._store.note_progress([(record.row, turn.turn, turn.token_count, bytes_of(tokens))]):
             raise SessionMovedError(f"session {record.session.id} is kept elsewhere", session_id=record.session.id)
@@ -212,8 +220,8 @@ class KeptTurn:
         on_ended: Callable[[TurnEnded], None],
         on_moved: Callable[[], None],
     ) -> None:
-        """``touch`` notes that a session is active, and ``on_ended`` is called once the end is written, or cannot be;
-        ``on_moved`` where the session is another's by now, or gone."""
+        """``touch`` notes that a session is active, and ``on_ended`` is called once the end is
+        written, or cannot be; ``on_moved`` where the session is another's by now, or gone."""
         self.hands_over = keeper.is_durable and record.row is not None
         self.writes_ahead = writes_ahead and record.row is not None
         self._keeper = keeper

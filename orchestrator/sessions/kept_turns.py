@@ -9,7 +9,8 @@ from orchestrator.sessions.turn_record import TurnRecord
 
 KEPT_TURNS = 32
 KEPT_SIZE = 65_536
-"""What the kept turns may hold together, in tokens and log-probabilities: megabytes. The latest is kept whatever it holds."""
+"""What the kept turns may hold together, in tokens and log-probabilities: megabytes. The latest is
+kept whatever it holds."""
 
 
 class KeptTurns:

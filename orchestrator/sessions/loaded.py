@@ -25,7 +25,8 @@ from orchestrator.store.rows import EndRow, SessionRow
 
 @dataclass(eq=False, slots=True)
 class SessionRecord:
-    """A session with what surrounds it: its side of the rounds, its turns, and its times in seconds since the epoch."""
+    """A session with what surrounds it: its side of the rounds, its turns, and its times in seconds
+    since the epoch."""
 
     session: Session
     rounds: SessionRounds
@@ -35,7 +36,8 @@ class SessionRecord:
     listed: bool
     """False for a generation's: nobody finds it who has not been told its id."""
     row: SessionRow | None
-    """What is written of it; None for a generation without a name, which nobody could find again."""
+    """What is written of it; None for a generation without a name, which nobody could find
+    again."""
     principal: str = ""
     """Whose it is."""
     is_deleted: bool = False
@@ -62,7 +64,8 @@ class SessionRecord:
         return "" if self.row is None else self.row.request_id
 
     def is_kept_as(self, row: SessionRow) -> bool:
-        """Return whether a session's row, as the store has it, names the ownership that this record was made under."""
+        """Return whether a session's row, as the store has it, names the ownership that this record
+        was made under."""
         return self.row is not None and (row.owner, row.epoch) == (self.row.owner, self.row.epoch)
 
     @property
@@ -111,8 +114,8 @@ class LoadedSessions:
         clock: Callable[[], float] = time.time,
         steady_clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``max_count`` sessions and as many generations are kept. The ``clock`` says what is shown; what expires goes by the
-        ``steady_clock``."""
+        """``max_count`` sessions and as many generations are kept. The ``clock`` says what is
+        shown; what expires goes by the ``steady_clock``."""
         self.ttl_seconds = ttl_seconds
         self._max_count = max_count
         self._clock = clock
@@ -127,8 +130,8 @@ class LoadedSessions:
         return datetime.fromtimestamp(self._clock(), UTC)
 
     def make_room(self, count: int) -> list[SessionRecord]:
-        """Take out the generations that have ended longest ago, all choices of a request together, until ``count`` new ones
-        fit. SessionLimitError."""
+        """Take out the generations that have ended longest ago, all choices of a request together,
+        until ``count`` new ones fit. SessionLimitError."""
         kept = self._records[False]
         excess = len(kept) + count - self._max_count
         groups: dict[str, list[SessionRecord]] = {}
@@ -150,7 +153,8 @@ class LoadedSessions:
         self._records[record.listed][record.session.id] = record
 
     def surplus(self) -> list[SessionRecord]:
-        """The sessions too many that were active longest ago, if nothing is going on in them: they can be read again."""
+        """The sessions too many that were active longest ago, if nothing is going on in them: they
+        can be read again."""
         kept = self._records[True]
         excess = len(kept) - self._max_count
         resting = (record for record in kept.values() if record.rests) if excess > 0 else ()
@@ -175,7 +179,8 @@ class LoadedSessions:
             kept.move_to_end(record.session.id)
 
     def remove(self, record: SessionRecord) -> None:
-        """Take a session out; nothing happens if it is out already, or another record has its place."""
+        """Take a session out; nothing happens if it is out already, or another record has its
+        place."""
         if self.find(record.session.id) is record:
             del self._records[record.listed][record.session.id]
 

@@ -1,4 +1,5 @@
-"""A user message's prompt: the ids of the whole rendered conversation, in which generated tokens stay as they were. Pure."""
+"""A user message's prompt: the ids of the whole rendered conversation, in which generated tokens
+stay as they were. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from datetime import datetime
 from orchestrator.sessions.text import Codec, Encoded, Message
 
 _PIECE_SPACE = "▁"
-"""The space that an answer's first token may begin with although the text does not: decoders strip it."""
+"""The space that an answer's first token may begin with although the text does not: decoders strip
+it."""
 
 _LEADING = 8
 """Number of an answer's tokens that are looked at for spaces at its beginning."""
@@ -46,9 +48,9 @@ class NextPrompt:
     def tokens(self) -> list[int]:
         """Return the committed tokens that the turn would start with.
 
-        They are the ids of the whole rendered conversation. An answer's generated tokens take the place of the ids of its text,
-        as far as the text is there and a token ends where they end. While the template only appends, all tokens before the last
-        answer stay as they were, too.
+        They are the ids of the whole rendered conversation. An answer's generated tokens take the
+        place of the ids of its text, as far as the text is there and a token ends where they end.
+        While the template only appends, all tokens before the last answer stay as they were, too.
         """
         messages = self._rendered_messages()
         whole = self.codec.render_with_places(messages, self.clock)
@@ -72,7 +74,8 @@ class NextPrompt:
         return Message(message.role, message.content.removesuffix(self.codec.token_text(said.tokens[-1])))
 
     def _appended(self, rendered: str, start: int) -> list[int] | None:
-        """Return the tokens so far and what follows. The last answer begins at ``start``; None if no token begins there."""
+        """Return the tokens so far and what follows. The last answer begins at ``start``; None if
+        no token begins there."""
         generated = self.answers[-1].tokens
         prompt = self.before[: len(self.before) - len(generated)]
         tail = self.codec.encode_with_places(rendered, self.codec.cut_before(rendered, start, prompt))
@@ -82,7 +85,8 @@ class NextPrompt:
         return [*prompt, *generated[:kept], *tail.ids[follows:]]
 
     def _replaced(self, whole: Encoded, messages: Sequence[Message], places: Sequence[int | None]) -> list[int]:
-        """Return the ids of the rendered text, with the generated tokens of each answer that stands at its place."""
+        """Return the ids of the rendered text, with the generated tokens of each answer that stands
+        at its place."""
         ids: list[int] = []
         done = 0
         at_places = [
@@ -99,7 +103,8 @@ class NextPrompt:
         return [*ids, *whole.ids[done:]]
 
     def _place(self, whole: Encoded, found: int, message: Message, said: Said) -> tuple[int | None, int | None, int]:
-        """Return the first id that an answer's tokens replace, the first id after them, and how many tokens they are."""
+        """Return the first id that an answer's tokens replace, the first id after them, and how
+        many tokens they are."""
         start = found - (len(message.content) - len(message.content.lstrip()))
         if whole.text[start - 1 : start] == " " and _lost_space(self.codec, said.tokens, message.content):
             start -= 1
@@ -118,9 +123,11 @@ def _count_of(space: str, text: str) -> int:
 
 
 def _kept(codec: Codec, whole: Encoded, start: int, tokens: Sequence[int]) -> tuple[int, int | None]:
-    """Return how many tokens of an answer stay, and the index of the first id after them. The answer begins at ``start``.
+    """Return how many tokens of an answer stay, and the index of the first id after them. The
+    answer begins at ``start``.
 
-    They are the most whose text is there and ends where an id ends. None if not even the answer begins where an id does.
+    They are the most whose text is there and ends where an id ends. None if not even the answer
+    begins where an id does.
     """
     text = codec.text_with_special_tokens(tokens)
     leads = (0, 1) if whole.text.startswith(" ", start) and _lost_space(codec, tokens, text) else (0,)

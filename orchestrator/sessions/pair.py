@@ -93,12 +93,14 @@ class Pair:
         )
 
     async def check(self, settings: GenerationSettings, caller: Principal) -> None:
-        """InvalidFieldsError or InvalidStructureError for what no turn could be run with, however short its prompt."""
+        """InvalidFieldsError or InvalidStructureError for what no turn could be run with, however
+        short its prompt."""
         resolve(settings, 1, self.limits)
         await self.check_structure(settings, caller)
 
     async def check_structure(self, settings: GenerationSettings, caller: Principal) -> None:
-        """InvalidStructureError with the reason. In another process: to compile it may take any time and memory."""
+        """InvalidStructureError with the reason. In another process: to compile it may take any
+        time and memory."""
         if settings.structure is not None:
             await self.structures.check(settings.structure, caller.name)
 
@@ -115,9 +117,10 @@ class Pair:
         return resolved
 
     async def encode(self, prompt: Prompt | NextPrompt, clock: datetime) -> list[int]:
-        """A prompt's tokens; a conversation's ``clock`` is what its template takes for now. InvalidFieldsError if it holds a
-        token that the model does not know, or a message that its template refuses or leaves out; NoChatTemplateError,
-        ChatTemplateBrokenError, PromptTooLongError, OverloadedError."""
+        """A prompt's tokens; a conversation's ``clock`` is what its template takes for now.
+        InvalidFieldsError if it holds a token that the model does not know, or a message that its
+        template refuses or leaves out; NoChatTemplateError, ChatTemplateBrokenError,
+        PromptTooLongError, OverloadedError."""
         if isinstance(prompt, tuple):
             check_prompt_length(len(prompt), self.target.context_length)  # it may be far too long to be looked at
             size = self.target.vocabulary_size
@@ -144,7 +147,8 @@ class Pair:
         return tokens
 
     def _without_rows(self, tokens: Sequence[int], prompt: str | Conversation | NextPrompt) -> list[FieldViolation]:
-        """The tokens that stand for images and the like, which the model has no embedding for, where the caller wrote them."""
+        """The tokens that stand for images and the like, which the model has no embedding for,
+        where the caller wrote them."""
         found = dict.fromkeys(token for token in tokens if token >= self.target.vocabulary_size)
         names = [self.codec.token_text(token) for token in found]
         what = f"must not have the token {', '.join(names)}: the model has no embedding for it"

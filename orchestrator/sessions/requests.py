@@ -16,7 +16,8 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class RequestName:
-    """What a client calls a request, and a ``fingerprint`` of what it asks for. An empty ``id`` is none."""
+    """What a client calls a request, and a ``fingerprint`` of what it asks for. An empty ``id`` is
+    none."""
 
     id: str = ""
     fingerprint: bytes = b""
@@ -42,7 +43,8 @@ class Requests(Generic[AnswerT]):
         self._answers: OrderedDict[str, tuple[bytes, AnswerT]] = OrderedDict()
 
     def find(self, name: RequestName) -> AnswerT | None:
-        """What the request was answered with, if it was. RequestIdReusedError if it asked for something else."""
+        """What the request was answered with, if it was. RequestIdReusedError if it asked for
+        something else."""
         check_request_id(name.id)
         known = self._answers.get(name.id) if name.id else None
         if known is None:

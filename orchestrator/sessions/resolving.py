@@ -29,11 +29,12 @@ from slipstream.sampling.rule import (
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 64
 MAX_PROMPT_LOGPROBS = 200_000
-"""Prompt tokens times log-probabilities of each: they come in one message, and clients take 4 MiB."""
+"""Prompt tokens times log-probabilities of each: they come in one message, and clients take 4
+MiB."""
 
 _CHARACTERS_A_TOKEN, _LEAST_LENGTH = 16, 65_536
-"""A text of more characters than this for each token of the context is refused before it is tokenized: it would hardly fit, and
-a text may be of any length."""
+"""A text of more characters than this for each token of the context is refused before it is
+tokenized: it would hardly fit, and a text may be of any length."""
 
 T = TypeVar("T")
 
@@ -51,7 +52,8 @@ class ModelLimits:
     max_draft_length: int
     default_max_token_count: int
     length_defaults: LengthDefaults = field(default=LengthDefaults())
-    """The model's own, its ``max_token_count`` and ``max_length`` only where the operator says no other."""
+    """The model's own, its ``max_token_count`` and ``max_length`` only where the operator says no
+    other."""
 
     @property
     def max_text_length(self) -> int:
@@ -61,7 +63,8 @@ class ModelLimits:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTurn:
-    """Everything a turn needs besides its prompt: what its rounds are run under, and where it ends."""
+    """Everything a turn needs besides its prompt: what its rounds are run under, and where it
+    ends."""
 
     terms: RoundTerms
     limits: TurnLimits
@@ -87,9 +90,11 @@ class ResolvedTurn:
 def resolve(
     settings: GenerationSettings, prompt_length: int, model: ModelLimits, *, acceptance: Acceptance | None = None
 ) -> ResolvedTurn:
-    """Fill what was left open and check it all. ``acceptance`` is what the session has, if it has one already.
+    """Fill what was left open and check it all. ``acceptance`` is what the session has, if it has
+    one already.
 
-    InvalidFieldsError names every bad field by its path in the request; PromptTooLongError if no room is left.
+    InvalidFieldsError names every bad field by its path in the request; PromptTooLongError if no
+    room is left.
     """
     check_prompt_length(prompt_length, model.context_length)
     rule = _rule(settings, prompt_length, model, acceptance)
@@ -158,8 +163,8 @@ def _banned_token_ids(settings: GenerationSettings, defaults: SamplingDefaults) 
 
 
 def _default_max_token_count(prompt_length: int, model: ModelLimits) -> int:
-    """Tokens that a turn may generate where the caller says nothing. A prompt past the model's own ``max_length`` is for the
-    caller to bound."""
+    """Tokens that a turn may generate where the caller says nothing. A prompt past the model's own
+    ``max_length`` is for the caller to bound."""
     lengths = model.length_defaults
     if lengths.max_token_count:
         return lengths.max_token_count
@@ -168,7 +173,8 @@ def _default_max_token_count(prompt_length: int, model: ModelLimits) -> int:
 
 
 def _first_end_position(settings: GenerationSettings, prompt_length: int, model: ModelLimits) -> int:
-    """Where a text may end first. The model's own minimum gives way to whatever a caller says that it could not go with."""
+    """Where a text may end first. The model's own minimum gives way to whatever a caller says that
+    it could not go with."""
     if settings.min_token_count is not None:
         return prompt_length + settings.min_token_count
     if settings.structure is not None or settings.ignore_end_tokens or settings.allowed_token_ids:

@@ -36,7 +36,8 @@ ENDED_WITH_END_TOKEN = (FinishReason.END_TOKEN, FinishReason.STOP_TOKEN)
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """Where a turn ends, besides one of the model's end tokens. The stop tokens are among the rule's end tokens too."""
+    """Where a turn ends, besides one of the model's end tokens. The stop tokens are among the
+    rule's end tokens too."""
 
     max_token_count: int
     context_length: int
@@ -47,7 +48,8 @@ class TurnLimits:
 
 
 class Commit(NamedTuple):
-    """What one round added: tokens, for each of them the text that it made certain, and why the turn ended if it did."""
+    """What one round added: tokens, for each of them the text that it made certain, and why the
+    turn ended if it did."""
 
     tokens: tuple[int, ...]
     texts: tuple[str, ...]
@@ -96,7 +98,8 @@ class Answer:
         return Commit(tuple(tokens[: len(texts)]), tuple(texts), self.finish_reason)
 
     def cut_short(self) -> str:
-        """End the turn where it stands, if it has not ended; returns the text that had been held back."""
+        """End the turn where it stands, if it has not ended; returns the text that had been held
+        back."""
         if self.finish_reason is not None:
             return ""
         self.finish_reason = FinishReason.CANCELLED
@@ -144,7 +147,8 @@ class Session:
     """One conversation. ``tokens`` are the committed tokens: the only state that matters."""
 
     def __init__(self, session_id: str, codec: Codec, clock: datetime, system: str | None = None) -> None:
-        """``clock`` is what the chat template takes for now in all turns: a prompt must not depend on the day."""
+        """``clock`` is what the chat template takes for now in all turns: a prompt must not depend
+        on the day."""
         self.id = session_id
         self.codec = codec
         self.clock = clock
@@ -167,9 +171,11 @@ class Session:
     def begin_turn(
         self, prompt: list[int], rule: SamplingRule, limits: TurnLimits, content: str | None = None
     ) -> Answer:
-        """Start a turn on a prompt that includes everything before it; ``content`` is the user message, if there is one.
+        """Start a turn on a prompt that includes everything before it; ``content`` is the user
+        message, if there is one.
 
-        SessionBusyError if a turn is running; AcceptanceFixedError if earlier turns had the other acceptance.
+        SessionBusyError if a turn is running; AcceptanceFixedError if earlier turns had the other
+        acceptance.
         """
         if self.answer is not None:
             raise SessionBusyError(f"session {self.id} has turn {self.turn_count} running", turn=self.turn_count)

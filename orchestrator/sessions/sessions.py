@@ -1,8 +1,11 @@
-"""All sessions: the door of this room. A turn's task is owned here; whoever asks gets the turn's record to read.
+"""All sessions: the door of this room. A turn's task is owned here; whoever asks gets the turn's
+record to read.
 
-What is asked of a session is answered by the process that keeps it: `adopting` says which, and takes over what is nobody's.
+What is asked of a session is answered by the process that keeps it: `adopting` says which, and
+takes over what is nobody's.
 
-Cancelling a turn, deleting or expiring its session, draining and shutting down are one thing: ending a task and awaiting it.
+Cancelling a turn, deleting or expiring its session, draining and shutting down are one thing:
+ending a task and awaiting it.
 """
 
 from __future__ import annotations
@@ -121,7 +124,8 @@ class HasWaiting(Protocol):
 
 
 class Sessions:
-    """Use as a context: inside it turns run, after it none is left, and what this process kept is anybody's."""
+    """Use as a context: inside it turns run, after it none is left, and what this process kept is
+    anybody's."""
 
     def __init__(
         self,
@@ -135,8 +139,9 @@ class Sessions:
         is_durable: bool = True,
         admission: AdmissionSettings | None = None,
     ) -> None:
-        """``not_ready`` says what is waited for while there is no pair; the store holds at most ``max_count`` sessions, and
-        ``is_durable`` if others may go on with them when this process has ended."""
+        """``not_ready`` says what is waited for while there is no pair; the store holds at most
+        ``max_count`` sessions, and ``is_durable`` if others may go on with them when this process
+        has ended."""
         self._loaded = loaded
         self._store = store
         self._ownership = ownership
@@ -232,8 +237,9 @@ class Sessions:
     async def create(self, new: NewSession) -> SessionRecord:
         """A new session, or the one that this request got before.
 
-        SessionLimitError, RequestIdReusedError, NotReadyError, StoreUnavailableError; InvalidFieldsError for settings that no
-        turn could be run with; SessionMovedError if another process has answered this request in this moment.
+        SessionLimitError, RequestIdReusedError, NotReadyError, StoreUnavailableError;
+        InvalidFieldsError for settings that no turn could be run with; SessionMovedError if another
+        process has answered this request in this moment.
         """
         check_request_id(new.name.id)
         known = await self._known(new.caller, new.name)
@@ -253,7 +259,8 @@ class Sessions:
         return (await self._mine(new.name, written))[0]
 
     def kept(self, session_id: str, caller: Principal) -> SessionRecord:
-        """Return a session of the caller's that this process has in memory: another may own it by now. SessionNotFoundError."""
+        """Return a session of the caller's that this process has in memory: another may own it by
+        now. SessionNotFoundError."""
         record = self._loaded.get(session_id)
         if record.principal != caller.name:  # in the words of one that is not there
             raise _not_there(session_id)
@@ -276,7 +283,8 @@ class Sessions:
         await self._unloading.drop(record, Ending.MOVED)
 
     async def resume(self, session_id: str, stream_settings: GenerationSettings, caller: Principal) -> SessionRecord:
-        """A session that a stream goes on with. What ``get`` raises, NotReadyError, and InvalidFieldsError as for a new one."""
+        """A session that a stream goes on with. What ``get`` raises, NotReadyError, and
+        InvalidFieldsError as for a new one."""
         record = await self.get(session_id, caller)
         await self.pair.check(stream_settings.over(record.settings), caller)
         return await self.get(session_id, caller)  # it may be gone by now
@@ -284,15 +292,16 @@ class Sessions:
     async def page(
         self, size: int, after: tuple[int, str] | None, caller: Principal
     ) -> tuple[list[SessionSummary], bool]:
-        """At most ``size`` of the caller's sessions, last created first, those created before ``after``; and whether there are
-        more."""
+        """At most ``size`` of the caller's sessions, last created first, those created before
+        ``after``; and whether there are more."""
         rows = await self._store.page(caller.name, target_of(self.pair.target), size + 1, after)
         return [self._summary(row) for row in rows[:size]], len(rows) > size
 
     async def fork(
         self, session_id: str, after_turn: int | None, name: RequestName, caller: Principal
     ) -> SessionRecord:
-        """A new session that is what another was after a turn; None: the last that has ended. Or the one that this request got.
+        """A new session that is what another was after a turn; None: the last that has ended. Or
+        the one that this request got.
 
         TurnNotFoundError for one that has not ended; what `create` raises.
         """
@@ -338,11 +347,11 @@ class Sessions:
         parent: Context,
         asking: Asking,
     ) -> TurnRecord:
-        """Start a message's turn, or find the one that it has started before. Waits for a place, as long as whoever is
-        ``asking`` wants it.
+        """Start a message's turn, or find the one that it has started before. Waits for a place, as
+        long as whoever is ``asking`` wants it.
 
-        SessionBusyError while another turn runs; what `Admission.enter` raises; StoreUnavailableError; InvalidFieldsError and
-        whatever else is wrong with the message.
+        SessionBusyError while another turn runs; what `Admission.enter` raises;
+        StoreUnavailableError; InvalidFieldsError and whatever else is wrong with the message.
         """
         if message.caller.name != record.principal:  # a chat's token may have become somebody else's
             raise _not_there(record.session.id)
@@ -389,7 +398,8 @@ class Sessions:
         return await self.tasks.surely(begin())
 
     async def generate(self, generation: Generation, parent: Context, asking: Asking) -> list[TurnRecord]:
-        """Start a turn for each answer, or find those that this request has started before. Waits for places, as `send`."""
+        """Start a turn for each answer, or find those that this request has started before. Waits
+        for places, as `send`."""
         name = generation.name
         check_request_id(name.id)
         known = await self._known_generation(generation)
@@ -432,7 +442,8 @@ class Sessions:
         parent: Context,
         places: Sequence[Place],
     ) -> list[TurnRecord]:
-        """Write a generation's turns down and run them; where its request has got others meanwhile, those."""
+        """Write a generation's turns down and run them; where its request has got others meanwhile,
+        those."""
         self.tasks.refuse_while_draining()
         count, name = generation.choice_count, generation.name
         for old in self._loaded.make_room(count):
@@ -470,7 +481,8 @@ class Sessions:
         return (await self.get(session_id, caller)).turns.get(turn)
 
     async def turn_of_request(self, record: SessionRecord, request_id: str) -> int:
-        """The turn that a session's message has started. TurnNotFoundError, SessionMovedError, StoreUnavailableError."""
+        """The turn that a session's message has started. TurnNotFoundError, SessionMovedError,
+        StoreUnavailableError."""
         await self._confirm(record)
         turn = record.requests.answer_to(request_id)
         if turn is None:
@@ -480,7 +492,8 @@ class Sessions:
     async def cancel(self, record: SessionRecord, turn: int) -> None:
         """End a turn, if it runs, and see its end written down.
 
-        TurnNotFoundError or TurnNotKeptError; SessionMovedError, StoreUnavailableError: then the turn may go on elsewhere.
+        TurnNotFoundError or TurnNotKeptError; SessionMovedError, StoreUnavailableError: then the
+        turn may go on elsewhere.
         """
         running = record.running
         if running is not None and running.record.turn == turn:
@@ -493,8 +506,8 @@ class Sessions:
         record.turns.get(turn)
 
     async def delete(self, session_id: str, caller: Principal) -> None:
-        """Take a session out, end its turn, give its pages back. SessionNotFoundError, SessionMovedError,
-        StoreUnavailableError."""
+        """Take a session out, end its turn, give its pages back. SessionNotFoundError,
+        SessionMovedError, StoreUnavailableError."""
         record = self.kept(session_id, caller)
 
         async def delete() -> None:
@@ -517,7 +530,8 @@ class Sessions:
                     record.running.end(Ending.CANCELLED)  # its pages come back when it has ended
 
     async def _write_ends(self, record: SessionRecord) -> None:
-        """Write down which turns of a session have ended. SessionMovedError, StoreUnavailableError."""
+        """Write down which turns of a session have ended. SessionMovedError,
+        StoreUnavailableError."""
         try:
             await self._keeper.write_ends(record)
         except SessionMovedError:
@@ -571,7 +585,8 @@ class Sessions:
         return turns or None
 
     async def _mine(self, name: RequestName, rows: Sequence[SessionRow]) -> list[SessionRecord]:
-        """What a request got, as this process has it in memory. RequestIdReusedError, SessionMovedError."""
+        """What a request got, as this process has it in memory. RequestIdReusedError,
+        SessionMovedError."""
         if rows and rows[0].fingerprint != name.fingerprint:
             raise RequestIdReusedError(f"request_id {name.id!r} came with another content before")
         records: list[SessionRecord] = []

@@ -1,4 +1,5 @@
-"""What a client may say of a turn, in layers: a message's settings over its stream's over its session's."""
+"""What a client may say of a turn, in layers: a message's settings over its stream's over its
+session's."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ ADAPTIVE: Final = "adaptive"
 class GenerationSettings:
     """Settings as a client sent them; None where it said nothing.
 
-    ``draft_length`` 0 is off, ADAPTIVE leaves it to what is measured. ``cleared`` names fields that take the default whatever
-    the settings below these say.
+    ``draft_length`` 0 is off, ADAPTIVE leaves it to what is measured. ``cleared`` names fields that
+    take the default whatever the settings below these say.
     """
 
     temperature: float | None = None

@@ -1,8 +1,9 @@
-"""What each principal has of the server, and who is next: whoever was served least goes first. Pure.
+"""What each principal has of the server, and who is next: whoever was served least goes first.
+Pure.
 
-Start-time fair queueing (Goyal, Vin and Cheng 1996): a request's tag is what its principal had been served, or everybody had,
-when it came; the lowest tag goes first. A principal's priority is the weight of its tokens, so low priorities wait longer and
-never for ever.
+Start-time fair queueing (Goyal, Vin and Cheng 1996): a request's tag is what its principal had been
+served, or everybody had, when it came; the lowest tag goes first. A principal's priority is the
+weight of its tokens, so low priorities wait longer and never for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from orchestrator.errors import PrincipalLimitError
 from orchestrator.sessions.principal import Limits, Principal, Priority
 
 WEIGHTS = {Priority.LOW: 1.0, Priority.NORMAL: 4.0, Priority.HIGH: 16.0}
-"""Of two that both always have somebody waiting, one gets so many times as many tokens as the other."""
+"""Of two that both always have somebody waiting, one gets so many times as many tokens as the
+other."""
 
 _MINUTE = 60.0
 _MOST_KNOWN = 4096
@@ -59,13 +61,14 @@ class Share:
     served: float
     """Weighted tokens, by the common account."""
     left: float
-    """Tokens that it may have now, of those of a minute; what its turns may still say is not among them. Infinite: as many as
-    there are."""
+    """Tokens that it may have now, of those of a minute; what its turns may still say is not among
+    them. Infinite: as many as there are."""
     refilled: float
     """When ``left`` was that, in seconds."""
 
     def refuse_beyond(self, limits: Limits, turn_count: int, token_count: int, turn_seconds: float) -> None:
-        """PrincipalLimitError for one that would have more than its limits; turns take ``turn_seconds``, 0 if nobody knows."""
+        """PrincipalLimitError for one that would have more than its limits; turns take
+        ``turn_seconds``, 0 if nobody knows."""
         most = limits.running_turn_count
         if most is not None and self.turn_count + turn_count > most:
             seconds = (turn_seconds or _UNKNOWN_SECONDS) / max(1, self.turn_count)
@@ -104,14 +107,16 @@ class Shares:
         return max(self._served, share.served)
 
     def take(self, share: Share, wanted: Wanted) -> None:
-        """It has, or waits for, a turn for each choice: until they are given back each counts as long as it may become."""
+        """It has, or waits for, a turn for each choice: until they are given back each counts as
+        long as it may become."""
         share.turn_count += wanted.choice_count
         share.left -= wanted.prompt_length + wanted.choice_count * wanted.room
         tokens = wanted.fresh_length + wanted.choice_count * wanted.room
         share.served = self.tag(share) + tokens / WEIGHTS[wanted.principal.priority]
 
     def serve(self, tag: float) -> None:
-        """One with this tag gets its turn: nobody who comes from now on goes before those that have waited."""
+        """One with this tag gets its turn: nobody who comes from now on goes before those that have
+        waited."""
         self._served = max(self._served, tag)
 
     def give_back(self, wanted: Wanted, token_count: int, *, used: bool, count: int = 1) -> None:

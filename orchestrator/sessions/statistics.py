@@ -88,7 +88,8 @@ class TurnStatistics:
         self.accepted_lengths[accepted] += 1
 
     def _add_drafting(self, outcome: RoundResult) -> None:
-        """What the round waited for is the draft's forwards first, then its queue, then the network's."""
+        """What the round waited for is the draft's forwards first, then its queue, then the
+        network's."""
         if outcome.asked:
             self.round_counts[outcome.overlap] += 1
         if outcome.hit is not None:

@@ -1,6 +1,7 @@
 """Sessions and turns to the store's rows and back. Pure.
 
-A turn's text is a function of what is written before its first token: its prompt, the rule with its seed, its limits.
+A turn's text is a function of what is written before its first token: its prompt, the rule with its
+seed, its limits.
 """
 
 from __future__ import annotations
@@ -237,7 +238,8 @@ def _record(session_id: str, stored: StoredTurn, begun: TurnPayload, end: EndPay
 
 
 def resumable(resolved: ResolvedTurn, limits: ModelLimits, *, draft_fits: bool) -> ResolvedTurn:
-    """What a turn is gone on with where the draft may be another by now: its text does not depend on it."""
+    """What a turn is gone on with where the draft may be another by now: its text does not depend
+    on it."""
     speculation = resolved.terms.speculation
     if speculation.uses_draft and not draft_fits:
         speculation = SpeculationSettings(draft_length=0)

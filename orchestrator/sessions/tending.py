@@ -1,5 +1,5 @@
-"""What goes on beside turns for as long as there are any: staying an owner, writing down how far they are, taking over what
-others have left, and letting sessions expire."""
+"""What goes on beside turns for as long as there are any: staying an owner, writing down how far
+they are, taking over what others have left, and letting sessions expire."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Tending:
         self._on_expired = on_expired
 
     def loops(self) -> list[Coroutine[None, None, None]]:
-        """To be run beside one another: a store that is slow to write must not cost the ownership."""
+        """To be run beside one another: a store that is slow to write must not cost the
+        ownership."""
         return [self._expire(), self._live(), self._tend()]
 
     async def _expire(self) -> None:

@@ -1,4 +1,5 @@
-"""Text to tokens and back: the target's tokenizer, its chat template, incremental detokenization, stop strings."""
+"""Text to tokens and back: the target's tokenizer, its chat template, incremental detokenization,
+stop strings."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class ChatTemplateBrokenError(SlipstreamError):
 _AROUND = 32
 
 LONG = 50_000
-"""Length in characters from which texts queue by themselves, so that shorter ones need not wait for them."""
+"""Length in characters from which texts queue by themselves, so that shorter ones need not wait for
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,11 @@ class Encoded:
     ends: list[int]
 
     def border(self, at: int, after: int | None = None) -> int | None:
-        """Return the index of the first id whose characters begin at ``at`` or later, None if ``at`` is inside of an id's.
+        """Return the index of the first id whose characters begin at ``at`` or later, None if
+        ``at`` is inside of an id's.
 
-        The id ``after`` may reach further: a special token with rstrip takes the spaces that follow it.
+        The id ``after`` may reach further: a special token with rstrip takes the spaces that follow
+        it.
         """
         index = bisect_left(self.starts, at)
         if index and self.ends[index - 1] > at and self.ids[index - 1] != after:
@@ -111,9 +115,11 @@ class Codec:
         return Encoded(text, encoding.ids, [begin + start for start, _ in places], [begin + end for _, end in places])
 
     def cut_before(self, text: str, at: int, tokens: Sequence[int]) -> int:
-        """Return a place in rendered text, at most ``at``, from which on the text has the ids that it has within the whole.
+        """Return a place in rendered text, at most ``at``, from which on the text has the ids that
+        it has within the whole.
 
-        It is where the last special token begins that stands among ``tokens``, the ids before ``at``; 0 if there is none.
+        It is where the last special token begins that stands among ``tokens``, the ids before
+        ``at``; 0 if there is none.
         """
         token = next((token for token in reversed(tokens) if token in self._cuts), None)
         return 0 if token is None else max(0, text.rfind(self._cuts[token], 0, at))
@@ -163,10 +169,12 @@ class Codec:
         return self.render_with_places(messages, clock).text
 
     def render_with_places(self, messages: Sequence[Message], clock: datetime) -> Rendered:
-        """Render the conversation as the model wants it, up to where its answer begins. The template takes ``clock`` for now.
+        """Render the conversation as the model wants it, up to where its answer begins. The
+        template takes ``clock`` for now.
 
-        Blocks for as long as the template takes. NoChatTemplateError; ChatTemplateBrokenError; PromptTooLongError;
-        OverloadedError; InvalidFieldsError if the template refuses the messages or leaves one out.
+        Blocks for as long as the template takes. NoChatTemplateError; ChatTemplateBrokenError;
+        PromptTooLongError; OverloadedError; InvalidFieldsError if the template refuses the messages
+        or leaves one out.
         """
         if self._template is None:
             raise NoChatTemplateError("the model has no chat template; use Generate with a text or token prompt")
@@ -198,7 +206,8 @@ class Codec:
         )
 
     def template_fault(self, clock: datetime) -> str | None:
-        """Return why no chat can be rendered, as far as a chat of one word shows. OverloadedError. Blocks, as `render` does."""
+        """Return why no chat can be rendered, as far as a chat of one word shows. OverloadedError.
+        Blocks, as `render` does."""
         try:
             self.render([Message("user", "Hello")], clock)
         except ChatTemplateBrokenError as error:
@@ -212,7 +221,8 @@ class Codec:
 
 
 def _cuts(tokenizer: Tokenizer) -> dict[int, str]:
-    """Added tokens at whose beginning a text may be cut: they are looked for before all else, and no other reaches into one."""
+    """Added tokens at whose beginning a text may be cut: they are looked for before all else, and
+    no other reaches into one."""
     added = tokenizer.get_added_tokens_decoder()
     contents = [token.content for token in added.values()]
     firsts: dict[str, set[str]] = {}
@@ -233,7 +243,8 @@ def _reaches_into(other: str, content: str) -> bool:
 
 
 class StopMatcher:
-    """Finds the first stop string in text that comes in pieces, holding back what may be the start of one."""
+    """Finds the first stop string in text that comes in pieces, holding back what may be the start
+    of one."""
 
     def __init__(self, stop_strings: Sequence[str], *, include: bool = False) -> None:
         """The text ends before the stop string, or with ``include`` after it."""
@@ -242,7 +253,8 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take a piece; returns the text that is certain now and whether a stop string came up, which ends the text."""
+        """Take a piece; returns the text that is certain now and whether a stop string came up,
+        which ends the text."""
         if not self._stops:
             return text, False
         self._held += text
@@ -270,7 +282,8 @@ def _longest_overlap(text: str, stop: str) -> int:
 
 
 class SpecialStopMatcher:
-    """Finds stop strings that hold special tokens, which readers do not see, and returns what they see."""
+    """Finds stop strings that hold special tokens, which readers do not see, and returns what they
+    see."""
 
     def __init__(self, stop_strings: Sequence[str]) -> None:
         self._stops = tuple(stop_strings)
@@ -279,8 +292,8 @@ class SpecialStopMatcher:
         """For each character held back, whether readers see it."""
 
     def push(self, text: str, special: str = "") -> tuple[str, str | None]:
-        """Take a piece and the special token after it; returns the text that is certain now, and the stop string that came
-        up after it, if one did."""
+        """Take a piece and the special token after it; returns the text that is certain now, and
+        the stop string that came up after it, if one did."""
         self._held += text + special
         self._seen += [True] * len(text) + [False] * len(special)
         found = [(at, len(stop), stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
@@ -300,12 +313,14 @@ class SpecialStopMatcher:
 
 
 class Detokenizer:
-    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole, cut at a stop string."""
+    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole,
+    cut at a stop string."""
 
     def __init__(
         self, codec: Codec, stop_strings: Sequence[str], *, include_stop: bool = False, exact: bool = False
     ) -> None:
-        """``exact`` keeps a space at the beginning, which many decoders strip: a structure says whether there is one."""
+        """``exact`` keeps a space at the beginning, which many decoders strip: a structure says
+        whether there is one."""
         self._codec = codec
         self._context = codec.context if exact else []
         self._stream = TokenStream(codec.tokenizer, self._context)

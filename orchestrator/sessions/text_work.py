@@ -1,8 +1,9 @@
-"""Work on text: short texts at once, longer ones on threads beside the event loop, in turn and within bounds.
+"""Work on text: short texts at once, longer ones on threads beside the event loop, in turn and
+within bounds.
 
-The tokenizer takes half a microsecond a character and 120 bytes of memory, and lets go of Python's lock meanwhile. A chat
-template takes as long as it likes, within its limits, and is never rendered on the event loop. Long conversations have a thread
-and a process of their own.
+The tokenizer takes half a microsecond a character and 120 bytes of memory, and lets go of Python's
+lock meanwhile. A chat template takes as long as it likes, within its limits, and is never rendered
+on the event loop. Long conversations have a thread and a process of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class TextWork:
         self._waiting = 0
 
     async def run(self, length: int, work: Callable[[], T], *, renders: bool = False) -> T:
-        """Return what ``work`` on so many characters returns; with ``renders`` it begins with a chat template.
+        """Return what ``work`` on so many characters returns; with ``renders`` it begins with a
+        chat template.
 
         OverloadedError if too many characters wait already.
         """

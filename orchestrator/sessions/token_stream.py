@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 _MOST_OPEN = 32
-"""Tokens that may come without text before they are taken for what makes no character: one has four bytes at most."""
+"""Tokens that may come without text before they are taken for what makes no character: one has four
+bytes at most."""
 
 _LONGEST = 8
 """Tokens at the end that may belong to a character which is not whole yet."""
@@ -19,14 +20,16 @@ _BAD = "\ufffd"
 
 
 class TokenStream:
-    """Decodes tokens one by one, special ones left out: the pieces joined are the decoding of the whole.
+    """Decodes tokens one by one, special ones left out: the pieces joined are the decoding of the
+    whole.
 
-    Where tokens are bytes, one that makes no character may take back what those before it were decoded to. What was said
-    stays then, and what came since is decoded by itself: nothing is lost.
+    Where tokens are bytes, one that makes no character may take back what those before it were
+    decoded to. What was said stays then, and what came since is decoded by itself: nothing is lost.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
-        """Decode as after the tokens of ``context``: many decoders strip a space at the beginning."""
+        """Decode as after the tokens of ``context``: many decoders strip a space at the
+        beginning."""
         self._tokenizer = tokenizer
         self._stream = DecodeStream(list(context), skip_special_tokens=True)
         self._last: list[int] = list(context)
@@ -34,7 +37,8 @@ class TokenStream:
         self._open: list[int] = []
         """Those that have come since."""
         self._bad_byte: int | None = None
-        """A token of the run of bytes that goes on, if it makes no characters: each byte is one bad character then."""
+        """A token of the run of bytes that goes on, if it makes no characters: each byte is one bad
+        character then."""
 
     @property
     def open_count(self) -> int:

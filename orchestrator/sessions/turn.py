@@ -1,4 +1,5 @@
-"""A turn as a task of its session's: rounds, commits, and a record that grows whether anybody reads it or not.
+"""A turn as a task of its session's: rounds, commits, and a record that grows whether anybody reads
+it or not.
 
 ::
 
@@ -45,14 +46,15 @@ class TurnKeeper(Protocol):
     hands_over: bool
     """Whether a turn that this process cannot finish is gone on with by another."""
     writes_ahead: bool
-    """Whether tokens are written down before they are told: where the same turn run again could say something else."""
+    """Whether tokens are written down before they are told: where the same turn run again could say
+    something else."""
 
     async def committing(self, tokens: Sequence[int]) -> None:
         """Write down tokens that are about to be told. SessionMovedError, StoreUnavailableError."""
 
     async def ended(self, ended: TurnEnded) -> bool:
-        """Write down how the turn ended, which no reader has been told yet. False if another process owns the session: that
-        one says how the turn ends. Raises nothing."""
+        """Write down how the turn ended, which no reader has been told yet. False if another
+        process owns the session: that one says how the turn ends. Raises nothing."""
 
     async def left(self, *, moved: bool) -> None:
         """The turn goes on elsewhere, with ``moved`` by now. Raises nothing."""
@@ -69,7 +71,8 @@ class TurnPlace(Protocol):
 
 
 class Turn:
-    """One running turn. However it ends, what was committed stays, and its record gets its last event."""
+    """One running turn. However it ends, what was committed stays, and its record gets its last
+    event."""
 
     def __init__(
         self,
@@ -86,9 +89,9 @@ class Turn:
         keeper: TurnKeeper,
         place: TurnPlace,
     ) -> None:
-        """``principal`` is whose it is, ``own`` the session's side of the ``rounds``. With ``after`` the turn begins once
-        that one has a token, so that it finds the prompt they share in the prefix cache. The ``keeper`` hears of the end before
-        readers do."""
+        """``principal`` is whose it is, ``own`` the session's side of the ``rounds``. With
+        ``after`` the turn begins once that one has a token, so that it finds the prompt they share
+        in the prefix cache. The ``keeper`` hears of the end before readers do."""
         self.record = record
         self.principal = principal
         self.task: asyncio.Task[None] | None = None
@@ -116,7 +119,8 @@ class Turn:
 
     @property
     def can_be_noted(self) -> bool:
-        """Whether its tokens are all that a reader gets of it, and nobody has written them before they were told."""
+        """Whether its tokens are all that a reader gets of it, and nobody has written them before
+        they were told."""
         return self._resolved.tells_tokens_only and not self._keeper.writes_ahead
 
     def end(self, why: Ending) -> None:
@@ -175,7 +179,8 @@ class Turn:
         self._watch.round_ended(note, result)
 
     def _take(self, outcome: RoundResult) -> int:
-        """Commit what a round brought, up to the token that ends the turn; returns how many that are."""
+        """Commit what a round brought, up to the token that ends the turn; returns how many that
+        are."""
         if not self.statistics.round_count:
             self.statistics.time_to_first_token = time.monotonic() - self.begun
             self._prefilled_count = outcome.prefilled_count

@@ -1,7 +1,8 @@
-"""A turn's events as one growing record, read by any number of readers, each from a position and at its own pace.
+"""A turn's events as one growing record, read by any number of readers, each from a position and at
+its own pace.
 
-Writing never waits for reading: what a slow reader has not fetched yet merges into its next delta, and so does what comes
-sooner than anybody reads. A record is bounded by its turn's most tokens.
+Writing never waits for reading: what a slow reader has not fetched yet merges into its next delta,
+and so does what comes sooner than anybody reads. A record is bounded by its turn's most tokens.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import TokenLogprobs
 
 _MOST_TOKENS = 1024
-"""In one delta: with log-probabilities of twenty tokens beside each that is a fifth of a megabyte."""
+"""In one delta: with log-probabilities of twenty tokens beside each that is a fifth of a
+megabyte."""
 
 _TOGETHER_SECONDS = 0.01
-"""Readers hear of what is committed within so long of what they heard last together, its end apart: nobody reads faster, and to
-tell them takes the time of a small model's step."""
+"""Readers hear of what is committed within so long of what they heard last together, its end apart:
+nobody reads faster, and to tell them takes the time of a small model's step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class TurnStarted:
 
 
 class TurnDelta(NamedTuple):
-    """Tokens from ``token_offset`` on and the text that they made certain; log-probabilities if they were asked for."""
+    """Tokens from ``token_offset`` on and the text that they made certain; log-probabilities if
+    they were asked for."""
 
     text: str
     token_ids: Sequence[int]
@@ -52,7 +55,8 @@ class TurnDelta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """How the turn ended, what it used and how its rounds went. ``text`` had been held back until then.
+    """How the turn ended, what it used and how its rounds went. ``text`` had been held back until
+    then.
 
     With an ``error`` it could not go on; what it had committed stays.
     """
@@ -82,7 +86,8 @@ class TurnRecord:
     """What has happened in one turn so far."""
 
     def __init__(self, turn: int, started: TurnStarted, *, tells_origins: bool = False) -> None:
-        """``turn`` is its number in its session; ``tells_origins`` if deltas shall say how their tokens came about."""
+        """``turn`` is its number in its session; ``tells_origins`` if deltas shall say how their
+        tokens came about."""
         self.tells_origins = tells_origins
         self.turn = turn
         self.started = started
@@ -126,7 +131,8 @@ class TurnRecord:
         if self._readers and self._telling is None and commit.tokens:
             loop = asyncio.get_running_loop()
             early = self._told + _TOGETHER_SECONDS - loop.time()
-            # A moment later at least: the next round's request goes out before anybody is told of this one.
+            # A moment later at least: the next round's request goes out before anybody is told of
+            # this one.
             self._telling = loop.call_later(early, self._wake) if early > 0 else loop.call_soon(self._wake)
 
     def end(self, ended: TurnEnded) -> None:
@@ -215,7 +221,8 @@ class TurnReader:
     """Reads a record from a position on: `started`, what is there and what comes, and the end."""
 
     def __init__(self, record: TurnRecord, after_token_count: int = 0) -> None:
-        """InvalidFieldsError if the turn has ended with fewer tokens; while it runs they may still come."""
+        """InvalidFieldsError if the turn has ended with fewer tokens; while it runs they may still
+        come."""
         most = record.token_count if record.ended is not None else None
         if after_token_count < 0 or (most is not None and after_token_count > most):
             what = f"must be from 0 to {'what was received' if most is None else most}, but is {after_token_count}"
@@ -226,8 +233,8 @@ class TurnReader:
         self._started = False
 
     def next(self) -> TurnEvent | None:
-        """The next event that is there; None if none is just now, or if the last one was read. Why the record was broken off,
-        if it was and nothing is left to read."""
+        """The next event that is there; None if none is just now, or if the last one was read. Why
+        the record was broken off, if it was and nothing is left to read."""
         if not self._started:
             self._started = True
             return self.record.started
@@ -244,7 +251,8 @@ class TurnReader:
 
 
 async def read_all(readers: Sequence[TurnReader]) -> AsyncGenerator[tuple[int, TurnEvent]]:
-    """The events of several turns as they come, each with its reader's index, until all have ended."""
+    """The events of several turns as they come, each with its reader's index, until all have
+    ended."""
     grown = asyncio.Event()
     with ExitStack() as stack:
         for reader in readers:

@@ -22,7 +22,8 @@ _LOOK_SECONDS = 0.25
 
 
 class TurnTasks:
-    """Use as a context: inside it turns run, after it none is left. What a task of it raises ends the context."""
+    """Use as a context: inside it turns run, after it none is left. What a task of it raises ends
+    the context."""
 
     def __init__(self, on_draining: Callable[[], None] = lambda: None) -> None:
         """``on_draining`` is called when nothing new may begin any more."""
@@ -55,7 +56,8 @@ class TurnTasks:
         return list(self._turns)
 
     def begin(self, turn: Turn, on_done: Callable[[], None]) -> None:
-        """Run a turn; where it is too late for that, it ends at once. ``on_done`` is called when it has ended."""
+        """Run a turn; where it is too late for that, it ends at once. ``on_done`` is called when it
+        has ended."""
         if self._over:
             turn.end(Ending.SHUTTING_DOWN)
         turn.task = self._group.create_task(turn.run())
@@ -99,7 +101,8 @@ class TurnTasks:
             await asyncio.wait([turn.task])
 
     async def drain(self, seconds: float, can_go_on: Callable[[], bool] = lambda: True) -> None:
-        """Begin nothing new, give running turns that long to end, or as long as they ``can_go_on``, then end them."""
+        """Begin nothing new, give running turns that long to end, or as long as they ``can_go_on``,
+        then end them."""
         self.draining = True
         self._on_draining()
         for listener in self._drain_listeners:

@@ -1,4 +1,5 @@
-"""Who looks at a turn, as the turn sees them. What they do with it is theirs (`orchestrator.watching`)."""
+"""Who looks at a turn, as the turn sees them. What they do with it is theirs
+(`orchestrator.watching`)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from orchestrator.sessions.turn_record import TurnEnded
 
 @dataclass(frozen=True, slots=True)
 class TurnBegun:
-    """What is known of a turn as it begins. Its trace goes on from ``parent`` and links to the ``previous`` turn's."""
+    """What is known of a turn as it begins. Its trace goes on from ``parent`` and links to the
+    ``previous`` turn's."""
 
     model_name: str
     session_id: str
@@ -36,7 +38,8 @@ class TurnBegun:
 
 
 class TurnWatch(Protocol):
-    """One turn, as those who look at it see it. What they raise would end the turn, so they raise nothing."""
+    """One turn, as those who look at it see it. What they raise would end the turn, so they raise
+    nothing."""
 
     @property
     def trace_context(self) -> SpanContext:
@@ -63,8 +66,8 @@ class Watcher(Protocol):
         """A turn begins."""
 
     def refused(self, error: Exception, model_name: str, parent: Context, session_id: str) -> None:
-        """A message or a generation was refused; ``session_id`` is what the client called it, empty if there is none, and so is
-        ``model_name`` while no pair is served."""
+        """A message or a generation was refused; ``session_id`` is what the client called it, empty
+        if there is none, and so is ``model_name`` while no pair is served."""
 
     def session_expired(self) -> None:
         """One was idle for too long."""

@@ -1,4 +1,5 @@
-"""Sessions that leave this process's memory: deleted, expired, another's by now, or resting while there is no room."""
+"""Sessions that leave this process's memory: deleted, expired, another's by now, or resting while
+there is no room."""
 
 from __future__ import annotations
 
@@ -43,12 +44,14 @@ class Unloading:
         self.release(record)
 
     def spare_memory(self) -> None:
-        """What others have made in the store gave way to, or has rested for longest, need not be in memory too."""
+        """What others have made in the store gave way to, or has rested for longest, need not be in
+        memory too."""
         for record in self._loaded.surplus():
             self.lose(record)
 
     async def forget(self, record: SessionRecord, *, expired: bool = False) -> bool:
-        """Have no trace left of a session of which nothing runs. False if that cannot be done now."""
+        """Have no trace left of a session of which nothing runs. False if that cannot be done
+        now."""
         try:
             await self._keeper.delete(record, expired=expired)
         except StoreUnavailableError as error:

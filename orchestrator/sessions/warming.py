@@ -1,5 +1,5 @@
-"""A few turns of nobody's before a process says that it is healthy: whoever comes first shall not wait for what runs for the
-first time, here or on the peers."""
+"""A few turns of nobody's before a process says that it is healthy: whoever comes first shall not
+wait for what runs for the first time, here or on the peers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _SETTINGS = (
 
 
 async def warm_up(pair: Pair) -> None:
-    """Run turns that no client asked for: they are in no trace, and in no count but a draft's own of its tokens.
+    """Run turns that no client asked for: they are in no trace, and in no count but a draft's own
+    of its tokens.
 
     Raises nothing: a peer that fails here is found out when it is needed.
     """

@@ -15,14 +15,17 @@ WINDOW = 200
 """Drafted tokens after which an observation has lost most of its weight."""
 
 _POSITIONS = (1, 2, 3, 4, 6, 9, 16)
-"""Tokens share an estimate from one of these positions to the next: later ones come up too seldom to have their own."""
+"""Tokens share an estimate from one of these positions to the next: later ones come up too seldom
+to have their own."""
 
 _KEPT_TOKENS = 200.0
-"""Drafted tokens that what was learnt before counts for, where it is of all tokens, and where it is of one sort of them."""
+"""Drafted tokens that what was learnt before counts for, where it is of all tokens, and where it is
+of one sort of them."""
 _KEPT_TOKENS_OF_A_SORT = 20.0
 
 _LEAST_KEPT, _LARGEST_UNIT = 1e-6, 1e12
-"""Of older observations by each new one; and how far a unit grows before all counts are put in terms of it."""
+"""Of older observations by each new one; and how far a unit grows before all counts are put in
+terms of it."""
 
 _PRIOR_WEIGHT = 6.0
 """Observations that what is known of others is worth."""
@@ -32,15 +35,18 @@ WARMTH_COUNT = len(_WARMTHS) + 1
 
 
 def warmth_of(temperature: float) -> int:
-    """One number, from 0, for temperatures at which a draft is right about as often: of the same pair at .8 of the likeliest
-    tokens and at .6 of those drawn at 1.0. 0 itself is alone, since a margin there is one of logits without noise."""
+    """One number, from 0, for temperatures at which a draft is right about as often: of the same
+    pair at .8 of the likeliest tokens and at .6 of those drawn at 1.0. 0 itself is alone, since a
+    margin there is one of logits without noise."""
     return bisect_left(_WARMTHS, temperature)
 
 
 class AcceptanceEstimate(Kept):
-    """The odds that a draft token is accepted if all before it are, by its position in the proposal.
+    """The odds that a draft token is accepted if all before it are, by its position in the
+    proposal.
 
-    A session's estimate leans on the pair's until it has seen enough itself; the pair's on an initial guess.
+    A session's estimate leans on the pair's until it has seen enough itself; the pair's on an
+    initial guess.
     """
 
     KEPT = ("_accepted", "_tried", "_all_accepted", "_all_tried")
@@ -58,7 +64,8 @@ class AcceptanceEstimate(Kept):
         """Proposals observed."""
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """A proposal of ``drafted`` tokens had ``accepted`` accepted; what comes after the first rejected one was not tried."""
+        """A proposal of ``drafted`` tokens had ``accepted`` accepted; what comes after the first
+        rejected one was not tried."""
         self.count += 1
         tried = min(accepted + 1, drafted)
         self._unit /= max(_LEAST_KEPT, 1 - tried / self._window)
@@ -103,8 +110,8 @@ class AcceptanceEstimate(Kept):
         return (self._all_accepted + known * prior) / (self._all_tried + known)
 
     def at(self, position: int) -> float:
-        """The odds at one position, from 0. What has not been seen is, for a session, as for the pair; for a pair, as
-        elsewhere."""
+        """The odds at one position, from 0. What has not been seen is, for a session, as for the
+        pair; for a pair, as elsewhere."""
         return self._odds()[bisect_right(_POSITIONS, position)]
 
     def _odds(self) -> list[float]:
@@ -143,9 +150,9 @@ _MARGINS = (0.1, 0.3, 0.6, 1.0, 1.7, 3.0, 6.0)
 class Calibration(Kept):
     """The odds that a draft token is accepted, given how sure the draft is of it.
 
-    A draft's own log-probability is not those odds: it may be over- or underconfident, and at a temperature its token
-    depends on noise that the target shares. So tokens are sorted by log-probability and margin, and what came of each
-    sort is counted.
+    A draft's own log-probability is not those odds: it may be over- or underconfident, and at a
+    temperature its token depends on noise that the target shares. So tokens are sorted by
+    log-probability and margin, and what came of each sort is counted.
     """
 
     KEPT = ("_accepted", "_tried")
@@ -172,7 +179,8 @@ class Calibration(Kept):
             self._accepted[cell], self._tried[cell] = faded(counts, total, _KEPT_TOKENS_OF_A_SORT)
 
     def survivals(self, confidences: Sequence[Confidence], fallback: Sequence[float]) -> list[float]:
-        """As `AcceptanceEstimate.survivals`; ``fallback`` is that estimate, for sorts that have hardly been seen."""
+        """As `AcceptanceEstimate.survivals`; ``fallback`` is that estimate, for sorts that have
+        hardly been seen."""
         survival, survivals = 1.0, []
         before = 1.0
         for confidence, expected in zip(confidences, fallback, strict=False):

@@ -1,16 +1,18 @@
-"""How a turn's first round begins where the draft overlaps: both models have the prompt to read yet. Pure.
+"""How a turn's first round begins where the draft overlaps: both models have the prompt to read
+yet. Pure.
 
-Either verification starts at once, and the draft meanwhile prepares for what it may answer; or the round waits for a
-proposal, which is then verified together with the prompt, and a verification is saved. With P the time of a plain proposal,
-B of branches, V(n) of a verification of n tokens, V' of one that has the prompt beside them, h the odds of a branch that
-comes true, g those that the turn goes on and N(k) the tokens that a round of k draft tokens brings::
+Either verification starts at once, and the draft meanwhile prepares for what it may answer; or the
+round waits for a proposal, which is then verified together with the prompt, and a verification is
+saved. With P the time of a plain proposal, B of branches, V(n) of a verification of n tokens, V' of
+one that has the prompt beside them, h the odds of a branch that comes true, g those that the turn
+goes on and N(k) the tokens that a round of k draft tokens brings::
 
     at once     1 + g (h N(k) + (1 - h) N(r))  in  max(V'(1), B(k)) + g ((1 - h) P(r) + V(1 + k))
     waiting     N(r)                           in  P(r) + V'(1 + r)
 
-each as far as the turn's end leaves it (`ending`).
-At the rate that the rounds to come should bring, the one that leaves more tokens wins. So nobody waits for a draft that reads a
-long prompt, or that is far away.
+each as far as the turn's end leaves it (`ending`). At the rate that the rounds to come should
+bring, the one that leaves more tokens wins. So nobody waits for a draft that reads a long prompt,
+or that is far away.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from orchestrator.speculation.plan import Overlap, RoundPlan
 def waits_for_proposal(
     pair: PairKnowledge, home: VerifierKnowledge, plan: RoundPlan, acceptance: AcceptanceEstimate, prompt_length: int
 ) -> bool:
-    """Whether a session that lives on ``home`` waits, by a plan that enumerates, with ``prompt_length`` tokens not read yet."""
+    """Whether a session that lives on ``home`` waits, by a plan that enumerates, with
+    ``prompt_length`` tokens not read yet."""
     if plan.rate is None:
         return False
     regime, sessions = pair.regime(Overlap.ENUMERATE), pair.session_count

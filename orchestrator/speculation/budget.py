@@ -1,9 +1,10 @@
 """Which draft tokens of which sessions are worth a verifier's time. Pure.
 
-A verifier takes all sessions' rounds into one step, and a step takes longer the more tokens it has. So a draft token
-must earn its place among all of them: sorted by the odds that they survive, the tokens are kept as long as expected
-tokens a second rise, by the time of whole rounds, what they waited for the draft included. With coupled sampling this may
-look at live confidences: what is accepted never depends on what is proposed.
+A verifier takes all sessions' rounds into one step, and a step takes longer the more tokens it has.
+So a draft token must earn its place among all of them: sorted by the odds that they survive, the
+tokens are kept as long as expected tokens a second rise, by the time of whole rounds, what they
+waited for the draft included. With coupled sampling this may look at live confidences: what is
+accepted never depends on what is proposed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from orchestrator.speculation.costs import Average, VerifyCosts
 from orchestrator.speculation.plan import Regime
 
 _FRESH_SECONDS, _FRESH_SECONDS_AN_ODD = 0.01, 5e-6
-"""How long a threshold holds: about a step, or longer over thousands of odds, each of which takes 0.2 us to weigh."""
+"""How long a threshold holds: about a step, or longer over thousands of odds, each of which takes
+0.2 us to weigh."""
 
 _PLAIN = Regime(None)
 
 
 class VerifyBudget:
-    """Keeps the latest survival odds of each session whose turn runs, and one threshold over them."""
+    """Keeps the latest survival odds of each session whose turn runs, and one threshold over
+    them."""
 
     def __init__(self, costs: VerifyCosts, clock: Callable[[], float] = time.monotonic) -> None:
         self._costs = costs
@@ -49,12 +52,13 @@ class VerifyBudget:
         self._survivals.pop(session, None)
 
     def spare(self, row_count: int, until: float) -> None:
-        """Until a moment of the clock draft tokens are to make a step no longer than so many tokens do: other turns wait."""
+        """Until a moment of the clock draft tokens are to make a step no longer than so many tokens
+        do: other turns wait."""
         self._most_rows, self._spares_until = row_count, until
 
     def allowed(self, session: object, survivals: Sequence[float], waited: float = 0.0, regime: Regime = _PLAIN) -> int:
-        """How many of a session's draft tokens, with these odds to survive, to verify in its next round, which has
-        ``waited`` for them and is run in a ``regime``."""
+        """How many of a session's draft tokens, with these odds to survive, to verify in its next
+        round, which has ``waited`` for them and is run in a ``regime``."""
         self._survivals[session] = survivals
         self._waited.observe(waited)
         if len(self._survivals) == 1 or not survivals:  # alone, a session's own plan has weighed it all

@@ -1,8 +1,9 @@
 """The one way to run rounds that all sessions of a pair take, plain decoding among them. Pure.
 
-Sessions share a draft and a verifier: where some have the draft prepare branches, the others' proposals come later too; one
-that drafts beside many that do not misses their step. A forecast for one session sees nothing of it. Taken by all at a
-time, each way shows what it brings, which corrects its forecasts.
+Sessions share a draft and a verifier: where some have the draft prepare branches, the others'
+proposals come later too; one that drafts beside many that do not misses their step. A forecast for
+one session sees nothing of it. Taken by all at a time, each way shows what it brings, which
+corrects its forecasts.
 """
 
 from __future__ import annotations
@@ -14,27 +15,32 @@ from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.switch import TRY_ROUNDS, Switch
 
 _FAVOUR = 1.03
-"""Another way to draft than the present one must be better by this factor: forecasts are noisy, and a change costs a round.
-And so must overlapping than waiting, which leaves the draft alone and loses less where a forecast was wrong: both together
-where all wait just now."""
+"""Another way to draft than the present one must be better by this factor: forecasts are noisy, and
+a change costs a round. And so must overlapping than waiting, which leaves the draft alone and loses
+less where a forecast was wrong: both together where all wait just now."""
 
 _FIRST_RETRY, _FARTHER, _LAST_RETRY = 24.0, 4.0, 4096.0
-"""Rounds of every session from one try of another way to draft to the next: soon, for a way that was never taken is known by
-what others have shown, and then ever more seldom. A try costs four rounds where draft and verifier share processors."""
+"""Rounds of every session from one try of another way to draft to the next: soon, for a way that
+was never taken is known by what others have shown, and then ever more seldom. A try costs four
+rounds where draft and verifier share processors."""
 
 _FIRST_PLAIN = 96.0
-"""Rounds of every session to the first try of plain decoding, where drafting pays; then as for another way to draft."""
+"""Rounds of every session to the first try of plain decoding, where drafting pays; then as for
+another way to draft."""
 
 _SEEN_ENOUGH = 2.0
-"""Rounds of another way between two tries, of sessions that were asked to run them, that stand for a try."""
+"""Rounds of another way between two tries, of sessions that were asked to run them, that stand for
+a try."""
 
 _STAY_ROUNDS = 4
-"""Rounds of every session that a way is kept for, where there are several: until it has shown what it brings."""
+"""Rounds of every session that a way is kept for, where there are several: until it has shown what
+it brings."""
 
 
 class _Retry:
-    """When to try another way to draft than the best. What is known of it is from when it was taken last: it may have been
-    true of a slow minute only, and no round would ever show that it is over."""
+    """When to try another way to draft than the best. What is known of it is from when it was taken
+    last: it may have been true of a slow minute only, and no round would ever show that it is
+    over."""
 
     def __init__(self) -> None:
         self.trying = False
@@ -57,8 +63,9 @@ class _Retry:
     def way(
         self, best: Overlap, rates: Mapping[Overlap | None, float], rounds: float, seen: Mapping[Overlap, float]
     ) -> Overlap:
-        """The way to take where one is the ``best``, ``rounds`` after the last call. ``seen``: rounds of each way so far,
-        those included that were asked for: one that is seen anyway needs no try."""
+        """The way to take where one is the ``best``, ``rounds`` after the last call. ``seen``:
+        rounds of each way so far, those included that were asked for: one that is seen anyway needs
+        no try."""
         if best is not self._best:
             self._best, self._rounds, self._distance, self._seen = best, 0.0, _FIRST_RETRY, seen
         if not self.is_due(rounds):
@@ -75,8 +82,9 @@ class _Retry:
 
 
 class _PlainRetry:
-    """When to decode plainly for once, where drafting pays. What is known of that is from when all did last, or from rounds
-    beside others that drafted: it may make drafting seem worth while for ever."""
+    """When to decode plainly for once, where drafting pays. What is known of that is from when all
+    did last, or from rounds beside others that drafted: it may make drafting seem worth while for
+    ever."""
 
     def __init__(self) -> None:
         self.trying = False
@@ -160,7 +168,8 @@ class CommonWay:
 
     @property
     def trying(self) -> bool:
-        """Whether all draft, draft in another way or decode plainly, only to see whether it has become worth while."""
+        """Whether all draft, draft in another way or decode plainly, only to see whether it has
+        become worth while."""
         return self._load.trying
 
     def is_due(self, session_count: int) -> bool:
@@ -168,7 +177,8 @@ class CommonWay:
         return self._load.is_due(self._begun / session_count)
 
     def begin_round(self) -> None:
-        """A session that has a choice begins a round, asking or not: one of short turns hardly asks twice."""
+        """A session that has a choice begins a round, asking or not: one of short turns hardly asks
+        twice."""
         self._begun += 1
 
     def choose(
@@ -178,11 +188,12 @@ class CommonWay:
         load: int,
         seen: Mapping[Overlap, float] = MappingProxyType({}),
     ) -> Overlap | None:
-        """The way of the round that has just begun of a session, one of ``session_count``. ``load``: what is known is kept for
-        each.
+        """The way of the round that has just begun of a session, one of ``session_count``.
+        ``load``: what is known is kept for each.
 
-        ``rates`` are its forecasts in tokens a second, None's of plain decoding: left out while nothing is known that
-        would speak for it. ``seen`` are rounds of each way so far, of sessions that have no choice too.
+        ``rates`` are its forecasts in tokens a second, None's of plain decoding: left out while
+        nothing is known that would speak for it. ``seen`` are rounds of each way so far, of
+        sessions that have no choice too.
         """
         self._enter(load, session_count)
         rounds, self._begun = self._begun, 0
@@ -193,7 +204,8 @@ class CommonWay:
         return self.way
 
     def _enter(self, load: int, session_count: int) -> None:
-        """Go on with what is known of this load; where nothing is, in the way of the last one until all have asked."""
+        """Go on with what is known of this load; where nothing is, in the way of the last one until
+        all have asked."""
         if self._load is self._loads.get(load):
             return
         self._stay = 0

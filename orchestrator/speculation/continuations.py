@@ -25,7 +25,8 @@ class _Path:
 
 
 class Continuations:
-    """Branches in the order they came. A branch that did not come true is dropped as soon as that is known."""
+    """Branches in the order they came. A branch that did not come true is dropped as soon as that
+    is known."""
 
     def __init__(self) -> None:
         self._paths: list[_Path] = []
@@ -33,7 +34,8 @@ class Continuations:
         """Of the branch that the last answer of `after` came from."""
 
     def add(self, length: int, in_flight: Sequence[int], branch: Branch, rank: int = 0) -> None:
-        """A branch of a request made after ``length`` committed tokens with ``in_flight`` being verified."""
+        """A branch of a request made after ``length`` committed tokens with ``in_flight`` being
+        verified."""
         tokens, own = branch.path(in_flight)
         if branch.proposal.tokens:
             self._paths.append(_Path(length, tokens, own, branch.proposal, rank))
@@ -58,7 +60,8 @@ class Continuations:
 
 
 def _rest(path: _Path) -> Proposal | None:
-    """What is left of a path's own proposal. Tokens before it that are still open were somebody else's guesses."""
+    """What is left of a path's own proposal. Tokens before it that are still open were somebody
+    else's guesses."""
     skipped = path.matched - path.own
     if skipped < 0 or skipped >= len(path.proposal.tokens):
         return None

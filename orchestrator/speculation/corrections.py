@@ -1,6 +1,7 @@
 """By how much the forecasts of each way to run rounds are off, with about as many sessions. Pure.
 
-Where many share a draft and a verifier, they wait for one another in ways that a forecast does not see.
+Where many share a draft and a verifier, they wait for one another in ways that a forecast does not
+see.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ _WINDOW, _WINDOW_EACH = 24, 8
 """Rounds, and more for every session, after which what one showed has lost most of its weight."""
 
 _WINDOW_SECONDS = 0.5
-"""And no sooner than after so long: other work that comes over a machine for a tenth of a second is dozens of a small pair's
-rounds, and it slows whatever way is taken."""
+"""And no sooner than after so long: other work that comes over a machine for a tenth of a second is
+dozens of a small pair's rounds, and it slows whatever way is taken."""
 
 _BOUNDS, _PLAIN_BOUNDS, _PLAIN_ALONE_BOUNDS = (0.3, 1.5), (0.9, 1.1), (0.8, 1.1)
-"""Of what is believed. Plain decoding's forecast is its own measured round, the orchestrator's part left out, which is up to
-a fifth of it where verifications are short: where its rounds show more than that, they ran beside others that draft. They may
-have wherever there is more than one session."""
+"""Of what is believed. Plain decoding's forecast is its own measured round, the orchestrator's part
+left out, which is up to a fifth of it where verifications are short: where its rounds show more
+than that, they ran beside others that draft. They may have wherever there is more than one
+session."""
 
 _COMMON = 0.7
-"""How far below its forecast one way to draft may fall for reasons that are likely the others' too, like answers that end in
-mid-proposal."""
+"""How far below its forecast one way to draft may fall for reasons that are likely the others' too,
+like answers that end in mid-proposal."""
 
 _FRESH, _MEMORY = 8, 400
-"""Rounds of every session for which what a way showed holds, and after which it has mostly faded: loads, drafts and machines
-change, so a way that was worse than forecast gets another try."""
+"""Rounds of every session for which what a way showed holds, and after which it has mostly faded:
+loads, drafts and machines change, so a way that was worse than forecast gets another try."""
 
 
 @dataclass(slots=True)
@@ -57,7 +59,8 @@ class Corrections:
         self._rounds = 0.0
 
     def begin_round(self, session_count: int) -> None:
-        """One of so many sessions is about to choose a way: rounds that leave no choice make nothing older."""
+        """One of so many sessions is about to choose a way: rounds that leave no choice make
+        nothing older."""
         self._rounds += 1 / session_count
 
     def factor(self, regime: Regime) -> float:
@@ -73,8 +76,8 @@ class Corrections:
     def observe(
         self, regime: Regime, session_count: int, rate: float, seconds: float, tokens: float, weight: float = 1.0
     ) -> None:
-        """A round was good for ``tokens`` and took ``seconds``, where a ``rate`` of tokens a second was forecast. It weighs as
-        ``weight`` others."""
+        """A round was good for ``tokens`` and took ``seconds``, where a ``rate`` of tokens a second
+        was forecast. It weighs as ``weight`` others."""
         known = self._each.get(regime)
         if known is None:
             known = self._each[regime] = self._nearest(regime.way)
@@ -92,7 +95,8 @@ class Corrections:
             self._drafting = known
 
     def _nearest(self, way: Overlap | None) -> _Correction:
-        """To begin with where nothing is known: what the way has shown with other loads, or another way to draft."""
+        """To begin with where nothing is known: what the way has shown with other loads, or another
+        way to draft."""
         if way in self._latest:
             return replace(self._latest[way], rounds=0)
         other = self._drafting

@@ -19,8 +19,8 @@ from orchestrator.speculation.starts import HICCUP, StartAndStep
 Floats = NDArray[np.float64]
 
 _WEIGHT = 0.1
-"""Of a new observation, once there are enough to have a mean. Where several sessions observe the same steps, each observation
-is a share of one: else a single slow step would be the mean."""
+"""Of a new observation, once there are enough to have a mean. Where several sessions observe the
+same steps, each observation is a share of one: else a single slow step would be the mean."""
 
 LONGEST_WEIGHED = 64
 """Draft tokens of a round beyond which nothing is weighed."""
@@ -152,10 +152,12 @@ def _regime(name: str) -> Regime:
 
 
 class StepTimeCurve(Kept):
-    """A model's step time by the tokens in the step: profiled at start, kept current by what steps really take.
+    """A model's step time by the tokens in the step: profiled at start, kept current by what steps
+    really take.
 
-    Between token counts that are known it is linear, and a step that is measured there moves both of them, each as near as it
-    is: taken for a step of the larger one, it would make that seem as fast.
+    Between token counts that are known it is linear, and a step that is measured there moves both
+    of them, each as near as it is: taken for a step of the larger one, it would make that seem as
+    fast.
     """
 
     def __init__(self, smallest: int = 8) -> None:
@@ -176,7 +178,8 @@ class StepTimeCurve(Kept):
             self._times = [Average(time, ceiling=HICCUP) for _, time in points]
 
     def observe(self, token_count: int, time: float, share: float = 1.0) -> None:
-        """A step of ``token_count`` tokens took ``time``, says one of several with a ``share`` in it."""
+        """A step of ``token_count`` tokens took ``time``, says one of several with a ``share`` in
+        it."""
         index = bisect_left(self._counts, token_count)
         if index < len(self._counts) and self._counts[index] == token_count:
             self._times[index].observe(time, share)
@@ -243,8 +246,8 @@ class StepTimeCurve(Kept):
         return self._counts[-1] if self._counts else 0
 
     def work(self, token_count: int) -> float:
-        """Expected seconds of so many tokens in as many steps as they take, none longer than has been measured; 0 if nothing is
-        known."""
+        """Expected seconds of so many tokens in as many steps as they take, none longer than has
+        been measured; 0 if nothing is known."""
         if not self._counts:
             return 0.0
         return self.at(min(token_count, self.longest)) * max(1.0, token_count / self.longest)
@@ -262,9 +265,10 @@ class StepTimeCurve(Kept):
 
 
 class VerifyCosts(Kept):
-    """Of verification: the step, and what surrounds it (network, queue). Steps beside a draft at work are kept apart, and
-    those that come after its work: where the two share processors the former take longer, and the latter begin with caches
-    that are full of something else, whatever their tokens."""
+    """Of verification: the step, and what surrounds it (network, queue). Steps beside a draft at
+    work are kept apart, and those that come after its work: where the two share processors the
+    former take longer, and the latter begin with caches that are full of something else, whatever
+    their tokens."""
 
     KEPT = ("alone", "after", "beside", "around", "_own", "_in_step")
 
@@ -279,7 +283,8 @@ class VerifyCosts(Kept):
         self._until_fresh = 0
 
     def profile(self, points: Sequence[tuple[int, float]], row_multiple: int = 1) -> None:
-        """What a verifier says of its steps: (token count, seconds), and what it pads tokens to a multiple of."""
+        """What a verifier says of its steps: (token count, seconds), and what it pads tokens to a
+        multiple of."""
         self.alone.profile(points)
         self.after.profile(points)
         self._row_multiple = row_multiple
@@ -296,8 +301,9 @@ class VerifyCosts(Kept):
         share: float = 1.0,
         prompt_beside: bool = False,
     ) -> None:
-        """A verification of ``own`` tokens in a step of ``in_step``. ``draft_rested`` if for once the draft had nothing to
-        do beside it. ``share``: one by the sessions that observe. ``prompt_beside`` if not all tokens were of rounds."""
+        """A verification of ``own`` tokens in a step of ``in_step``. ``draft_rested`` if for once
+        the draft had nothing to do beside it. ``share``: one by the sessions that observe.
+        ``prompt_beside`` if not all tokens were of rounds."""
         curve = self._curves(regime)[0]
         if curve is self.beside and draft_rested:
             curve = self.after
@@ -322,13 +328,14 @@ class VerifyCosts(Kept):
         return self.around.count
 
     def share(self, regime: Regime) -> float:
-        """How many times a session's own tokens a step has. Others weigh as it does: what one finds worth its while all do,
-        so its every token costs what as many of theirs cost."""
+        """How many times a session's own tokens a step has. Others weigh as it does: what one finds
+        worth its while all do, so its every token costs what as many of theirs cost."""
         own = self._own.at(regime)
         return self._in_step.at(regime) / own if own else 1.0
 
     def rounds(self, regime: Regime) -> tuple[float, ...]:
-        """`at` for 0, 1, 2 .. own tokens, as it was not many observations ago: plans weigh many lengths for every round."""
+        """`at` for 0, 1, 2 .. own tokens, as it was not many observations ago: plans weigh many
+        lengths for every round."""
         self._until_fresh -= 1
         if self._until_fresh < 0:
             self._until_fresh = _TABLE_USES
@@ -343,8 +350,9 @@ class VerifyCosts(Kept):
         return curve.at(1 + prompt_length) - curve.at(1)
 
     def work(self, token_count: int) -> float:
-        """Expected seconds of so many tokens, rounds' and prompts' together, at the slower of what has been measured; 0 if
-        nothing is known. A curve that ends early says how much longer steps take, and not that there are no larger ones."""
+        """Expected seconds of so many tokens, rounds' and prompts' together, at the slower of what
+        has been measured; 0 if nothing is known. A curve that ends early says how much longer steps
+        take, and not that there are no larger ones."""
         known = sorted((self.alone, self.after, self.beside), key=lambda curve: curve.longest, reverse=True)
         furthest = known[0]
         seconds = furthest.work(token_count)
@@ -380,8 +388,8 @@ class VerifyCosts(Kept):
 
 
 class DraftCosts(Kept):
-    """Of proposals: a step by its rows, those of all branches of all sessions, and what surrounds the steps. Steps beside a
-    verification are kept apart, as its own are."""
+    """Of proposals: a step by its rows, those of all branches of all sessions, and what surrounds
+    the steps. Steps beside a verification are kept apart, as its own are."""
 
     KEPT = ("_alone", "_beside", "around")
 
@@ -403,8 +411,8 @@ class DraftCosts(Kept):
         beside: bool = False,
         share: float = 1.0,
     ) -> None:
-        """A request whose answer took ``steps`` forwards of ``rows``; ``beside`` if verification went on meanwhile. ``share``:
-        one by the sessions that observe."""
+        """A request whose answer took ``steps`` forwards of ``rows``; ``beside`` if verification
+        went on meanwhile. ``share``: one by the sessions that observe."""
         curve, steps, rows = self._beside if beside else self._alone, max(1, steps), max(1, rows)
         line = self._starts.setdefault((beside, rows.bit_length()), StartAndStep())
         line.observe(steps, forward, share)
@@ -440,8 +448,9 @@ class DraftCosts(Kept):
 class HitRates(Kept):
     """The odds that one of a request's first n branches comes true, learnt from which one it was.
 
-    Of a request of n branches that all miss nobody knows whether the n+1st had come true. So what is learnt is, for each rank,
-    how often it comes true where it was asked for and those before it do not (the estimate of Kaplan and Meier)::
+    Of a request of n branches that all miss nobody knows whether the n+1st had come true. So what
+    is learnt is, for each rank, how often it comes true where it was asked for and those before it
+    do not (the estimate of Kaplan and Meier)::
 
         odds(n) = 1 - (1 - h_0) (1 - h_1) .. (1 - h_(n-1))
     """
@@ -479,7 +488,7 @@ class HitRates(Kept):
 _MOST_BRANCHES = 16
 _HITS_KEEP = 0.995
 _GUESSED_FIRST, _GUESSED_LATER, _GUESSED_COUNT = 0.5, 0.1, 2.0
-"""Odds of the first branch and of each other one where those before it do not come true, and how many requests this guess is
-worth."""
+"""Odds of the first branch and of each other one where those before it do not come true, and how
+many requests this guess is worth."""
 _KEPT_HITS = 20.0
 """Requests that what was learnt before counts for."""

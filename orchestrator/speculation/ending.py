@@ -1,7 +1,8 @@
 """What a turn's end leaves of a draft: neither model goes on behind it. Pure.
 
-Turns are taken to end at every token with the same odds, so that wherever one is, as much is to come. With L their mean length,
-g = 1 - 1 / L the odds to go on and S_i those that i draft tokens survive, of k draft tokens that are asked for::
+Turns are taken to end at every token with the same odds, so that wherever one is, as much is to
+come. With L their mean length, g = 1 - 1 / L the odds to go on and S_i those that i draft tokens
+survive, of k draft tokens that are asked for::
 
     1 + g + .. + g^(k-1)          are drafted
     g + .. + g^k                  are verified: a last one comes as the verification's own
@@ -37,7 +38,8 @@ class Ending:
         return self._odds[1]
 
     def tokens(self, survivals: Sequence[float]) -> list[float]:
-        """What a round brings with 0, 1, 2 .. draft tokens, the first of which survive with these odds."""
+        """What a round brings with 0, 1, 2 .. draft tokens, the first of which survive with these
+        odds."""
         return [*accumulate(map(mul, survivals, self._odds[1:]), initial=1.0)]
 
     def drafted(self, length: int) -> float:
@@ -45,7 +47,8 @@ class Ending:
         return self._drafted[length]
 
     def verified(self, seconds: tuple[float, ...]) -> list[float]:
-        """Seconds of a verification where 0, 1, 2 .. tokens are meant to be in it, by those where so many are."""
+        """Seconds of a verification where 0, 1, 2 .. tokens are meant to be in it, by those where
+        so many are."""
         return self._verified(seconds)
 
     def _verify(self, seconds: tuple[float, ...]) -> list[float]:

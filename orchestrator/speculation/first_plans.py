@@ -1,5 +1,5 @@
-"""Plans of sessions' first rounds, for others that know no more: where answers are short, a weighing for each is a twentieth of
-them. Pure."""
+"""Plans of sessions' first rounds, for others that know no more: where answers are short, a
+weighing for each is a twentieth of them. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from orchestrator.speculation.plan import RoundPlan
 
 _MOST_USES = 16
-"""Of a plan, until somebody weighs again. At first it is used once, and twice as often each time that a weighing finds the same
-way: what a pair's first rounds show is little."""
+"""Of a plan, until somebody weighs again. At first it is used once, and twice as often each time
+that a weighing finds the same way: what a pair's first rounds show is little."""
 
 _MOST = 64
 

@@ -1,8 +1,9 @@
-"""Tokens a second that each way to run rounds should bring, from what has been measured: acceptance by position, verification
-by the tokens in it, a draft's step, and what surrounds the two (network, queues). Pure.
+"""Tokens a second that each way to run rounds should bring, from what has been measured: acceptance
+by position, verification by the tokens in it, a draft's step, and what surrounds the two (network,
+queues). Pure.
 
-With S_i the odds that the first i draft tokens survive, V(n) a verification of n tokens, D(k) a proposal of k, and h the odds
-that the draft has prepared for what verification answered::
+With S_i the odds that the first i draft tokens survive, V(n) a verification of n tokens, D(k) a
+proposal of k, and h the odds that the draft has prepared for what verification answered::
 
     plain          1                 / V(1)
     synchronous    (1 + S_1 .. S_k)  / (V(1 + k) + D(k))
@@ -11,14 +12,15 @@ that the draft has prepared for what verification answered::
     run ahead      (1 + u S_m (S_1 .. S_(k-m)))  / V(1 + k - m)    m: tokens that go by until a proposal is there
                                                                    u: proposals a verification
 
-Where a turn ends the draft does too, so of a long proposal the last tokens are seldom there: tokens, steps and rows are those
-that `ending` leaves of it.
+Where a turn ends the draft does too, so of a long proposal the last tokens are seldom there:
+tokens, steps and rows are those that `ending` leaves of it.
 
-A turn's first round has nothing prepared: where the draft enumerates it waits as a synchronous one or brings one token, as
-`beginnings` would have it, and where it runs ahead there are m plain ones; which matters the more the fewer tokens a turn
-generates.
+A turn's first round has nothing prepared: where the draft enumerates it waits as a synchronous one
+or brings one token, as `beginnings` would have it, and where it runs ahead there are m plain ones;
+which matters the more the fewer tokens a turn generates.
 
-Maximising over k is the ratio rule: a token more is drafted while its odds by its seconds beat the average.
+Maximising over k is the ratio rule: a token more is drafted while its odds by its seconds beat the
+average.
 """
 
 from __future__ import annotations
@@ -42,14 +44,16 @@ FIXED_BRANCHES = 8
 
 
 class Forecasts:
-    """Of the next round of one session, which lives on one verifier. Of equal rates the shorter draft and the fewer branches
-    win.
+    """Of the next round of one session, which lives on one verifier. Of equal rates the shorter
+    draft and the fewer branches win.
 
-    Plain loops over a few numbers: NumPy's calls took twice as long, and this is done every few rounds of every session.
+    Plain loops over a few numbers: NumPy's calls took twice as long, and this is done every few
+    rounds of every session.
     """
 
     def __init__(self, pair: PairKnowledge, home: VerifierKnowledge, survivals: Sequence[float]) -> None:
-        """``survivals``: the odds that the first 1, 2 .. tokens survive, as many as a draft may have."""
+        """``survivals``: the odds that the first 1, 2 .. tokens survive, as many as a draft may
+        have."""
         self._pair = pair
         self._home = home
         self._survivals = survivals
@@ -151,7 +155,8 @@ class Forecasts:
         return RoundPlan(best, Overlap.RUN_AHEAD, FIXED_BRANCHES, self._begun(highest, first, 1 / plain))
 
     def _begun(self, rate: float, first_tokens: float, first_rate: float) -> float:
-        """The rate of a whole turn whose first tokens come at another one: the first round of a turn finds nothing prepared."""
+        """The rate of a whole turn whose first tokens come at another one: the first round of a
+        turn finds nothing prepared."""
         tokens = self._pair.turn_length.value
         share = min(1.0, first_tokens / tokens) if tokens else 0.0
         return 1 / (share / first_rate + (1 - share) / rate)

@@ -1,7 +1,8 @@
 """What is learnt as plain numbers, to be kept between starts, and back. Pure.
 
-What comes back is a beginning and not the truth: machines and models change. So it counts for no more than a few rounds'
-observations, and whatever does not look like what is kept is refused as a whole.
+What comes back is a beginning and not the truth: machines and models change. So it counts for no
+more than a few rounds' observations, and whatever does not look like what is kept is refused as a
+whole.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class NotKeptError(ValueError):
 
 
 class Kept:
-    """Something learnt, whose attributes named in KEPT are numbers, lists of numbers, or Kept themselves."""
+    """Something learnt, whose attributes named in KEPT are numbers, lists of numbers, or Kept
+    themselves."""
 
     KEPT: ClassVar[tuple[str, ...]] = ()
 
@@ -39,7 +41,8 @@ class Kept:
         return state
 
     def take(self, state: Plain) -> None:
-        """Go on from what `state` said. NotKeptError, and then nothing of this may be used any more."""
+        """Go on from what `state` said. NotKeptError, and then nothing of this may be used any
+        more."""
         if not isinstance(state, dict) or state.keys() != set(self.KEPT):
             raise NotKeptError(f"{type(self).__name__} has {', '.join(self.KEPT)}")
         for name, given in state.items():

@@ -1,4 +1,5 @@
-"""What sessions learn together: of each verifier, of each draft, and of the target whoever drafts for it. Pure."""
+"""What sessions learn together: of each verifier, of each draft, and of the target whoever drafts
+for it. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _NGRAM_GUESSES = (0.4, 0.5, 0.6, 0.75, 0.9)
 
 
 class VerifierKnowledge(Loaded):
-    """What the sessions that live on one verifier share: its steps, so what is known of them and the budget of their tokens."""
+    """What the sessions that live on one verifier share: its steps, so what is known of them and
+    the budget of their tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +37,8 @@ class VerifierKnowledge(Loaded):
 
 
 class PairKnowledge(Loaded, Kept):
-    """What all sessions of a pair learn together: those that one draft proposes for, whose rows it takes into one step."""
+    """What all sessions of a pair learn together: those that one draft proposes for, whose rows it
+    takes into one step."""
 
     _OF_THE_WEIGHTS = ("acceptance", "acceptances", "calibrations", "hits", "sharpening")
     _OF_THE_DRAFT = ("drafting", *_OF_THE_WEIGHTS)
@@ -56,7 +59,8 @@ class PairKnowledge(Loaded, Kept):
         """Of the sessions that may not overlap (`ways_beside`); all others' is ``common``."""
         self.first_plans = FirstPlans()
         self.turn_length = Average()
-        """Tokens that turns generate: what a way needs to get going weighs more the fewer there are."""
+        """Tokens that turns generate: what a way needs to get going weighs more the fewer there
+        are."""
         self.acceptance = AcceptanceEstimate(0.7, window=2000)
         self.acceptances = [AcceptanceEstimate(self.acceptance, window=2000) for _ in range(WARMTH_COUNT)]
         """By `warmth_of` the temperature; what is observed of one is of all too."""
@@ -70,9 +74,10 @@ class PairKnowledge(Loaded, Kept):
         self._running: set[object] = set()
 
     def with_another_draft(self, twin: PairKnowledge | None = None) -> PairKnowledge:
-        """Of the same target and a draft at another address, or another model at the same one. What is known of the verifiers,
-        of n-grams and turns is the same for all. A ``twin``, whose draft has the same weights, shares what is known of these
-        too; how fast it is the draft's own, and the twin's to begin with."""
+        """Of the same target and a draft at another address, or another model at the same one. What
+        is known of the verifiers, of n-grams and turns is the same for all. A ``twin``, whose draft
+        has the same weights, shares what is known of these too; how fast it is the draft's own, and
+        the twin's to begin with."""
         other = PairKnowledge(self.history)
         other.verifiers, other.turn_length = self.verifiers, self.turn_length
         other.ngram_acceptance = self.ngram_acceptance
@@ -83,8 +88,9 @@ class PairKnowledge(Loaded, Kept):
         return other
 
     def ways_beside(self, home: VerifierKnowledge) -> tuple[Overlap, ...]:
-        """Ways to draft for a session that lives on a verifier. None overlaps where the two compute on the same processors and
-        are short of them: each then takes longer by what the other does."""
+        """Ways to draft for a session that lives on a verifier. None overlaps where the two compute
+        on the same processors and are short of them: each then takes longer by what the other
+        does."""
         return _APART if self.processors.are_short_beside(home.processors) else _ALL
 
     @property
@@ -99,8 +105,8 @@ class PairKnowledge(Loaded, Kept):
         return {**super().state(), "verifying": verifying.state()}
 
     def take(self, state: Plain) -> None:
-        """Begin with what another process has learnt; also of verifiers yet to come. NotKeptError, and then nothing of this may
-        be used any more."""
+        """Begin with what another process has learnt; also of verifiers yet to come. NotKeptError,
+        and then nothing of this may be used any more."""
         if not isinstance(state, dict) or "verifying" not in state:
             raise NotKeptError("nothing is said of verifying")
         super().take({name: value for name, value in state.items() if name != "verifying"})
@@ -116,7 +122,8 @@ class PairKnowledge(Loaded, Kept):
         return known
 
     def take_of_the_draft(self, state: Plain) -> None:
-        """The same of a draft that comes later: what is known of the target by then stays. NotKeptError."""
+        """The same of a draft that comes later: what is known of the target by then stays.
+        NotKeptError."""
         kept = PairKnowledge()
         kept.take(state)
         for name in self._OF_THE_DRAFT:

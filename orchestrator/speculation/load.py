@@ -5,7 +5,8 @@ from __future__ import annotations
 from orchestrator.speculation.plan import Overlap, Regime, load_of
 
 _RECENT_ROUNDS, _FEW = 2, 4
-"""How many rounds of every session count as recent, as if there were no fewer sessions than a few."""
+"""How many rounds of every session count as recent, as if there were no fewer sessions than a
+few."""
 
 _MASS_ARRIVAL = 1.5
 """So many times as many sessions as of late have not come one by one."""
@@ -19,13 +20,14 @@ class Loaded:
         """Whose turns run just now."""
         self._mean_count = self._recent_count = 1.0
         self.load = load_of(1)
-        """`load_of` the sessions now, or until of late: with short answers some have always just ended."""
+        """`load_of` the sessions now, or until of late: with short answers some have always just
+        ended."""
         self._regimes = _regimes(self.load)
 
     @property
     def is_settled(self) -> bool:
-        """False while far more turns run than of late, all having just begun: what rounds then take says little of those to
-        come."""
+        """False while far more turns run than of late, all having just begun: what rounds then take
+        says little of those to come."""
         return self.session_count <= _MASS_ARRIVAL * self._mean_count
 
     def begin_round(self, session_count: int) -> None:

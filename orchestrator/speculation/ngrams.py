@@ -1,7 +1,8 @@
-"""Proposals from tokens that were said before, in a session or, shared, in any: what followed these tokens then. Pure.
+"""Proposals from tokens that were said before, in a session or, shared, in any: what followed these
+tokens then. Pure.
 
-Saxena, "Prompt lookup decoding" (2023). A suffix of ``_GRAM`` tokens is looked up; among its latest occurrences the one
-whose past agrees longest with the present is continued.
+Saxena, "Prompt lookup decoding" (2023). A suffix of ``_GRAM`` tokens is looked up; among its latest
+occurrences the one whose past agrees longest with the present is continued.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _GRAM = 3
 _OCCURRENCES = 8
 _LONGEST_MATCH = 32
 _BULK = 256
-"""From so many new tokens on they are indexed together, in arrays: 14 bytes a token, where a dictionary takes a hundred."""
+"""From so many new tokens on they are indexed together, in arrays: 14 bytes a token, where a
+dictionary takes a hundred."""
 
 _CAPACITY = 200_000
 """Tokens of all sessions together."""
@@ -26,7 +28,8 @@ _BITS = np.uint64(21)
 
 
 class NgramIndex:
-    """Follows one session's tokens. Indexing costs each token once; a look-up does not depend on the length."""
+    """Follows one session's tokens. Indexing costs each token once; a look-up does not depend on
+    the length."""
 
     def __init__(self) -> None:
         self._length = 0
@@ -34,7 +37,8 @@ class NgramIndex:
         self._recent: dict[int, list[int]] = {}
 
     def propose(self, tokens: Sequence[int], draft_length: int) -> tuple[Proposal, int] | None:
-        """At most ``draft_length`` tokens, and how many tokens before them agree; None if these tokens are new."""
+        """At most ``draft_length`` tokens, and how many tokens before them agree; None if these
+        tokens are new."""
         self.follow(tokens)
         return self.find(tokens, tokens, draft_length)
 
@@ -93,9 +97,11 @@ class NgramIndex:
 
 
 class SharedHistory:
-    """What the latest turns of all sessions said, bounded: a session may be told what another one read or was answered.
+    """What the latest turns of all sessions said, bounded: a session may be told what another one
+    read or was answered.
 
-    That changes no text, only how fast it comes; but so it tells, by its speed, what others have said. Hence only by option.
+    That changes no text, only how fast it comes; but so it tells, by its speed, what others have
+    said. Hence only by option.
     """
 
     def __init__(self, capacity: int = _CAPACITY) -> None:

@@ -15,7 +15,8 @@ class Overlap(Enum):
     NONE = "none"
     """Nothing: a round asks for a proposal and waits for it."""
     ENUMERATE = "enumerate"
-    """It prepares for what verification may answer; for an answer it did not prepare for, a round waits."""
+    """It prepares for what verification may answer; for an answer it did not prepare for, a round
+    waits."""
     RUN_AHEAD = "run_ahead"
     """It is rounds ahead, and no round waits for it."""
 
@@ -40,14 +41,15 @@ class Why(Enum):
 
 
 def load_of(session_count: int) -> int:
-    """One number for numbers of sessions that are about alike: 1; 2 to 4; 5 to 16; 17 to 64; and so on."""
+    """One number for numbers of sessions that are about alike: 1; 2 to 4; 5 to 16; 17 to 64; and so
+    on."""
     return ((session_count - 1).bit_length() + 1) // 2
 
 
 class Regime(NamedTuple):
-    """How a pair's rounds are run just now: which way, None being plain decoding, and with how many sessions, by `load_of`.
-    What is measured in one says little about another: where all draft before they verify, the verifier's queue is another
-    than where all are always in it."""
+    """How a pair's rounds are run just now: which way, None being plain decoding, and with how many
+    sessions, by `load_of`. What is measured in one says little about another: where all draft
+    before they verify, the verifier's queue is another than where all are always in it."""
 
     way: Overlap | None
     load: int = 0
@@ -60,8 +62,8 @@ class Regime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """``draft_length`` 0 is plain decoding: the draft is not asked. ``rate`` is the forecast in tokens a second, if
-    there is one."""
+    """``draft_length`` 0 is plain decoding: the draft is not asked. ``rate`` is the forecast in
+    tokens a second, if there is one."""
 
     draft_length: int
     overlap: Overlap = Overlap.NONE
@@ -71,9 +73,11 @@ class RoundPlan:
     """Draft tokens to wait for where nothing that was prepared came true."""
     hit_rate: float | None = None
     miss_rate: float | None = None
-    """Where the draft enumerates: ``rate`` once it has turned out whether what was prepared came true."""
+    """Where the draft enumerates: ``rate`` once it has turned out whether what was prepared came
+    true."""
     first_rate: float | None = None
-    """Likewise that of a turn's first round, if it waits for a proposal: nothing can have been prepared."""
+    """Likewise that of a turn's first round, if it waits for a proposal: nothing can have been
+    prepared."""
     switches_off: bool = False
     """Whether this is the first plain round because speculation would cost."""
     switches_on: bool = False
@@ -86,7 +90,8 @@ class RoundPlan:
         return self.overlap if self.draft_length else None
 
     def rate_of(self, hit: bool | None) -> float | None:
-        """The forecast of a round of which is known whether what was prepared came true, or None if nobody can say."""
+        """The forecast of a round of which is known whether what was prepared came true, or None if
+        nobody can say."""
         return self.rate if hit is None else self.hit_rate if hit else self.miss_rate
 
 

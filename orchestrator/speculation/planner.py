@@ -1,7 +1,9 @@
-"""How the next round is run: how many draft tokens, and whether the draft works while the target verifies. Pure.
+"""How the next round is run: how many draft tokens, and whether the draft works while the target
+verifies. Pure.
 
-The way with the best forecast wins (`forecasts`, `common`). What rounds really bring corrects the forecasts of their kind.
-Where it does not beat plain decoding the draft is left alone, and probed now and then.
+The way with the best forecast wins (`forecasts`, `common`). What rounds really bring corrects the
+forecasts of their kind. Where it does not beat plain decoding the draft is left alone, and probed
+now and then.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ _UNSETTLED = 0.25
 """What a round shows that ran while many turns began at once, beside others."""
 
 _KEPT_ROUNDS = 8
-"""Rounds from one weighing to the next of a session that decodes plainly, or drafts beside as many others or more: where
-many are in step, the verifier waits for all of them to be planned."""
+"""Rounds from one weighing to the next of a session that decodes plainly, or drafts beside as many
+others or more: where many are in step, the verifier waits for all of them to be planned."""
 
 _KEPT_ALONE = 4
 """The same of any session whose pair has had its lessons: a round changes little."""
 
 _WEIGHING_SECONDS, _WEIGHING_SHARE, _KEPT_LONGEST = 2.5e-4, 0.01, 16
-"""What a weighing takes between rounds, by which time caches hold other things; of the rounds' time how much it may; and after
-how many there is one all the same."""
+"""What a weighing takes between rounds, by which time caches hold other things; of the rounds' time
+how much it may; and after how many there is one all the same."""
 
 
 class Planner:
@@ -63,7 +65,8 @@ class Planner:
         self._previous: RoundPlan | None = None
         """Of this turn."""
         self._round: tuple[RoundPlan, Regime, bool] | None = None
-        """That runs now: its plan, in what regime it began, and whether it may show what that brings."""
+        """That runs now: its plan, in what regime it began, and whether it may show what that
+        brings."""
 
     @property
     def rests(self) -> bool:
@@ -82,7 +85,8 @@ class Planner:
         return self._acceptances[self._warmth]
 
     def draft_with(self, pair: PairKnowledge) -> None:
-        """The next rounds' proposals are this pair's draft's. One of other weights is right about other tokens."""
+        """The next rounds' proposals are this pair's draft's. One of other weights is right about
+        other tokens."""
         if pair.acceptances is not self._pair.acceptances:
             self._acceptances = _leaning_on(pair)
         self._pair = pair
@@ -100,7 +104,8 @@ class Planner:
         self._previous = None
 
     def plan(self, longest: int, overlap: Overlap | None = None) -> RoundPlan:
-        """The next round's, of at most ``longest`` draft tokens. ``overlap`` leaves only one way to draft."""
+        """The next round's, of at most ``longest`` draft tokens. ``overlap`` leaves only one way to
+        draft."""
         if longest <= 0:
             return PLAIN
         pair = self._pair
@@ -129,18 +134,19 @@ class Planner:
         return plan
 
     def begin(self, plan: RoundPlan) -> None:
-        """A planned round begins. While it runs, sessions come and go and others may change their way: what it will show is
-        of now."""
+        """A planned round begins. While it runs, sessions come and go and others may change their
+        way: what it will show is of now."""
         # What a round of another way than the others' brings says little of either.
         shows = bool(plan.rate) and (self._insists is not None or plan.way is self._together.way)
         self._round = plan, self._pair.regime(plan.way), shows
 
     def observe(self, tokens: float, seconds: float, hit: bool | None = None) -> None:
-        """The round that began took ``seconds``, and what was verified in it should have brought ``tokens``. ``hit``: whether
-        what was prepared came true.
+        """The round that began took ``seconds``, and what was verified in it should have brought
+        ``tokens``. ``hit``: whether what was prepared came true.
 
-        How many tokens were accepted and how often branches come true are learnt by themselves. Chance in them is several
-        times what two ways differ by, and a miss that lowered a correction too would count twice.
+        How many tokens were accepted and how often branches come true are learnt by themselves.
+        Chance in them is several times what two ways differ by, and a miss that lowered a
+        correction too would count twice.
         """
         assert self._round is not None, "no round has begun"
         plan, regime, shows = self._round

@@ -21,7 +21,8 @@ class Source(Enum):
 
 
 class Confidence(NamedTuple):
-    """How sure a draft is of a token: its log-probability, and its lead over the next best in perturbed logits."""
+    """How sure a draft is of a token: its log-probability, and its lead over the next best in
+    perturbed logits."""
 
     logprob: float
     margin: float
@@ -31,7 +32,8 @@ class Confidence(NamedTuple):
 class Proposal:
     """Tokens to check; for the ratio test with the distributions they were drawn from.
 
-    ``confidences`` are the draft's, one a token; none from another source. ``sharpening`` is the factor on its temperature.
+    ``confidences`` are the draft's, one a token; none from another source. ``sharpening`` is the
+    factor on its temperature.
     """
 
     tokens: tuple[int, ...]
@@ -55,7 +57,8 @@ class Proposal:
         )
 
     def ending(self, ends: Container[int]) -> int | None:
-        """How many tokens it has up to the first that ends the turn, that one included; None if none does."""
+        """How many tokens it has up to the first that ends the turn, that one included; None if
+        none does."""
         return next((count for count, token in enumerate(self.tokens, 1) if token in ends), None)
 
     def past(self, length: int) -> Proposal:
@@ -70,9 +73,11 @@ class Proposal:
         )
 
     def usable(self, draft_length: int, vocabulary_size: int) -> Proposal:
-        """The part that a target of that vocabulary can check: it ends at a token the target does not have.
+        """The part that a target of that vocabulary can check: it ends at a token the target does
+        not have.
 
-        Distributions lose the tokens that the target does not have: the tokens kept were drawn from what is left.
+        Distributions lose the tokens that the target does not have: the tokens kept were drawn from
+        what is left.
         """
         known = self.tokens[:draft_length]
         if known and (min(known) < 0 or max(known) >= vocabulary_size):
@@ -94,8 +99,9 @@ NOTHING_PROPOSED = Proposal(())
 
 
 class Branch(NamedTuple):
-    """What follows if a verification answers (``accepted_count``, ``next_token``); for a plain proposal, where nothing is in
-    flight, what follows the committed tokens: ``next_token`` is None."""
+    """What follows if a verification answers (``accepted_count``, ``next_token``); for a plain
+    proposal, where nothing is in flight, what follows the committed tokens: ``next_token`` is
+    None."""
 
     accepted_count: int
     next_token: int | None
@@ -108,7 +114,8 @@ class Branch(NamedTuple):
         return self._replace(proposal=replace(self.proposal, sharpening=factor))
 
     def path(self, in_flight: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """All tokens from the committed ones on, and how many of them come before the branch's own proposal."""
+        """All tokens from the committed ones on, and how many of them come before the branch's own
+        proposal."""
         if self.next_token is None:
             return self.proposal.tokens, 0
         before = (*in_flight[: self.accepted_count], self.next_token)

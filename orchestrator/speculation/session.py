@@ -22,7 +22,8 @@ _MATCHES = (4, 6, 10, 20)
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """What a turn asks for; None leaves the choice to what is measured. ``draft_length`` 0 is off."""
+    """What a turn asks for; None leaves the choice to what is measured. ``draft_length`` 0 is
+    off."""
 
     draft_length: int | None = None
     overlap: Overlap | None = None
@@ -46,7 +47,8 @@ class SpeculationSettings:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A proposal that could be verified next; ``calibration`` knows what a draft's confidence is worth."""
+    """A proposal that could be verified next; ``calibration`` knows what a draft's confidence is
+    worth."""
 
     proposal: Proposal
     estimate: AcceptanceEstimate
@@ -54,7 +56,8 @@ class Candidate:
 
     @cached_property
     def survivals(self) -> list[float]:
-        """The odds that its first 1, 2 .. tokens survive. Computed where somebody asks: a fixed draft length does not."""
+        """The odds that its first 1, 2 .. tokens survive. Computed where somebody asks: a fixed
+        draft length does not."""
         usual = self.estimate.survivals(len(self.proposal))
         if self.calibration is None or not self.proposal.confidences:
             return usual
@@ -89,14 +92,16 @@ class SessionSpeculation:
         self.planner.live_on(home)
 
     def draft_with(self, pair: PairKnowledge) -> None:
-        """The next rounds' proposals are this pair's draft's; what another one has said is forgotten."""
+        """The next rounds' proposals are this pair's draft's; what another one has said is
+        forgotten."""
         if pair is not self._pair:
             self._pair = pair
             self.planner.draft_with(pair)
             self.continuations = Continuations()
 
     def begin_turn(self, shared_length: int) -> None:
-        """A new prompt, of which the first ``shared_length`` tokens are the session's as they were."""
+        """A new prompt, of which the first ``shared_length`` tokens are the session's as they
+        were."""
         self.continuations = Continuations()
         self.planner.begin_turn()
         self._turn_start = shared_length
@@ -109,7 +114,8 @@ class SessionSpeculation:
         self.planner.draw_at(self._warmth)
 
     def end_turn(self, tokens: Sequence[int], generated_count: int) -> None:
-        """The turn has ended with these ``tokens``, the session's from its first on, the last of them generated."""
+        """The turn has ended with these ``tokens``, the session's from its first on, the last of
+        them generated."""
         if generated_count:
             self._pair.turn_length.observe(generated_count)
         if self._pair.history is not None:
@@ -124,7 +130,8 @@ class SessionSpeculation:
         return Candidate(proposal, self.planner.acceptance, self._pair.calibrations[self._warmth])
 
     def from_ngrams(self, tokens: Sequence[int], longest: int) -> Candidate | None:
-        """What followed the last tokens when they were said before, where more of the past agrees."""
+        """What followed the last tokens when they were said before, where more of the past
+        agrees."""
         if longest <= 0:
             return None
         found = self._ngrams.propose(tokens, longest)
@@ -140,9 +147,10 @@ class SessionSpeculation:
     def best_length(
         self, survivals: Sequence[float], way: Overlap | None, waited: float, ending: int | None = None
     ) -> int:
-        """How many tokens of a proposal that is there, and was ``waited`` for, are worth verifying: most expected tokens a
-        second. The turn ends with the token number ``ending``, if that is right: then all before it, which a round's own token
-        comes after, are worth it where leaving some of them to another round would take longer, and none is that follows."""
+        """How many tokens of a proposal that is there, and was ``waited`` for, are worth verifying:
+        most expected tokens a second. The turn ends with the token number ``ending``, if that is
+        right: then all before it, which a round's own token comes after, are worth it where leaving
+        some of them to another round would take longer, and none is that follows."""
         seconds = self._home.costs.rounds(self._home.regime(way))[1 : 2 + min(len(survivals), LONGEST_WEIGHED)]
         best, expected = 0, 1.0
         highest = expected / (waited + seconds[0])
@@ -160,7 +168,8 @@ class SessionSpeculation:
         return enough if seconds[enough] <= seconds[best] + survival * seconds[enough - best - 1] else best
 
     def rate(self, expected: float, length: int, waited: float) -> float:
-        """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them accepted, after a wait."""
+        """Tokens a second of a round that verifies ``length`` tokens, ``expected`` of them
+        accepted, after a wait."""
         verified = self._home.costs.at(1 + length, self._home.regime(Overlap.NONE))
         return (1 + expected) / max(1e-6, waited + verified)
 

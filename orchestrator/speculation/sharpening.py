@@ -1,8 +1,9 @@
-"""The factor on a draft's temperature that gets most tokens accepted, learnt for each temperature. Pure.
+"""The factor on a draft's temperature that gets most tokens accepted, learnt for each temperature.
+Pure.
 
-A draft's rule is its own affair: with a lower temperature its choice follows its logits more and the shared noise less.
-How much is best differs by pair and temperature, so factors are tried as Thompson (1933) has it: each as often as it is
-likely to be the best.
+A draft's rule is its own affair: with a lower temperature its choice follows its logits more and
+the shared noise less. How much is best differs by pair and temperature, so factors are tried as
+Thompson (1933) has it: each as often as it is likely to be the best.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Sharpening(Kept):
         return FACTORS[draws.index(max(draws))]
 
     def observe(self, temperature: float, factor: float, drafted: int, accepted: int) -> None:
-        """What came of a proposal drafted with ``factor``. One that is set, and not among FACTORS, leaves nothing to learn."""
+        """What came of a proposal drafted with ``factor``. One that is set, and not among FACTORS,
+        leaves nothing to learn."""
         if temperature == 0 or factor not in FACTORS:
             return
         arms, index = self._arms[_bucket(temperature)], FACTORS.index(factor)

@@ -1,7 +1,9 @@
-"""What of a proposal's time are its steps, and what comes with any: going over what was committed since, and being asked. Pure.
+"""What of a proposal's time are its steps, and what comes with any: going over what was committed
+since, and being asked. Pure.
 
-Divided by the steps alone, a short proposal's step seems slow and a long one's fast, so that whichever length is taken looks
-like the right one. Of proposals of different lengths a line says both::
+Divided by the steps alone, a short proposal's step seems slow and a long one's fast, so that
+whichever length is taken looks like the right one. Of proposals of different lengths a line says
+both::
 
     seconds = start + steps * step
 """
@@ -19,8 +21,9 @@ _NOTHING = 0.1
 
 
 class StartAndStep:
-    """The line through proposals of different lengths, older ones fading, by least squares. One of no steps that took no time
-    is added, with a tenth of one's weight: while all have the same length, all of their time is their steps'."""
+    """The line through proposals of different lengths, older ones fading, by least squares. One of
+    no steps that took no time is added, with a tenth of one's weight: while all have the same
+    length, all of their time is their steps'."""
 
     def __init__(self) -> None:
         self._weight = self._steps = self._seconds = self._squares = self._products = 0.0

@@ -9,11 +9,13 @@ _FIRST_TRY, _FARTHER, _LAST_TRY = 48.0, 2.1, 1536.0
 """Rounds from one try to the next while it is off: each time about twice as many."""
 
 TRY_ROUNDS = 2
-"""How long a try takes: where the draft overlaps, the first round asks and the second uses what came."""
+"""How long a try takes: where the draft overlaps, the first round asks and the second uses what
+came."""
 
 
 class Switch:
-    """On at first. Off, it says now and then to try, since only drafting shows whether a draft has become better."""
+    """On at first. Off, it says now and then to try, since only drafting shows whether a draft has
+    become better."""
 
     def __init__(self) -> None:
         self.trying = False
@@ -23,8 +25,8 @@ class Switch:
         self._distance = _FIRST_TRY
 
     def drafts(self, gain: float, rounds: float) -> bool:
-        """Whether to draft, if that should be ``gain`` times as fast as plain decoding; ``rounds`` were run since the
-        last call."""
+        """Whether to draft, if that should be ``gain`` times as fast as plain decoding; ``rounds``
+        were run since the last call."""
         self.trying = False
         if gain > (_WORTH_IT if self._on else _WORTH_A_RETURN):
             self._on, self._distance = True, _FIRST_TRY

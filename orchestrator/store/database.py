@@ -56,11 +56,13 @@ class Transaction(ABC):
 
 
 class NotBegunError(Exception):
-    """A transaction could not be begun, as while another process holds the lock: nothing in it was tried."""
+    """A transaction could not be begun, as while another process holds the lock: nothing in it was
+    tried."""
 
 
 class Connection(Transaction):
-    """An open database. Whatever it raises that is no SlipstreamError means that the database cannot do it now."""
+    """An open database. Whatever it raises that is no SlipstreamError means that the database
+    cannot do it now."""
 
     begin_writing = "BEGIN"
     """Begins a transaction that is going to change something."""
@@ -144,10 +146,11 @@ class Database(ABC):
 
     @abstractmethod
     async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
-        """The answer of work that is done in a transaction, of which nothing stays if it raises; with ``reads`` it changes
-        nothing.
+        """The answer of work that is done in a transaction, of which nothing stays if it raises;
+        with ``reads`` it changes nothing.
 
-        StoreUnavailableError if the database cannot do it now. It is done even if the caller is cancelled meanwhile.
+        StoreUnavailableError if the database cannot do it now. It is done even if the caller is
+        cancelled meanwhile.
         """
 
     def _disconnect(self) -> None:
@@ -205,7 +208,8 @@ class Database(ABC):
         )
 
     def _drop_if_unusable(self) -> bool:
-        """Whether there was a connection that is none any more: the next piece of work opens another."""
+        """Whether there was a connection that is none any more: the next piece of work opens
+        another."""
         if self._connection is None or self._connection.is_usable:
             return False
         self._connection.close()
@@ -220,7 +224,8 @@ def _unavailable(what: str, piece: _Piece[Any], outcome: str) -> StoreUnavailabl
 
 
 class DatabaseAtHand(Database):
-    """One in this process's memory: the microseconds that work on it takes are fewer than a thread would need to hear of it."""
+    """One in this process's memory: the microseconds that work on it takes are fewer than a thread
+    would need to hear of it."""
 
     def close(self) -> None:
         """See `Database`."""

@@ -18,7 +18,8 @@ _POSTGRESQL = ("postgresql://", "postgres://")
 
 
 def open_store(place: str) -> Store:
-    """A store at a file's path, a postgresql:// address, or in `MEMORY`. StoreFormatError with what would be right."""
+    """A store at a file's path, a postgresql:// address, or in `MEMORY`. StoreFormatError with what
+    would be right."""
     if place.startswith(_POSTGRESQL):
         from orchestrator.store.postgresql import PostgresqlConnection, shown  # an extra: only who asks for it has it
 

@@ -1,7 +1,8 @@
 """This process as an owner of sessions, and what it sees of the others.
 
-No clock is compared with another machine's: an owner whose beat stands still for a lease, by the clock of whoever looks, is
-taken out. If it was only slow it finds itself out and joins again, and what has been taken from it is not its own any more.
+No clock is compared with another machine's: an owner whose beat stands still for a lease, by the
+clock of whoever looks, is taken out. If it was only slow it finds itself out and joins again, and
+what has been taken from it is not its own any more.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Ownership:
         self._sure_since = -math.inf
         """When the last beat was sent that the store took."""
         self.has_lost = False
-        """True from a beat that the store did not take until `settled`: others may own what was this process's."""
+        """True from a beat that the store did not take until `settled`: others may own what was
+        this process's."""
         self._seen: dict[str, _Seen] = {}
         self._living: set[str] = set()
         self._looked = asyncio.Event()
@@ -57,7 +59,8 @@ class Ownership:
 
     @property
     def is_sure(self) -> bool:
-        """True while no other process can have taken a session of this one: its last beat is younger than a lease."""
+        """True while no other process can have taken a session of this one: its last beat is
+        younger than a lease."""
         return not self.has_lost and self._clock() - self._sure_since < self.lease_seconds
 
     def settled(self) -> None:
@@ -70,7 +73,8 @@ class Ownership:
         await self.beat()
 
     async def beat(self) -> bool:
-        """Live on, and look at the others. False if they had taken this one for dead: what was its own may be others' now."""
+        """Live on, and look at the others. False if they had taken this one for dead: what was its
+        own may be others' now."""
         now = self._clock()
         away, self._beaten = now - self._beaten, now
         if away > self.lease_seconds / 2:
@@ -105,7 +109,8 @@ class Ownership:
             await self.look_again()
 
     async def marked(self, session_id: str) -> OwnerRow | None:
-        """The owner that gave out such an id for something that is not in the store; None if it is this one, or nobody."""
+        """The owner that gave out such an id for something that is not in the store; None if it is
+        this one, or nobody."""
         mark = session_id[:_MARK_LENGTH]
         owners = [owner for owner in await self._store.owners() if owner.id != self.me.id]
         return next((owner for owner in owners if owner.id[:_MARK_LENGTH] == mark), None)

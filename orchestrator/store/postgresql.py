@@ -29,7 +29,8 @@ _UNREADABLE = (
 )
 
 _LIMITS = ("idle_in_transaction_session_timeout = '5s'", "lock_timeout = '10s'", "statement_timeout = '30s'")
-"""A process that is stopped in the middle of a transaction holds up the others no longer than that."""
+"""A process that is stopped in the middle of a transaction holds up the others no longer than
+that."""
 
 
 class PostgresqlConnection(Connection):
@@ -73,7 +74,8 @@ class PostgresqlConnection(Connection):
 
 
 def shown(address: str) -> str:
-    """Return an address as people may see it: host, port and database. StoreFormatError if it cannot be read.
+    """Return an address as people may see it: host, port and database. StoreFormatError if it
+    cannot be read.
 
     The error quotes nothing: what cannot be read may be the password.
     """

@@ -1,4 +1,5 @@
-"""What the store keeps, as it keeps it: names, numbers, and payloads that only `orchestrator.sessions` can read. Pure."""
+"""What the store keeps, as it keeps it: names, numbers, and payloads that only
+`orchestrator.sessions` can read. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ class OwnerRow:
     address: str
     """Where the others pass calls on to."""
     place: str
-    """What only one living process can have: two owners of one place are one process and its successor."""
+    """What only one living process can have: two owners of one place are one process and its
+    successor."""
     beat: int = 0
 
 
@@ -21,8 +23,9 @@ class OwnerRow:
 class SessionRow:
     """A session as it was last written. Times are microseconds since the epoch.
 
-    ``owner`` has it under ``epoch``, which grows with each change of hands. ``target`` names the weights that its tokens come
-    from. A generation's session is not ``listed``; it is number ``choice`` of its request's.
+    ``owner`` has it under ``epoch``, which grows with each change of hands. ``target`` names the
+    weights that its tokens come from. A generation's session is not ``listed``; it is number
+    ``choice`` of its request's.
     """
 
     id: str
@@ -48,7 +51,8 @@ class SessionRow:
 class TurnRow:
     """A turn as it was written before its first token.
 
-    Its prompt is the first ``shared_count`` of the session's tokens as they were, and then ``prompt``: int32, little-endian.
+    Its prompt is the first ``shared_count`` of the session's tokens as they were, and then
+    ``prompt``: int32, little-endian.
     """
 
     turn: int
@@ -61,8 +65,8 @@ class TurnRow:
 
 @dataclass(frozen=True, slots=True)
 class EndRow:
-    """What a turn has become: its ``tokens`` as a prompt's, none if it was undone, and how it ended. Where it is ``forgotten``
-    its request may try again."""
+    """What a turn has become: its ``tokens`` as a prompt's, none if it was undone, and how it
+    ended. Where it is ``forgotten`` its request may try again."""
 
     tokens: bytes
     payload: str
@@ -71,7 +75,8 @@ class EndRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn with what is known of it since: its end, or else which ``tokens`` it had when that was last noted."""
+    """A turn with what is known of it since: its end, or else which ``tokens`` it had when that was
+    last noted."""
 
     begun: TurnRow
     end: EndRow | None
@@ -80,7 +85,8 @@ class StoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a session's row says of it beside its turns. ``last_active`` is microseconds since the epoch."""
+    """What a session's row says of it beside its turns. ``last_active`` is microseconds since the
+    epoch."""
 
     last_active: int
     turn_count: int

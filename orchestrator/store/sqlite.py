@@ -20,7 +20,8 @@ _BUSY_SECONDS = 5.0
 """For other processes' transactions, which take milliseconds."""
 
 _WIPE_SECONDS = 2.0
-"""After a deletion its text may be in the write-ahead log for so long. Deletions meanwhile are wiped together."""
+"""After a deletion its text may be in the write-ahead log for so long. Deletions meanwhile are
+wiped together."""
 
 _TEXTS = ("DELETE FROM sessions ", "DELETE FROM turns ")
 """How statements begin that delete what people said."""
@@ -93,7 +94,8 @@ class SqliteConnection(Connection):
 
 
 class _LogWiper:
-    """Empties a file's write-ahead log soon after deletions: earlier versions of its pages stand there. Of any thread."""
+    """Empties a file's write-ahead log soon after deletions: earlier versions of its pages stand
+    there. Of any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,8 +1,8 @@
 """The store's operations, in SQL that SQLite and PostgreSQL both understand.
 
-A session has one owner, and every write of it says under which epoch it is made: who has been robbed writes nothing.
-An owner is a row whose beat grows; whoever sees it stand still for a lease takes the row out, and then what it owned is
-anybody's.
+A session has one owner, and every write of it says under which epoch it is made: who has been
+robbed writes nothing. An owner is a row whose beat grows; whoever sees it stand still for a lease
+takes the row out, and then what it owned is anybody's.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ _TABLES: Final = (
 _NOW = "(SELECT value FROM about WHERE name = 'seconds')"
 _SESSION = ", ".join(f"sessions.{field.name}" for field in fields(SessionRow))
 _OF_REQUEST = "principal = ? AND request_id = ? AND request_id <> ''"
-"""What ``sessions_by_request`` finds: without the last part, which that index is of, every session would be looked at."""
+"""What ``sessions_by_request`` finds: without the last part, which that index is of, every session
+would be looked at."""
 _BEGUN = ("turn", "request_id", "fingerprint", "shared_count", "prompt", "payload")
 
 
 def prepare(transaction: Transaction, bytes_type: str) -> None:
-    """Make the tables, unless they are there. StoreFormatError if another version made them. One process at a time."""
+    """Make the tables, unless they are there. StoreFormatError if another version made them. One
+    process at a time."""
     transaction.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value DOUBLE PRECISION NOT NULL)")
     found = transaction.row("SELECT value FROM about WHERE name = 'format'")
     if found is not None and found[0] != _FORMAT:
@@ -77,7 +79,8 @@ def prepare(transaction: Transaction, bytes_type: str) -> None:
 
 
 class Store:
-    """Sessions, their turns and their owners, in a database. StoreUnavailableError wherever that cannot be reached."""
+    """Sessions, their turns and their owners, in a database. StoreUnavailableError wherever that
+    cannot be reached."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -90,11 +93,13 @@ class Store:
         self._database.close()
 
     def on_trouble(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called on the event loop whenever something could not be read or written."""
+        """Have ``callback`` called on the event loop whenever something could not be read or
+        written."""
         self._database.on_trouble = callback
 
     async def try_writing(self) -> None:
-        """Write as much as a turn may need, of which nothing stays. StoreUnavailableError if there is no room for it."""
+        """Write as much as a turn may need, of which nothing stays. StoreUnavailableError if there
+        is no room for it."""
         row = OwnerRow(f"trial {secrets.token_hex(8)}", secrets.token_hex(_TRIAL_BYTES // 2), "")
 
         def work(t: Transaction) -> None:
@@ -115,8 +120,8 @@ class Store:
         await self._database.run(work)
 
     async def beat(self, owner_id: str, seconds: float) -> tuple[float, bool]:
-        """An owner lives, and its time goes on to ``seconds``. Returns what time the store has, in seconds in which anybody
-        lived, and whether the owner had its row still."""
+        """An owner lives, and its time goes on to ``seconds``. Returns what time the store has, in
+        seconds in which anybody lived, and whether the owner had its row still."""
 
         def work(t: Transaction) -> tuple[float, bool]:
             alive = t.execute("UPDATE owners SET beat = beat + 1 WHERE id = ?", (owner_id,)) == 1
@@ -169,10 +174,11 @@ class Store:
     ) -> list[SessionRow]:
         """Write one request's new sessions down, or find those that it has got before.
 
-        Each has the first of its ``turns``, which is about to begin; or ``like`` another session it has that one's turns up to
-        one, of which so many have ended, and requests' names stay with the old. SessionLimitError if there would be more than
-        ``most`` listed ones, all of them with a turn, or ``most_of_principal`` of their principal's; SessionMovedError if the
-        other session is gone.
+        Each has the first of its ``turns``, which is about to begin; or ``like`` another session it
+        has that one's turns up to one, of which so many have ended, and requests' names stay with
+        the old. SessionLimitError if there would be more than ``most`` listed ones, all of them
+        with a turn, or ``most_of_principal`` of their principal's; SessionMovedError if the other
+        session is gone.
         """
 
         def work(t: Transaction) -> list[SessionRow]:
@@ -221,8 +227,9 @@ class Store:
         return await self._database.run(lambda t: _of_request(t, principal, request_id, listed=listed), reads=True)
 
     async def take(self, session: SessionRow, owner_id: str) -> list[tuple[SessionRow, list[StoredTurn]]]:
-        """Become the owner of a session that nobody else owns, and read it; of a generation's together with those of its other
-        choices, of which some may have been its own before. Empty if another was faster, or it is gone."""
+        """Become the owner of a session that nobody else owns, and read it; of a generation's
+        together with those of its other choices, of which some may have been its own before. Empty
+        if another was faster, or it is gone."""
         where = "id = ?"
         values: tuple[str, ...] = (session.id,)
         if not session.listed:
@@ -252,7 +259,8 @@ class Store:
         return [_session_of(row) for row in rows]
 
     async def page(self, principal: str, target: str, size: int, after: tuple[int, str] | None) -> list[SessionRow]:
-        """At most ``size`` of a principal's listed sessions of a target, last created first, those created before ``after``."""
+        """At most ``size`` of a principal's listed sessions of a target, last created first, those
+        created before ``after``."""
         where = "" if after is None else "AND (created < ? OR (created = ? AND id < ?))"
         values = () if after is None else (after[0], after[0], after[1])
         statement = f"SELECT {_SESSION} FROM sessions WHERE listed = 1 AND principal = ? AND target IN ('', ?) {where} "
@@ -261,8 +269,8 @@ class Store:
         return [_session_of(row) for row in rows]
 
     async def delete(self, session: SessionRow, *, expired: bool = False) -> None:
-        """Delete a session for good; of an ``expired`` one it is remembered that it was. SessionMovedError if another owns it
-        by now, or it is gone."""
+        """Delete a session for good; of an ``expired`` one it is remembered that it was.
+        SessionMovedError if another owns it by now, or it is gone."""
 
         def work(t: Transaction) -> None:
             values = (session.id, session.owner, session.epoch)
@@ -279,8 +287,8 @@ class Store:
         await self._database.run(lambda t: t.execute(statement, (principal, request_id)))
 
     async def expire(self, seconds: float) -> list[str]:
-        """Take out what nobody owns, nothing runs in and nobody has asked for in ``seconds`` of the store's time; what should
-        run, and nobody can run it, after a multiple of that."""
+        """Take out what nobody owns, nothing runs in and nobody has asked for in ``seconds`` of the
+        store's time; what should run, and nobody can run it, after a multiple of that."""
 
         def work(t: Transaction) -> list[str]:
             idle = f"idle_since < {_NOW} - ?"  # which an index finds
@@ -315,7 +323,8 @@ class Store:
         await self._database.run(work)
 
     async def note_progress(self, progress: Sequence[tuple[SessionRow, int, int, bytes]]) -> list[str]:
-        """For each session's turn the tokens from a position on. Returns the sessions that others own by now."""
+        """For each session's turn the tokens from a position on. Returns the sessions that others
+        own by now."""
 
         def work(t: Transaction) -> list[str]:
             moved = []
@@ -332,7 +341,8 @@ class Store:
         return await self._database.run(work)
 
     async def end_turn(self, session: SessionRow, turn: int, end: EndRow, counts: Counts) -> None:
-        """A turn has ended, maybe before others that have begun since. SessionMovedError if another owns its session by now."""
+        """A turn has ended, maybe before others that have begun since. SessionMovedError if another
+        owns its session by now."""
 
         def work(t: Transaction) -> None:
             _update(t, session, counts, "NULLIF(running_turn, ?)", turn)
@@ -355,8 +365,9 @@ def _insert(t: Transaction, session: SessionRow) -> bool:
 
 
 def _give_way(t: Transaction, count: int) -> bool:
-    """Sessions that never had a turn make room, the oldest of whoever has most of them: to lose one costs its client a request,
-    and to be kept out by them would cost everybody an hour. False if there are not as many."""
+    """Sessions that never had a turn make room, the oldest of whoever has most of them: to lose one
+    costs its client a request, and to be kept out by them would cost everybody an hour. False if
+    there are not as many."""
     unused = "listed = 1 AND turn_count = 0 AND running_turn IS NULL"
     most = f"SELECT principal FROM sessions WHERE {unused} GROUP BY principal ORDER BY count(*) DESC LIMIT 1"
     theirs = f"SELECT principal, id FROM sessions WHERE {unused} AND principal = ({most}) ORDER BY created, id LIMIT ?"
@@ -384,7 +395,8 @@ def _insert_turn(t: Transaction, session_id: str, turn: TurnRow) -> None:
 
 
 def _holds(t: Transaction, session: SessionRow) -> bool:
-    """Return whether an owner has its session still. A write, so that no other takes the session before this is over."""
+    """Return whether an owner has its session still. A write, so that no other takes the session
+    before this is over."""
     owns = "UPDATE sessions SET epoch = epoch WHERE id = ? AND owner = ? AND epoch = ?"
     return t.execute(owns, (session.id, session.owner, session.epoch)) == 1
 

@@ -1,4 +1,5 @@
-"""Whether sessions can be written just now, found out by writing: a full disk lets small writes through that are no use."""
+"""Whether sessions can be written just now, found out by writing: a full disk lets small writes
+through that are no use."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _RETRY_SECONDS = 1.0
 
 
 class Writing:
-    """Tries to write as soon as the store fails, and until that succeeds again. One failure alone says nothing yet."""
+    """Tries to write as soon as the store fails, and until that succeeds again. One failure alone
+    says nothing yet."""
 
     def __init__(self, store: Store) -> None:
         self.is_possible = True

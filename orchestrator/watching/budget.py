@@ -1,4 +1,5 @@
-"""How many spans a process may write a second: what tracing costs has a bound, however many rounds there are. Pure."""
+"""How many spans a process may write a second: what tracing costs has a bound, however many rounds
+there are. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class SpanBudget:
         return True
 
     def take_up_to(self, count: int, least: int) -> int:
-        """As many as there are, at most ``count``; and ``least`` even if there are not, which is paid back first."""
+        """As many as there are, at most ``count``; and ``least`` even if there are not, which is
+        paid back first."""
         self._fill()
         taken = min(count, max(least, int(self._level)))
         self._level -= taken

@@ -1,5 +1,5 @@
-"""Which of a turn's rounds are kept to be looked at: those whose peers have made spans, those that failed, the slowest, and
-those in which the least was accepted. Pure."""
+"""Which of a turn's rounds are kept to be looked at: those whose peers have made spans, those that
+failed, the slowest, and those in which the least was accepted. Pure."""
 
 from __future__ import annotations
 

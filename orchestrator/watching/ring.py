@@ -1,4 +1,5 @@
-"""The last turns with their rounds, for ``slipstream trace``: in memory, bounded, the oldest given up first. Pure."""
+"""The last turns with their rounds, for ``slipstream trace``: in memory, bounded, the oldest given
+up first. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _MOST_ROUNDS = 20_000
 
 @dataclass(eq=False, slots=True)
 class TurnNote:
-    """A turn with those of its rounds that are kept. Times are of the monotonic clock, in seconds, but for ``started``."""
+    """A turn with those of its rounds that are kept. Times are of the monotonic clock, in seconds,
+    but for ``started``."""
 
     session_id: str
     turn: int
@@ -63,7 +65,8 @@ class TurnRing:
             self._count -= _size(oldest)
 
     def of(self, session_id: str, most: int, principal: str | None = "") -> list[TurnNote]:
-        """A session's last turns, at most so many, in order, if they are a principal's; None: whoever's they are."""
+        """A session's last turns, at most so many, in order, if they are a principal's; None:
+        whoever's they are."""
         known = [
             note
             for note in (*self._ended.values(), *self._running.values())

@@ -1,5 +1,6 @@
-"""What all rounds and turns of this process come to. Added to on the event loop, where a round costs an append: many are
-counted at a time, which is a third of the work. Read by whoever looks at metrics, from other threads. Pure."""
+"""What all rounds and turns of this process come to. Added to on the event loop, where a round
+costs an append: many are counted at a time, which is a third of the work. Read by whoever looks at
+metrics, from other threads. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Totals:
         self.finished: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter(dict.fromkeys(OF_TOO_MUCH, 0))
-        """By reason. What an alert looks at is there from the start: a count that begins with its first event has not risen."""
+        """By reason. What an alert looks at is there from the start: a count that begins with its
+        first event has not risen."""
         self.refused_calls: Counter[tuple[str, str]] = Counter()
         """By method and reason."""
         self.switched_off = 0

@@ -1,4 +1,5 @@
-"""One log line a turn, with what a search needs: session, trace, reason, sums. Nothing that a user wrote."""
+"""One log line a turn, with what a search needs: session, trace, reason, sums. Nothing that a user
+wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A turn's trace: one root span, and once the turn has ended, below it those of its rounds that are worth one."""
+"""A turn's trace: one root span, and once the turn has ended, below it those of its rounds that are
+worth one."""
 
 from __future__ import annotations
 
@@ -33,15 +34,16 @@ MOST_SPANS = 2000
 _SESSION_ID = re.compile(r"[0-9a-f]{16,32}")
 """What names of sessions look like that an orchestrator has given."""
 _SPANS_OF_A_LIVE_ROUND, _MOST_SPANS_OF_A_LIVE_ROUND = 5, 7
-"""It, what it asks of the draft and the verifier, and what these say of themselves. Where nothing that was prepared came
-true the draft is asked twice."""
+"""It, what it asks of the draft and the verifier, and what these say of themselves. Where nothing
+that was prepared came true the draft is asked twice."""
 _MOST_LIVE_ROUNDS = 240
 _LEAST_ROUNDS = 2
 """Of a turn, whatever the budget says: the slowest, and that in which the least was accepted."""
 
 
 WAYS = {Overlap.NONE: "wait", Overlap.ENUMERATE: "enumerate", Overlap.RUN_AHEAD: "run_ahead"}
-"""What the draft does while the target verifies, where it is asked: it is waited for, or prepares, or is rounds ahead."""
+"""What the draft does while the target verifies, where it is asked: it is waited for, or prepares,
+or is rounds ahead."""
 
 
 class Detail(Enum):
@@ -56,8 +58,8 @@ class Detail(Enum):
 
 
 SPANS_A_SECOND = {Detail.TURN: 0.0, Detail.ROUND: 400.0, Detail.FULL: 1200.0}
-"""Of a process, roots and the least of each turn not counted. A span costs 60 us of processor time, most of it in the
-exporter."""
+"""Of a process, roots and the least of each turn not counted. A span costs 60 us of processor time,
+most of it in the exporter."""
 
 
 class TurnTrace:
@@ -90,7 +92,8 @@ class TurnTrace:
         return self._span.get_span_context()
 
     def round_prefix(self) -> str:
-        """What the next round's peers get as the beginning of a traceparent; empty if they shall make no spans."""
+        """What the next round's peers get as the beginning of a traceparent; empty if they shall
+        make no spans."""
         if not self._prefix or self._detail is not Detail.FULL or self._live >= _MOST_LIVE_ROUNDS:
             return ""
         if not self._budget.take(_SPANS_OF_A_LIVE_ROUND):
@@ -235,8 +238,8 @@ def round_attributes(note: RoundNote) -> dict[str, AttributeValue]:
 
 
 def exchange_attributes(exchange: ExchangeNote) -> dict[str, AttributeValue]:
-    """What a request's span says: whom it went to, and where its time went. The network's share is what the peer's own
-    clock does not account for."""
+    """What a request's span says: whom it went to, and where its time went. The network's share is
+    what the peer's own clock does not account for."""
     host, _, port = exchange.address.rpartition(":")
     attributes: dict[str, AttributeValue] = {names.SERVER_ADDRESS: host.strip("[]")}
     if port.isdecimal():
@@ -257,8 +260,8 @@ def exchange_attributes(exchange: ExchangeNote) -> dict[str, AttributeValue]:
 
 
 def write_refused(model_name: str, parent: Context, session_id: str, error: Exception) -> None:
-    """A message or generation whose turn has not begun: a root span of no length. ``session_id`` is what the client called it,
-    empty if there is none."""
+    """A message or generation whose turn has not begun: a root span of no length. ``session_id`` is
+    what the client called it, empty if there is none."""
     is_one = _SESSION_ID.fullmatch(session_id) is not None  # else it may be anything
     span = _begin(model_name, parent, {names.CONVERSATION_ID: session_id} if is_one else {})
     fail_with(span, error)

@@ -29,7 +29,8 @@ class Watching:
     """Looks at all turns of this process."""
 
     def __init__(self, detail: Detail = Detail.FULL) -> None:
-        """Text is traced only if the environment variable that OpenTelemetry has for it says true."""
+        """Text is traced only if the environment variable that OpenTelemetry has for it says
+        true."""
         self._totals = Totals()
         self.ring = TurnRing()
         self.detail = detail

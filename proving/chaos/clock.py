@@ -1,6 +1,8 @@
-"""The time of day of served processes, to be set while they run: a library of twenty lines goes in front of libc's clock.
+"""The time of day of served processes, to be set while they run: a library of twenty lines goes in
+front of libc's clock.
 
-The monotonic clocks stay as they are, as they do where an administrator or NTP steps a machine's time.
+The monotonic clocks stay as they are, as they do where an administrator or NTP steps a machine's
+time.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ def can_be_set() -> bool:
 
 
 def shared_object() -> Path:
-    """Compiled when it is first needed, and kept: one file for all clocks. OSError or CalledProcessError if it cannot be."""
+    """Compiled when it is first needed, and kept: one file for all clocks. OSError or
+    CalledProcessError if it cannot be."""
     name = hashlib.sha256(f"{sysconfig.get_platform()} {_SOURCE}".encode()).hexdigest()[:16]
     compiled = _KEPT / f"{name}.so"
     if not compiled.exists():
@@ -86,7 +89,8 @@ def shared_object() -> Path:
 
 
 def look_again() -> None:
-    """In a process with the library in front, forked since: its time of day is what its environment says by now."""
+    """In a process with the library in front, forked since: its time of day is what its environment
+    says by now."""
     look = getattr(ctypes.CDLL(None), "slipstream_look_at_offset", None)
     if look is not None:
         look()

@@ -1,4 +1,5 @@
-"""What `proving.chaos` does to a served system: one class a fault. Each strikes, waits, and leaves the system whole."""
+"""What `proving.chaos` does to a served system: one class a fault. Each strikes, waits, and leaves
+the system whole."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from proving.proxy import Proxy
 from proving.system import System
 
 FULL_SECONDS, STOPPED_SECONDS, PARTED_SECONDS = 2.0, 4.0, 4.0
-"""How long a disk stays full, a process stopped, a network parted: the latter two for longer than a deadline and a lease."""
+"""How long a disk stays full, a process stopped, a network parted: the latter two for longer than a
+deadline and a lease."""
 
 LOOK_SECONDS = 1.2
 """Within which every process has looked at its certificates."""
@@ -83,7 +85,8 @@ class AllOrchestratorsKilled(Fault):
 
 
 class OrchestratorStopped(Fault):
-    """SIGSTOP to one for longer than its lease: the others take over what it has, and it finds itself out."""
+    """SIGSTOP to one for longer than its lease: the others take over what it has, and it finds
+    itself out."""
 
     name = "one of three orchestrators stopped"
 
@@ -116,7 +119,8 @@ class Stopped(Fault):
 
 
 class DiskFull(Fault):
-    """No file of the orchestrators' may grow: their store cannot be written, and new turns are refused."""
+    """No file of the orchestrators' may grow: their store cannot be written, and new turns are
+    refused."""
 
     name = "disk full under the store"
 

@@ -1,9 +1,11 @@
-"""Everything goes wrong, one thing after another, under many sessions at once; every text must be what it is undisturbed.
+"""Everything goes wrong, one thing after another, under many sessions at once; every text must be
+what it is undisturbed.
 
-Three orchestrator processes behind one port with one store, two verifiers, a draft, proxies before them, mutual TLS between
-all. Sessions of two turns and generations, greedy and sampled, by readers some of which vanish and come back. First each is
-answered undisturbed; then they are asked again and again while faults strike. No token may differ, come twice or be missing,
-and at the end no page may be held.
+Three orchestrator processes behind one port with one store, two verifiers, a draft, proxies before
+them, mutual TLS between all. Sessions of two turns and generations, greedy and sampled, by readers
+some of which vanish and come back. First each is answered undisturbed; then they are asked again
+and again while faults strike. No token may differ, come twice or be missing, and at the end no page
+may be held.
 
   python -m proving.chaos --faults 200
   python -m proving.chaos --faults 20 --report docs/chaos.md
@@ -44,7 +46,8 @@ _SETTLE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one session asks. A ``tokens`` prompt is a generation; a text begins a session of two turns."""
+    """What one session asks. A ``tokens`` prompt is a generation; a text begins a session of two
+    turns."""
 
     prompt: str | tuple[int, ...]
     settings: Settings
@@ -62,7 +65,8 @@ class Task:
 
 @dataclass(slots=True)
 class Gaps:
-    """The longest time that any turn waited for its next tokens since it was last looked, and how many have come at all."""
+    """The longest time that any turn waited for its next tokens since it was last looked, and how
+    many have come at all."""
 
     longest: float = 0.0
     token_count: int = 0
@@ -184,7 +188,8 @@ class Chaos:
             progress.advance(bar)
 
     def _see_everybody_answer(self, scene: Scene) -> None:
-        """Before the next fault: one after another is what is tried, and each is seen to be over."""
+        """Before the next fault: one after another is what is tried, and each is seen to be
+        over."""
         for index in range(scene.system.setup.verifier_count):
             scene.system.wait_for(f"verifier {index}")
         scene.system.wait_for("draft")
@@ -261,7 +266,8 @@ _COLUMNS = ("fault", "struck", "longest gap, median s", "longest gap s")
 
 
 def rows(chaos: Chaos) -> list[tuple[str, ...]]:
-    """For each kind of fault: how often, and the longest that any turn waited for its next tokens meanwhile."""
+    """For each kind of fault: how often, and the longest that any turn waited for its next tokens
+    meanwhile."""
     return [
         (name, str(struck.count), f"{statistics.median(struck.gaps):.1f}", f"{max(struck.gaps):.1f}")
         for name, struck in sorted(chaos.struck.items())

@@ -1,1 +1,2 @@
-"""Messages that nobody should send, to every method of every service, beside sessions that must not notice."""
+"""Messages that nobody should send, to every method of every service, beside sessions that must not
+notice."""

@@ -1,4 +1,5 @@
-"""Callers that mean no good: they send what `requests` draws, and read, leave, wait or vanish as they like."""
+"""Callers that mean no good: they send what `requests` draws, and read, leave, wait or vanish as
+they like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Attacks by a caller without a token, on one connection, beside a neighbour whose turns must stay as quick as they are.
+"""Attacks by a caller without a token, on one connection, beside a neighbour whose turns must stay
+as quick as they are.
 
 python -m proving.hostile.doors ATTACK HOST:PORT SECONDS     one of them alone, against a server that is there
 """
@@ -29,7 +30,8 @@ _SERVICE = "/slipstream.v1.OrchestratorService"
 _HEALTH = "/grpc.health.v1.Health/Check"
 _INFLATED_BYTES = 15 * 2**20
 _BOMB_FIELD, _BOMB_REFERENCES = "a" * 3900, 4000
-"""16 MiB of header fields in 8 KB: a field that the server keeps, and references to it of one byte each."""
+"""16 MiB of header fields in 8 KB: a field that the server keeps, and references to it of one byte
+each."""
 
 _MOST_STREAMS = 20_000
 _RESETS_TOGETHER = 100
@@ -101,7 +103,8 @@ ATTACKS: dict[str, Callable[[RawConnection], None]] = {
 
 
 def attack(name: str, address: str, seconds: float) -> int:
-    """Attack for so long, on a new connection whenever the server ends one; returns how many there were."""
+    """Attack for so long, on a new connection whenever the server ends one; returns how many there
+    were."""
     end, count = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         count += 1
@@ -133,8 +136,9 @@ class Outcome:
 
 
 def run_doors(judge: Judge, seconds: float, *attacks: str, is_quick: bool = True) -> list[str]:
-    """Run attacks on an orchestrator of its own, all if none is named; returns a line for each, and complains to the judge.
-    Where ``is_quick`` is false, nothing else leaves the machine the time that turns need, and they may take any."""
+    """Run attacks on an orchestrator of its own, all if none is named; returns a line for each, and
+    complains to the judge. Where ``is_quick`` is false, nothing else leaves the machine the time
+    that turns need, and they may take any."""
     with _guarded() as (local, token), Client(local.orchestrator_address, token=token) as neighbour:
         orchestrator = local.services["orchestrator"]
         quiet = [_turn(neighbour) for _ in range(_QUIET_TURNS)]

@@ -1,6 +1,8 @@
-"""Messages that nobody should send, made from their descriptors alone: a new field is covered without a line.
+"""Messages that nobody should send, made from their descriptors alone: a new field is covered
+without a line.
 
-Everything is drawn from one `random.Random`, so a seed says what is sent, and a property test may bring its own.
+Everything is drawn from one `random.Random`, so a seed says what is sent, and a property test may
+bring its own.
 """
 
 from __future__ import annotations
@@ -178,7 +180,8 @@ class FieldSource:
         return message if not inner or self.rng.random() < 0.3 else self._somewhere(self.rng.choice(inner))
 
     def bytes_of(self, data: bytes) -> bytes:
-        """A message's bytes, damaged: cut, flipped, added to, nested without end, or none of it at all."""
+        """A message's bytes, damaged: cut, flipped, added to, nested without end, or none of it at
+        all."""
         how = self.rng.randrange(6)
         if how == 0:
             return data[: self.rng.randrange(len(data) + 1)]

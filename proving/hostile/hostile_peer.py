@@ -1,4 +1,5 @@
-"""Draft and verifier services that answer with nonsense: real servers between an orchestrator and a right service."""
+"""Draft and verifier services that answer with nonsense: real servers between an orchestrator and a
+right service."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ STREAMS: Mapping[str, Callable[[Any, Context], Any]] = {
 
 
 class HostilePeer(grpc.GenericRpcHandler):
-    """A draft or a verifier before a right one. While it has a ``kind`` of nonsense, that is what it answers to items."""
+    """A draft or a verifier before a right one. While it has a ``kind`` of nonsense, that is what
+    it answers to items."""
 
     def __init__(self, role: str, address: str, upstream: str) -> None:
         self._path, self._request, self._response = _ITEMS[role]
@@ -170,7 +172,8 @@ class HostilePeer(grpc.GenericRpcHandler):
 
 
 class Liar(grpc.GenericRpcHandler):
-    """A service that says one kind of nonsense of its model, and nothing else. It says that it serves."""
+    """A service that says one kind of nonsense of its model, and nothing else. It says that it
+    serves."""
 
     def __init__(self, address: str, answer: bytes) -> None:
         self.address = address
@@ -212,7 +215,8 @@ def _answering(answer: bytes) -> Callable[[bytes, Context], Any]:
 
 
 def lies(info: model_pb2.ModelInfo) -> dict[str, bytes]:
-    """Every kind of nonsense about a model that really is ``info``, as an answer to GetModelInfo."""
+    """Every kind of nonsense about a model that really is ``info``, as an answer to
+    GetModelInfo."""
     answers = {
         "info that is no message": b"\xff" * 100,
         "info of 5 MiB": _padded(model_pb2.GetModelInfoResponse(model=info), 5 * _MIB),

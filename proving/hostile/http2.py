@@ -90,7 +90,8 @@ class RawConnection:
         self._socket.sendall(b"".join(parts))
 
     def open(self, method: str, *fields: Header, block: bytes = b"") -> int:
-        """Open a stream for a call, and return its number; ``block`` is added to its header fields as it is."""
+        """Open a stream for a call, and return its number; ``block`` is added to its header fields
+        as it is."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self.send(frame(HEADERS, END_HEADERS, stream, _call(method, fields) + block))
         return stream
@@ -113,7 +114,8 @@ class RawConnection:
         self.send(frame(RESET, 0, stream, struct.pack(">I", _CANCEL)))
 
     def read(self) -> tuple[int, int, int, bytes]:
-        """The next frame: kind, flags, stream, payload. EOFError once the service has closed the connection."""
+        """The next frame: kind, flags, stream, payload. EOFError once the service has closed the
+        connection."""
         head = self._take(_FRAME_HEAD)
         kind, flags, stream = struct.unpack(">BBI", head[3:])
         payload = self._take(int.from_bytes(head[:3], "big"))
@@ -130,7 +132,8 @@ class RawConnection:
             self.read()
 
     def outcome(self, stream: int) -> dict[str, str]:
-        """What a call ended with: its header and trailer fields, ``reset`` or ``goaway`` among them where it was cut off."""
+        """What a call ended with: its header and trailer fields, ``reset`` or ``goaway`` among them
+        where it was cut off."""
         found: dict[str, str] = {}
         while True:
             kind, flags, about, payload = self.read()
@@ -163,7 +166,8 @@ class RawConnection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def seconds_until_closed(self) -> float:
-        """How long it takes until the service closes the connection, whose frames are not answered meanwhile."""
+        """How long it takes until the service closes the connection, whose frames are not answered
+        meanwhile."""
         started = time.monotonic()
         try:
             while self._socket.recv(FRAME_BYTES):

@@ -1,5 +1,5 @@
-"""Judges answers to hostile messages: whatever was asked, a status must say that the caller erred and how, or that it helps to
-ask again."""
+"""Judges answers to hostile messages: whatever was asked, a status must say that the caller erred
+and how, or that it helps to ask again."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ MOST_MEMORY = 400 * 2**20
 """Bytes of memory that the orchestrator may have beside an attack."""
 
 _WRITING = "Internal error from Core"
-"""What grpc's own client says, in place of the status, where it was still writing when a call was ended."""
+"""What grpc's own client says, in place of the status, where it was still writing when a call was
+ended."""
 
 _MOVED = (Code.UNAVAILABLE, "SESSION_MOVED")
-"""Of a session that was deleted in the middle of a call: all that is known then is that it is not this process's."""
+"""Of a session that was deleted in the middle of a call: all that is known then is that it is not
+this process's."""
 
 
 class Judge:
-    """Counts statuses by service, and keeps what must not have been answered. Callable from any thread."""
+    """Counts statuses by service, and keeps what must not have been answered. Callable from any
+    thread."""
 
     def __init__(self) -> None:
         self.complaints: list[str] = []
@@ -74,7 +77,8 @@ class Judge:
     ) -> None:
         """A call to ``where``, service and method, ended with an error.
 
-        ``malformed``: what was sent was no message; ``huge``: more than is read; ``left``: the caller gave up itself.
+        ``malformed``: what was sent was no message; ``huge``: more than is read; ``left``: the
+        caller gave up itself.
         """
         service = where.partition("/")[0]
         code = Code(error.code().value[0])

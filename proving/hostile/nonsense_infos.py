@@ -1,4 +1,5 @@
-"""Nonsense that a model service may say of its model, as data: a name, and what it makes of a right answer."""
+"""Nonsense that a model service may say of its model, as data: a name, and what it makes of a right
+answer."""
 
 from __future__ import annotations
 

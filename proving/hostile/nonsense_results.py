@@ -1,4 +1,5 @@
-"""Nonsense that a draft or a verifier may answer to an item, as data: a name, and what it makes of a right result.
+"""Nonsense that a draft or a verifier may answer to an item, as data: a name, and what it makes of
+a right result.
 
 A mutation gets a right result and the item that it answers. It returns what is sent in its place.
 """
@@ -97,7 +98,8 @@ def _retry(seconds: int) -> error_details_pb2.RetryInfo:
 
 
 def _elsewhere(**fields: object) -> Mutation:
-    """Sends the right result under another handle or round first: an answer to what was never asked."""
+    """Sends the right result under another handle or round first: an answer to what was never
+    asked."""
 
     def mutate(result: Any, item: Any) -> list[Any]:
         stray = type(result)()

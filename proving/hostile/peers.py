@@ -1,8 +1,10 @@
-"""A hostile draft and a hostile verifier beside right ones: every kind of nonsense, and turns that must not notice.
+"""A hostile draft and a hostile verifier beside right ones: every kind of nonsense, and turns that
+must not notice.
 
-The orchestrator is asked for turns all the time. One draft, or one verifier, answers each kind of nonsense in turn, and rightly
-in between; others say nonsense of their model from the start. Each turn's text must be what plain decoding says, and a turn
-beside nonsense takes at most twice the median of quiet ones and one second.
+The orchestrator is asked for turns all the time. One draft, or one verifier, answers each kind of
+nonsense in turn, and rightly in between; others say nonsense of their model from the start. Each
+turn's text must be what plain decoding says, and a turn beside nonsense takes at most twice the
+median of quiet ones and one second.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _DEADLINE = ("--verifier-deadline-seconds", "2")
 
 
 def _settings(index: int) -> Settings:
-    """Of the ``index``-th neighbour: greedy and sampled, waiting for its draft and not, with log-probabilities and without."""
+    """Of the ``index``-th neighbour: greedy and sampled, waiting for its draft and not, with
+    log-probabilities and without."""
     return Settings(
         temperature=float(index % 2),
         seed=index,
@@ -62,7 +65,8 @@ class _Turn:
 
 
 class HostilePeers:
-    """One role's part of a run: ``role`` is what is hostile, ``draft`` or ``verifier``. Use as a context."""
+    """One role's part of a run: ``role`` is what is hostile, ``draft`` or ``verifier``. Use as a
+    context."""
 
     def __init__(self, role: str, verifier: str, draft: str, judge: Judge, *, neighbour_count: int = 2) -> None:
         """``verifier`` and ``draft`` are the addresses of right services."""
@@ -132,7 +136,8 @@ class HostilePeers:
         )
 
     def _suffer(self, kind: str) -> None:
-        """One kind of nonsense until it has been answered, then right answers until one has been taken."""
+        """One kind of nonsense until it has been answered, then right answers until one has been
+        taken."""
         peer = self.peer
         self._last_kind = kind
         self._change(kind)
@@ -255,7 +260,8 @@ def _info_of(address: str) -> model_pb2.ModelInfo:
 
 
 def run_peers(verifier: str, draft: str, judge: Judge) -> list[str]:
-    """Both roles at once, every kind; ``verifier`` and ``draft`` are right services. Returns a line for each."""
+    """Both roles at once, every kind; ``verifier`` and ``draft`` are right services. Returns a line
+    for each."""
     lines: list[str] = []
 
     def play(role: str) -> None:

@@ -1,4 +1,5 @@
-"""What is asked of each method: a request that is right or nearly so, and then spoilt; or one of no sense at all."""
+"""What is asked of each method: a request that is right or nearly so, and then spoilt; or one of no
+sense at all."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ class Requests:
         self._leave_others_alone(message)
 
     def _skeleton(self, message: Any) -> None:
-        """What is right for a message of its kind; by its fields' names where nothing better is known."""
+        """What is right for a message of its kind; by its fields' names where nothing better is
+        known."""
         make = self._skeletons.get(message.DESCRIPTOR.name)
         if make is not None:
             make(message)

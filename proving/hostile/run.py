@@ -1,9 +1,10 @@
 """Hostile messages to every method of every service, beside sessions that must not notice.
 
-Messages come from the services' own descriptors (`fields`), from callers that read, cancel, run out of time, never
-read or vanish. Every answer's status must say what the caller did wrong or that it helps to ask again, each item must be
-answered, the services stay SERVING, their memory bounded, the bystanders' texts as they are undisturbed; at the end no page
-may be held. Then a caller without a token attacks an orchestrator that asks for one (`doors`).
+Messages come from the services' own descriptors (`fields`), from callers that read, cancel, run out
+of time, never read or vanish. Every answer's status must say what the caller did wrong or that it
+helps to ask again, each item must be answered, the services stay SERVING, their memory bounded, the
+bystanders' texts as they are undisturbed; at the end no page may be held. Then a caller without a
+token attacks an orchestrator that asks for one (`doors`).
 
 After that a draft and a verifier answer with nonsense (`peers`).
 
@@ -59,7 +60,8 @@ MOST_GROWTH = 200 * 2**20
 
 
 class Hostile:
-    """One run: the same seed sends the same messages, as far as they do not name what services have named."""
+    """One run: the same seed sends the same messages, as far as they do not name what services have
+    named."""
 
     def __init__(
         self,
@@ -71,8 +73,8 @@ class Hostile:
         services: Sequence[ServiceDescriptor] = SERVICES,
         peers: bool = True,
     ) -> None:
-        """So many messages go to each of the ``services``; with ``peers``, services that answer with nonsense come after
-        that."""
+        """So many messages go to each of the ``services``; with ``peers``, services that answer
+        with nonsense come after that."""
         self._peers = peers
         self.lines: list[str] = []
         """What the parts after the flood have to say."""
@@ -83,7 +85,8 @@ class Hostile:
         self._services = services
         self.judge = Judge()
         self.memory: dict[str, tuple[int, int, int]] = {}
-        """Of each process: bytes when it was warm, at most since then, and once all sessions are deleted."""
+        """Of each process: bytes when it was warm, at most since then, and once all sessions are
+        deleted."""
         self.bystander_turn_count = 0
 
     def run(self, progress: Progress) -> None:
@@ -154,7 +157,8 @@ class Hostile:
 
 
 class _Watch:
-    """Use as a context: inside it the services are asked how they are, and their memory is looked at."""
+    """Use as a context: inside it the services are asked how they are, and their memory is looked
+    at."""
 
     def __init__(self, local: LocalServices, judge: Judge) -> None:
         self._services = local.services

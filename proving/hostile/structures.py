@@ -1,6 +1,8 @@
-"""Structures that take minutes and gigabytes to compile, from one principal, beside another principal's turns.
+"""Structures that take minutes and gigabytes to compile, from one principal, beside another
+principal's turns.
 
-The neighbour's turns, plain ones and ones with structures that no turn has used yet, are measured quietly first.
+The neighbour's turns, plain ones and ones with structures that no turn has used yet, are measured
+quietly first.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class StructureAttack:
     judge: Judge
     seconds: float
     is_timed: bool = True
-    """Whether a neighbour's slow turn is a complaint: on a machine with much else to do it says nothing."""
+    """Whether a neighbour's slow turn is a complaint: on a machine with much else to do it says
+    nothing."""
     statuses: Counter[str] = field(default_factory=Counter)
     quiet: dict[str, float] = field(default_factory=dict)
     """Median seconds of the neighbour's turns by their kind, before."""

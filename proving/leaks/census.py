@@ -1,4 +1,5 @@
-"""What processes hold: descriptors, sockets, threads, tasks, memory, pages. Counted from outside."""
+"""What processes hold: descriptors, sockets, threads, tasks, memory, pages. Counted from
+outside."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Count:
 
 
 class Census:
-    """Counts the three processes of a served pair, whose metrics are at ``metrics`` by their names."""
+    """Counts the three processes of a served pair, whose metrics are at ``metrics`` by their
+    names."""
 
     def __init__(self, local: LocalServices, metrics: Mapping[str, str]) -> None:
         self._metrics = metrics
@@ -61,8 +63,8 @@ class Census:
         return {name: process.memory_info().rss for name, process in self._processes.items()}
 
     def settled(self, patience: float) -> dict[str, Count]:
-        """Once no page is held, no sequence open, and nothing has changed for a second; or what there is after ``patience``
-        seconds."""
+        """Once no page is held, no sequence open, and nothing has changed for a second; or what
+        there is after ``patience`` seconds."""
         deadline = time.monotonic() + patience
         last, since = self.take(), time.monotonic()
         while time.monotonic() < deadline:
@@ -77,8 +79,9 @@ class Census:
         return last
 
     def back_at(self, before: Mapping[str, Count], patience: float) -> dict[str, dict[str, int]]:
-        """Wait until nothing is more than it was; what was more at every look of ``patience`` seconds, by process, and by how
-        much at least: what stays, and not what a single look caught at work."""
+        """Wait until nothing is more than it was; what was more at every look of ``patience``
+        seconds, by process, and by how much at least: what stays, and not what a single look caught
+        at work."""
         deadline = time.monotonic() + patience
         stays = {name: count.over(before[name]) for name, count in self.take().items()}
         while any(stays.values()) and time.monotonic() < deadline:

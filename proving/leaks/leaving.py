@@ -1,5 +1,6 @@
-"""Ways to leave a turn in the middle: by its cancel, by the call's, by a connection that is cut, by a deadline, by deleting its
-session, by half a chat; and, of a model service, by a stream of items that ends."""
+"""Ways to leave a turn in the middle: by its cancel, by the call's, by a connection that is cut, by
+a deadline, by deleting its session, by half a chat; and, of a model service, by a stream of items
+that ends."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _LATEST = 5
 """Deltas after which it is left at the latest."""
 _LEAVE_SECONDS = 0.03
 _WORDS = ["".join(letters) for letters in product("abcdefgh", repeat=3)]
-"""Of prompts. There is an end to them, as in a language: tokenizers keeps the last 10,000 words that a thread has met."""
+"""Of prompts. There is an end to them, as in a language: tokenizers keeps the last 10,000 words
+that a thread has met."""
 
 
 @dataclass(frozen=True, slots=True)

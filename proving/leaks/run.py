@@ -1,7 +1,8 @@
 """Nothing stays of turns that were left, and memory is flat under many sessions.
 
-Turns are left in the middle in every way there is (`leaving`); then no page may be held, and descriptors, sockets, threads and
-tasks are as many as they were once the processes were warm. A soak keeps sessions talking and looks at memory.
+Turns are left in the middle in every way there is (`leaving`); then no page may be held, and
+descriptors, sockets, threads and tasks are as many as they were once the processes were warm. A
+soak keeps sessions talking and looks at memory.
 
   python -m proving.leaks --cancels 1000
   python -m proving.leaks --soak-seconds 600 --sessions 64
@@ -61,7 +62,8 @@ class Outcome:
 
 @contextmanager
 def served() -> Iterator[tuple[LocalServices, Census]]:
-    """A pair with a store in a file, and who counts what it holds. SlipstreamError if it cannot be started."""
+    """A pair with a store in a file, and who counts what it holds. SlipstreamError if it cannot be
+    started."""
     metrics = {name: free_address() for name in ("orchestrator", "verifier", "draft")}
     flags = {name: ("--metrics-address", address) for name, address in metrics.items()}
     model = ("--kv-memory-mib", "1", "--peer-grace-seconds", "1")

@@ -1,4 +1,5 @@
-"""The command line: ``slipstream chat``, ``up``, ``info``, ``export``, ``top``, ``trace``, ``token``, ``load``..."""
+"""The command line: ``slipstream chat``, ``up``, ``info``, ``export``, ``top``, ``trace``,
+``token``, ``load``..."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ app = typer.Typer(
 progress = Console(stderr=True)
 
 _LOOK_SECONDS = 0.2
-"""From one look at the services that ``up`` has started to the next. macOS cannot wait for a signal."""
+"""From one look at the services that ``up`` has started to the next. macOS cannot wait for a
+signal."""
 
 _ADVICE = {
     "UNAVAILABLE": "is an orchestrator running there? slipstream up starts one here",
@@ -184,7 +186,8 @@ def top(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="that look as JSON")] = False,
 ) -> None:
-    """Watch an orchestrator and its services: tokens a second, acceptance, where a round's time goes, who is busy.
+    """Watch an orchestrator and its services: tokens a second, acceptance, where a round's time
+    goes, who is busy.
 
     On a live screen until Ctrl-C: slipstream top --address 127.0.0.1:50051
 
@@ -210,7 +213,8 @@ def trace(
     html: Annotated[Path | None, typer.Option(help="write one HTML file instead, to be sent to somebody")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead")] = False,
 ) -> None:
-    """Show a session's last turns round by round: what was proposed and accepted, and where the time went.
+    """Show a session's last turns round by round: what was proposed and accepted, and where the
+    time went.
 
     The last two turns of a chat: slipstream trace 6a1f0c2e9b7d4835 --turns 2
 
@@ -342,7 +346,8 @@ def _converse(server: Server, options: dict[str, Any], shows_rounds: bool) -> No
 
 @contextmanager
 def _refusals(address: str) -> Iterator[None]:
-    """A readable end for what the orchestrator refuses, or if there is none, or if the options cannot reach any."""
+    """A readable end for what the orchestrator refuses, or if there is none, or if the options
+    cannot reach any."""
     try:
         yield
     except PeerError as error:

@@ -44,7 +44,8 @@ def level(share: float, marks: Marks = BLOCKS) -> str:
 
 
 def sparkline(history: Sequence[tuple[float, float]], seconds: float, width: int, marks: Marks = BLOCKS) -> str:
-    """Values by their age in seconds, the youngest on the right; each cell is the greatest of its time, the tallest full."""
+    """Values by their age in seconds, the youngest on the right; each cell is the greatest of its
+    time, the tallest full."""
     cells: list[float | None] = [None] * width
     for age, value in history:
         place = width - 1 - int(age / seconds * width)

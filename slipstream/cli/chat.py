@@ -14,13 +14,14 @@ from slipstream.client import Client, PeerError, Reply, Result, Session
 
 
 def converse(client: Client, options: dict[str, Any], *, shows_rounds: bool = False) -> None:
-    """Send what the user types, print what the model says, and after each answer one line of statistics.
+    """Send what the user types, print what the model says, and after each answer one line of
+    statistics.
 
-    Ends at the end of input. In a terminal Ctrl-C ends the running answer, and at the prompt the chat. A server that is lost is
-    called again; the answer goes on where it was. PeerError if the session cannot be opened or the server has never been there,
-    NotTextError if a line that comes from no terminal is not text.
-    With ``shows_rounds`` each token shows how it came about, and their counts follow the statistics; the settings must ask for
-    origins.
+    Ends at the end of input. In a terminal Ctrl-C ends the running answer, and at the prompt the
+    chat. A server that is lost is called again; the answer goes on where it was. PeerError if the
+    session cannot be opened or the server has never been there, NotTextError if a line that comes
+    from no terminal is not text. With ``shows_rounds`` each token shows how it came about, and
+    their counts follow the statistics; the settings must ask for origins.
     """
     interactive = sys.stdin is not None and sys.stdin.isatty()
     console = Console(highlight=False)

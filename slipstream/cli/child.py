@@ -1,4 +1,5 @@
-"""Run a service's module so that it ends with its parent: ``python -P -m slipstream.cli.child PARENT_PID MODULE [FLAG ...]``.
+"""Run a service's module so that it ends with its parent:
+``python -P -m slipstream.cli.child PARENT_PID MODULE [FLAG ...]``.
 
 The wish is the child's own, since a parent that talks gRPC must not run code between fork and exec.
 """

@@ -30,8 +30,8 @@ OUTCOME, WAY, PROPOSER = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Sums by key: a field of ProcessStatus; such a list and a place in it; or round_counts, outcome, way and proposer. Times
-    are in seconds."""
+    """Sums by key: a field of ProcessStatus; such a list and a place in it; or round_counts,
+    outcome, way and proposer. Times are in seconds."""
 
     sums: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
@@ -82,22 +82,24 @@ class Counts:
 
     @property
     def mean_acceptance_length(self) -> float | None:
-        """Tokens that a round with a proposal brought, the target's own included; None if there was none."""
+        """Tokens that a round with a proposal brought, the target's own included; None if there was
+        none."""
         proposals = self.sums.get((_LISTS[0], "0"), 0)  # each has a first token
         accepted = ratio(self["accepted_token_count"], proposals)
         return None if accepted is None else 1 + accepted
 
     @property
     def position_acceptances(self) -> list[float | None]:
-        """By place in the proposal: how often its token was accepted; None where none was verified."""
+        """By place in the proposal: how often its token was accepted; None where none was
+        verified."""
         drafted, accepted = (self.per_position(name) for name in _LISTS)
         accepted += [0.0] * (len(drafted) - len(accepted))
         return [ratio(part, whole) for part, whole in zip(accepted, drafted, strict=False)]
 
     @property
     def seconds_a_round(self) -> dict[str, float]:
-        """Where a round's time goes; the last is what is left over. The idle time is not among it, since it lies in part
-        between rounds. Empty if there was no round."""
+        """Where a round's time goes; the last is what is left over. The idle time is not among it,
+        since it lies in part between rounds. Empty if there was no round."""
         count = self.timed_round_count
         if not count:
             return {}
@@ -106,7 +108,8 @@ class Counts:
 
     @property
     def idle_a_round(self) -> float | None:
-        """Seconds a round that sessions gave their verifier nothing to do; None if there was no round."""
+        """Seconds a round that sessions gave their verifier nothing to do; None if there was no
+        round."""
         return ratio(self["verifier_idle"], self.timed_round_count)
 
     def goes_on_from(self, earlier: Counts) -> bool:

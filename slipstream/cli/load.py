@@ -23,8 +23,9 @@ _WORDS = "how where which what tell me about the a an of list table module funct
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """``sessions`` chats of ``turns`` messages each. With a ``rate`` they begin at so many a second, drawn from a Poisson
-    process, however long the answers take; without one at most ``concurrency`` run at a time.
+    """``sessions`` chats of ``turns`` messages each. With a ``rate`` they begin at so many a
+    second, drawn from a Poisson process, however long the answers take; without one at most
+    ``concurrency`` run at a time.
     """
 
     sessions: int = 16
@@ -104,7 +105,8 @@ class _Load:
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._stubs = [orchestrator_pb2_grpc.OrchestratorServiceStub(channel) for channel in self._channels]
         self._openings: dict[asyncio.Task[str], orchestrator_pb2_grpc.OrchestratorServiceAsyncStub] = {}
-        """Of the sessions that are not deleted yet. A task outlives its cancelled chat, so that its session is known."""
+        """Of the sessions that are not deleted yet. A task outlives its cancelled chat, so that its
+        session is known."""
         self.turns: list[TurnRecord] = []
         self.failures: dict[str, int] = {}
 
@@ -125,7 +127,8 @@ class _Load:
                 await channel.close()
 
     async def _delete(self, opening: asyncio.Task[str]) -> None:
-        """Delete the session of a chat, if it was opened. Raises nothing: the server may be gone."""
+        """Delete the session of a chat, if it was opened. Raises nothing: the server may be
+        gone."""
         try:
             session_id = await asyncio.wait_for(opening, _DELETE_SECONDS)
             request = orchestrator_pb2.DeleteSessionRequest(session_id=session_id)
@@ -241,8 +244,8 @@ def run_load(
     credentials: grpc.ChannelCredentials | None = None,
     metadata: Sequence[tuple[str, str]] = (),
 ) -> LoadReport:
-    """Run the load, by TLS with ``credentials`` and with ``metadata`` for every call; ``on_turn`` is told of each turn that has
-    ended. What fails is counted by its reason."""
+    """Run the load, by TLS with ``credentials`` and with ``metadata`` for every call; ``on_turn``
+    is told of each turn that has ended. What fails is counted by its reason."""
 
     async def run() -> LoadReport:
         load = _Load(address, settings, on_turn, credentials, metadata)

@@ -1,4 +1,5 @@
-"""The three services as three processes on this machine: started, waited for, and surely stopped."""
+"""The three services as three processes on this machine: started, waited for, and surely
+stopped."""
 
 from __future__ import annotations
 
@@ -30,10 +31,11 @@ _POLL_SECONDS = 0.05
 _START_SECONDS = 300.0
 """A large model takes minutes to load, and a small one on a busy machine as long."""
 _PORTS = range(18000, 30000)
-"""Below what the kernel gives to outgoing connections: a service that is started again must find its port free."""
+"""Below what the kernel gives to outgoing connections: a service that is started again must find
+its port free."""
 _walk = itertools.cycle(_PORTS)
-"""From somewhere on, each once before any again: a port drawn by lot may be one that a service which starts has been told, and
-binds only seconds later."""
+"""From somewhere on, each once before any again: a port drawn by lot may be one that a service
+which starts has been told, and binds only seconds later."""
 next(itertools.islice(_walk, random.randrange(len(_PORTS)), None))
 
 
@@ -50,7 +52,8 @@ class ServiceFailedError(SlipstreamError):
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """What to serve. ``target_flags`` and ``draft_flags`` go to the services as they are; an empty draft means none."""
+    """What to serve. ``target_flags`` and ``draft_flags`` go to the services as they are; an empty
+    draft means none."""
 
     target: str = "embedded"
     draft: str = "embedded"
@@ -61,20 +64,23 @@ class PairSettings:
     orchestrator_flags: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     keeps_learnt: bool = False
-    """Whether the orchestrator goes on from what it has learnt of the pair before, in the user's cache, and keeps it there."""
+    """Whether the orchestrator goes on from what it has learnt of the pair before, in the user's
+    cache, and keeps it there."""
     store: str = "memory"
     """Where the orchestrator keeps sessions; empty: where it does if nothing is said."""
 
 
 @functools.cache
 def _claims() -> int:
-    """Open the file whose byte N a process locks, until it ends, when it takes port N: a second process then takes another."""
+    """Open the file whose byte N a process locks, until it ends, when it takes port N: a second
+    process then takes another."""
     path = Path(tempfile.gettempdir(), f"slipstream-ports-{os.getuid()}")
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def free_address() -> str:
-    """Return a loopback address whose port is free, and is given to no other process that asks here."""
+    """Return a loopback address whose port is free, and is given to no other process that asks
+    here."""
     claims = _claims()
     while True:
         address = ("127.0.0.1", next(_walk))
@@ -115,8 +121,9 @@ class ServiceProcess(Protocol):
 
 
 def execute(module: str, flags: Sequence[str], log: Path, environment: Mapping[str, str]) -> ServiceProcess:
-    """Run a module in a process of its own. ``environment``: all of it. The process gets SIGTERM if we die without stopping it,
-    and, in Linux's view of a parent, already when the thread that started it ends."""
+    """Run a module in a process of its own. ``environment``: all of it. The process gets SIGTERM if
+    we die without stopping it, and, in Linux's view of a parent, already when the thread that
+    started it ends."""
     with log.open("w") as output:
         return subprocess.Popen(
             module_command("slipstream.cli.child", str(os.getpid()), module, *flags),
@@ -155,11 +162,13 @@ class Service:
         )
 
     def wait_until_healthy(self, timeout: float = _START_SECONDS) -> None:
-        """Poll the health service. ServiceFailedError with the service's last words if it ends or time runs out."""
+        """Poll the health service. ServiceFailedError with the service's last words if it ends or
+        time runs out."""
         wait_until_healthy([self], timeout)
 
     def last_words(self) -> str:
-        """Why the service ended: the line it gave as its reason, or the end of its log where it gave none."""
+        """Why the service ended: the line it gave as its reason, or the end of its log where it
+        gave none."""
         reasons = [line for line in self._lines() if line.startswith(f"{self.name}: ")]
         return reasons[-1] if reasons else f"the {self.name} service ended:\n{self.log_tail()}"
 
@@ -183,7 +192,8 @@ class Service:
 
 
 def wait_until_healthy(services: Sequence[Service], timeout: float) -> None:
-    """Poll several services until each is healthy. ServiceFailedError as soon as one ends, or when time runs out."""
+    """Poll several services until each is healthy. ServiceFailedError as soon as one ends, or when
+    time runs out."""
     deadline = time.monotonic() + timeout
     with ExitStack() as stack:
         waiting = {service: _health_of(service, stack) for service in services}
@@ -215,7 +225,8 @@ def _is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
 
 
 def is_small(model: str) -> bool:
-    """Whether a draft's step reads at most what caches hold: by the bytes of its weights, where they lie on this machine."""
+    """Whether a draft's step reads at most what caches hold: by the bytes of its weights, where
+    they lie on this machine."""
     path = Path(model).expanduser()
     if path.is_dir():
         return sum(file.stat().st_size for file in path.iterdir() if file.suffix in _WEIGHTS) <= _SMALL_BYTES
@@ -274,7 +285,8 @@ class LocalServices:
     def start_draft(self) -> Service:
         """Start, or start again, the draft."""
         settings = self.settings
-        # Its target's threads want the cores too: one more pays where a step reads more than a core's caches hold.
+        # Its target's threads want the cores too: one more pays where a step reads more than a
+        # core's caches hold.
         threads = ["--threads", "1"] if settings.device == "cpu" and is_small(settings.draft) else []
         flags = [*self._model_flags(settings.draft, settings.dtype), *threads, *settings.draft_flags]
         return self._start("draft", "draft_service", self.draft_address, flags)

@@ -24,7 +24,8 @@ _TOKEN_VARIABLE = "SLIPSTREAM_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An orchestrator, and how the options say that it is reached. FileError and PlaintextError where they cannot be right."""
+    """An orchestrator, and how the options say that it is reached. FileError and PlaintextError
+    where they cannot be right."""
 
     address: str
     tls: bool = False

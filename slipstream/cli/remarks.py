@@ -1,4 +1,5 @@
-"""A turn's rounds in sentences: what they came to, which was the slowest and why, what went wrong. Pure."""
+"""A turn's rounds in sentences: what they came to, which was the slowest and why, what went wrong.
+Pure."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def left_out_of(turn: trace_pb2.TurnTrace) -> str:
 
 
 def remarks_of(traces: Sequence[trace_pb2.RoundTrace]) -> list[str]:
-    """The slowest round and why, in a sentence; another one for the slowest after the first, which reads the prompt; and one
-    for each that failed."""
+    """The slowest round and why, in a sentence; another one for the slowest after the first, which
+    reads the prompt; and one for each that failed."""
     if not traces:
         return []
     usual = statistics.median(seconds(trace.total) for trace in traces)
@@ -58,7 +59,8 @@ def remarks_of(traces: Sequence[trace_pb2.RoundTrace]) -> list[str]:
 
 
 def remark_of(trace: trace_pb2.RoundTrace, usual: float | None = None) -> str:
-    """``round 17 took 84 ms, 7 times the usual: 61 ms of it waiting in the verifier's queue``. ``usual`` is in seconds."""
+    """``round 17 took 84 ms, 7 times the usual: 61 ms of it waiting in the verifier's queue``.
+    ``usual`` is in seconds."""
     total = seconds(trace.total)
     sentence = f"round {trace.number} {_ending(trace)} {milliseconds(total)}"
     if usual and total >= 2 * usual:
@@ -104,7 +106,8 @@ def _for_prompts(length: float) -> str:
 
 
 def _inside_draft(trace: trace_pb2.RoundTrace) -> str:
-    """What the longest request to the draft that the round waited for was about, if it was the round's own."""
+    """What the longest request to the draft that the round waited for was about, if it was the
+    round's own."""
     verification = verification_of(trace)
     sent = span_of(trace)[1] if verification is None else seconds(verification.start)
     asked = [exchange for exchange in proposals_of(trace) if exchange.HasField("total")]

@@ -1,4 +1,5 @@
-"""An answer as it comes, each token marked by how it came about: what ``slipstream chat --show-rounds`` prints."""
+"""An answer as it comes, each token marked by how it came about: what
+``slipstream chat --show-rounds`` prints."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _NOT_SAID = "the server does not say how its tokens came about: it may be older 
 
 
 class RoundsShown:
-    """Prints one answer. Where ``console`` is no terminal its text is as it always is, and ``aside`` gets the counts."""
+    """Prints one answer. Where ``console`` is no terminal its text is as it always is, and
+    ``aside`` gets the counts."""
 
     def __init__(self, console: Console, aside: Console) -> None:
         self._console = console
@@ -43,7 +45,8 @@ class RoundsShown:
             say(self._console, delta.text)
 
     def close(self) -> None:
-        """The answer has ended: print how many tokens there were of each kind, if there were any."""
+        """The answer has ended: print how many tokens there were of each kind, if there were
+        any."""
         if not self._token_count:
             return
         if self._console.is_terminal:
@@ -53,7 +56,8 @@ class RoundsShown:
 
 
 def say(console: Console, text: str) -> None:
-    """Print text as it is: what a model writes is neither markup nor wrapped, and its tabs and emoji codes are its own."""
+    """Print text as it is: what a model writes is neither markup nor wrapped, and its tabs and
+    emoji codes are its own."""
     console.print(Segments([Segment(text)]), soft_wrap=True)
 
 

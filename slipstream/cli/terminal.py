@@ -1,4 +1,5 @@
-"""Standard streams that need not be UTF-8: what is read from them is text or refused, what cannot be shown is replaced."""
+"""Standard streams that need not be UTF-8: what is read from them is text or refused, what cannot
+be shown is replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class NotTextError(SlipstreamError):
 
 
 def settle_streams() -> None:
-    """Let standard input have any bytes, which `text_of` judges, and let output show "?" for what its encoding lacks."""
+    """Let standard input have any bytes, which `text_of` judges, and let output show "?" for what
+    its encoding lacks."""
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=errors)
@@ -30,7 +32,8 @@ def shows_unicode() -> bool:
 
 
 def text_of(read: str, encoding: str, where: str) -> str:
-    """Return what was read with surrogates for bytes that ``encoding`` lacks. Those bytes may be UTF-8 all the same.
+    """Return what was read with surrogates for bytes that ``encoding`` lacks. Those bytes may be
+    UTF-8 all the same.
 
     NotTextError, which names ``where``, if they are not.
     """

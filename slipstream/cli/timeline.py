@@ -66,7 +66,8 @@ def span_of(message: trace_pb2.RoundTrace | trace_pb2.ExchangeTrace) -> tuple[fl
 
 
 def parts_of(trace: trace_pb2.RoundTrace) -> list[Part]:
-    """A round from its beginning to its end, and before that what the verifier had been idle for it."""
+    """A round from its beginning to its end, and before that what the verifier had been idle for
+    it."""
     start, end = span_of(trace)
     verification = verification_of(trace)
     sent = end if verification is None else seconds(verification.start)
@@ -106,7 +107,8 @@ def _inside(verification: trace_pb2.ExchangeTrace, room: float) -> list[tuple[Ki
 
 
 def _laid(lengths: Sequence[tuple[Kind, float]], start: float, end: float) -> list[Part]:
-    """One after another; the peer's clock may have counted more than ours, which has the last word."""
+    """One after another; the peer's clock may have counted more than ours, which has the last
+    word."""
     parts = []
     for kind, length in lengths:
         stop = min(end, start + length)
@@ -117,7 +119,8 @@ def _laid(lengths: Sequence[tuple[Kind, float]], start: float, end: float) -> li
 
 
 def scale_of(traces: Sequence[trace_pb2.RoundTrace]) -> float:
-    """Seconds for which rounds are drawn beside one another: the slowest's, but not so many that all others vanish."""
+    """Seconds for which rounds are drawn beside one another: the slowest's, but not so many that
+    all others vanish."""
     lengths = sorted(seconds(trace.total) for trace in traces)
     return max(_SHORTEST, min(lengths[-1], _LONGEST_TO_USUAL * lengths[len(lengths) // 2]))
 

@@ -1,4 +1,5 @@
-"""A new token for somebody: shown once, with what the orchestrator's access file is to keep of it."""
+"""A new token for somebody: shown once, with what the orchestrator's access file is to keep of
+it."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def print_once(client: Client, address: str, interval: float, console: Console) 
 
 
 def watch(client: Client, address: str, interval: float, console: Console) -> None:
-    """The screen anew each ``interval`` seconds, until KeyboardInterrupt. An orchestrator that goes away is waited for;
-    PeerError if it is not there at the beginning."""
+    """The screen anew each ``interval`` seconds, until KeyboardInterrupt. An orchestrator that goes
+    away is waited for; PeerError if it is not there at the beginning."""
     looks = Looks()
     figures = looks.take(client.status(timeout=ANSWER_SECONDS), time.monotonic())
     answered = time.monotonic()

@@ -29,7 +29,8 @@ _LEAST_PAGE_CELLS = 8
 _WIDE = 96
 _BAD_OUTCOMES = ("cancelled", "failed")
 _SPACIOUS_HEIGHT = 34
-"""Rows from which on there is room for what is not needed: bars of what is told in numbers too, and empty lines."""
+"""Rows from which on there is room for what is not needed: bars of what is told in numbers too, and
+empty lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,8 @@ def _length(counts: Counts) -> str:
 
 
 def _positions(figures: Figures, width: int, marks: Marks) -> Iterator[Text]:
-    """By place in the proposal: of the last interval, or if nothing was proposed in it, since the start."""
+    """By place in the proposal: of the last interval, or if nothing was proposed in it, since the
+    start."""
     recent = figures.rates.acceptance is not None
     shares = (figures.rates if recent else figures.total).position_acceptances
     shown = shares[: (width - _LABEL_WIDTH) // _POSITION_WIDTH]

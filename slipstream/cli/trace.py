@@ -1,4 +1,5 @@
-"""``slipstream trace``: a session's last turns round by round, in the terminal, as a file or as JSON."""
+"""``slipstream trace``: a session's last turns round by round, in the terminal, as a file or as
+JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A session's last turns as one HTML file that stands alone, without a script, a font or a link: to be sent to anybody."""
+"""A session's last turns as one HTML file that stands alone, without a script, a font or a link: to
+be sent to anybody."""
 
 from __future__ import annotations
 

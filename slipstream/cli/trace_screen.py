@@ -197,8 +197,9 @@ class _Drawing:
 
 
 def kinds_in_cells(parts: Sequence[Part], start: float, end: float, width: int) -> list[Kind | None]:
-    """What to draw of the time from ``start`` to ``end`` in so many cells: in each the kind that has most of it, None if more
-    than half of it is empty. A round too short for that has one cell all the same."""
+    """What to draw of the time from ``start`` to ``end`` in so many cells: in each the kind that
+    has most of it, None if more than half of it is empty. A round too short for that has one cell
+    all the same."""
     cells: list[Kind | None] = [None] * width
     length = (end - start) / width
     for place in range(width):

@@ -1,4 +1,5 @@
-"""What the contract's values are called on a screen. An enum's that a newer server sends is called by its number."""
+"""What the contract's values are called on a screen. An enum's that a newer server sends is called
+by its number."""
 
 from __future__ import annotations
 

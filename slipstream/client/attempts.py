@@ -24,16 +24,19 @@ class Contact:
     on_lost: Callable[[PeerError], None] | None = None
     """Told once of each connection that is lost, before it is made anew."""
     reached: bool = False
-    """Whether the server has ever answered. One that has not is not waited for: its address may be wrong."""
+    """Whether the server has ever answered. One that has not is not waited for: its address may be
+    wrong."""
 
 
 def is_lost(error: PeerError) -> bool:
-    """Whether the connection is to blame rather than the call: a call that nobody here cancelled, or a server that is away."""
+    """Whether the connection is to blame rather than the call: a call that nobody here cancelled,
+    or a server that is away."""
     return error.code is Code.UNAVAILABLE or (error.code is Code.CANCELLED and error.reason == "CANCELLED")
 
 
 class Attempts:
-    """The attempts at one call, within its deadline and, after a loss, within the time for reconnecting."""
+    """The attempts at one call, within its deadline and, after a loss, within the time for
+    reconnecting."""
 
     def __init__(
         self,
@@ -42,7 +45,8 @@ class Attempts:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """``timeout`` in seconds for all attempts together; None or infinite: none. ``jitter`` is in [0, 1)."""
+        """``timeout`` in seconds for all attempts together; None or infinite: none. ``jitter`` is
+        in [0, 1)."""
         self._contact = contact
         self._clock = clock
         self._jitter = jitter
@@ -72,8 +76,9 @@ class Attempts:
         self._count = 0
 
     def failed(self, error: PeerError) -> float:
-        """Seconds to wait before the next attempt: twice as long each time, or as long as the server asks for, and partly by
-        chance. Raises the error if it is final, DEADLINE_EXCEEDED if there is no time for another attempt."""
+        """Seconds to wait before the next attempt: twice as long each time, or as long as the
+        server asks for, and partly by chance. Raises the error if it is final, DEADLINE_EXCEEDED if
+        there is no time for another attempt."""
         if error.reason != error.code.name:
             self._contact.reached = True  # only a server gives reasons
         if not is_lost(error):

@@ -11,7 +11,8 @@ from slipstream.rpc.status import PeerError
 FAREWELL_SECONDS = 2.0
 """Most time that leaving a reply takes."""
 SUCCESSION_SECONDS = 30.0
-"""Most time that a session waits for the end of a reply that was left before it sends the next message."""
+"""Most time that a session waits for the end of a reply that was left before it sends the next
+message."""
 
 
 def reply_closed() -> PeerError:
@@ -27,8 +28,9 @@ class EndingCall(Protocol):
 
 
 def keep_until_done(call: EndingCall) -> None:
-    """Let a stream end by itself. Nobody waits for that: the turn has ended, and the server is a moment behind with its
-    status. But a call that nobody holds is cancelled, and its server would be told that the client has left."""
+    """Let a stream end by itself. Nobody waits for that: the turn has ended, and the server is a
+    moment behind with its status. But a call that nobody holds is cancelled, and its server would
+    be told that the client has left."""
     call.add_done_callback(_let_go)
 
 

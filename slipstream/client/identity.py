@@ -13,7 +13,8 @@ from slipstream.transport.tokens import TOKEN_KEY, bearer
 def call_metadata(
     address: str, credentials: grpc.ChannelCredentials | None, metadata: Sequence[tuple[str, str]], token: str | None
 ) -> tuple[tuple[str, str], ...]:
-    """What goes with every call. PlaintextError if strangers could read the token, ValueError if it is none."""
+    """What goes with every call. PlaintextError if strangers could read the token, ValueError if it
+    is none."""
     if token is None:
         return tuple(metadata)
     if credentials is None and not stays_here(address):

@@ -1,6 +1,7 @@
 """One layer of settings over another, as the server lays a message's over its session's.
 
-A client needs it where it resumes a session with settings of its own: they lie between the session's and a message's.
+A client needs it where it resumes a session with settings of its own: they lie between the
+session's and a message's.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ _LAID_FIELD_BY_FIELD = ("sampling", "speculation")
 def layered(
     upper: generation_pb2.GenerationSettings, lower: generation_pb2.GenerationSettings
 ) -> generation_pb2.GenerationSettings:
-    """What ``upper`` says, and where it says nothing what ``lower`` does. What either clears stays cleared, unless ``upper``
-    sets it."""
+    """What ``upper`` says, and where it says nothing what ``lower`` does. What either clears stays
+    cleared, unless ``upper`` sets it."""
     merged = generation_pb2.GenerationSettings()
     merged.CopyFrom(lower)
     for path in upper.cleared.paths:

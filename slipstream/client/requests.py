@@ -1,4 +1,5 @@
-"""The messages that both clients send. What changes something carries a request_id, so that it can be sent twice."""
+"""The messages that both clients send. What changes something carries a request_id, so that it can
+be sent twice."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def answer(
     template_time: datetime | None,
     request_id: str | None,
 ) -> orchestrator_pb2.GenerateRequest:
-    """An answer to a conversation of (role, content) pairs. A role that does not exist is left for the server to refuse."""
+    """An answer to a conversation of (role, content) pairs. A role that does not exist is left for
+    the server to refuse."""
     refuse_text("messages", messages)
     for index, pair in enumerate(messages):
         refuse_text(f"messages[{index}]", pair)
@@ -114,7 +116,8 @@ def send_message(
 
 
 def check_resumed(system: str | None, template_time: datetime | None) -> None:
-    """PeerError if an old session is to have what only a new one takes, as the server would say it."""
+    """PeerError if an old session is to have what only a new one takes, as the server would say
+    it."""
     bad = [name for name, value in (("system", system), ("template_time", template_time)) if value is not None]
     if bad:
         violations = [FieldViolation(name, "must be left out: a session that is resumed has its own") for name in bad]

@@ -12,7 +12,8 @@ from slipstream.v1 import sampling_pb2, turn_pb2
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """A token, its log-probability under the target's own distribution, and the likeliest tokens with theirs."""
+    """A token, its log-probability under the target's own distribution, and the likeliest tokens
+    with theirs."""
 
     token_id: int
     logprob: float
@@ -36,14 +37,16 @@ class Delta:
     """One for each of ``token_ids``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     token_origins: tuple[str, ...] = ()
-    """One for each of ``token_ids``, if asked for: how it came about. "draft" and "ngram" were proposed and accepted,
-    "recovered" took a rejected one's place, "bonus" came on top of accepted ones, "plain" where none was proposed."""
+    """One for each of ``token_ids``, if asked for: how it came about. "draft" and "ngram" were
+    proposed and accepted, "recovered" took a rejected one's place, "bonus" came on top of accepted
+    ones, "plain" where none was proposed."""
     token_text_byte_counts: tuple[int, ...] = ()
     """Likewise: bytes of UTF-8 in ``text`` that each made certain."""
 
     def pieces(self) -> Iterator[tuple[str, str]]:
-        """The text in pieces, each with the origin of the token that made it certain. The origin is empty where nobody says: at
-        a turn's end, where it was not asked for, or from an older server."""
+        """The text in pieces, each with the origin of the token that made it certain. The origin is
+        empty where nobody says: at a turn's end, where it was not asked for, or from an older
+        server."""
         counts, encoded = self.token_text_byte_counts, self.text.encode()
         if len(counts) != len(self.token_origins) or sum(counts) != len(encoded) or min(counts, default=0) < 0:
             if self.text:
@@ -59,7 +62,8 @@ class Delta:
 
 @dataclass(slots=True)
 class Result:
-    """A turn: its text and tokens, what it used and how its rounds went. Times in seconds. Statistics come with its end."""
+    """A turn: its text and tokens, what it used and how its rounds went. Times in seconds.
+    Statistics come with its end."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)

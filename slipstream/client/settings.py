@@ -16,15 +16,16 @@ _SAMPLING_FIELDS = tuple(sampling_pb2.SamplingParameters.DESCRIPTOR.fields_by_na
 
 
 def refuse_text(name: str, value: object) -> None:
-    """TypeError if a text stands where a list belongs: it would be taken for the list of its letters."""
+    """TypeError if a text stands where a list belongs: it would be taken for the list of its
+    letters."""
     if isinstance(value, str | bytes):
         raise TypeError(f"{name} must be a list, but is {value!r}: write [{value!r}] for a list of one")
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What the text must look like. Exactly one is set: a JSON Schema as JSON text, a regular expression, a list of
-    texts, or a grammar in Lark's notation."""
+    """What the text must look like. Exactly one is set: a JSON Schema as JSON text, a regular
+    expression, a list of texts, or a grammar in Lark's notation."""
 
     json_schema: str | None = None
     regex: str | None = None
@@ -49,15 +50,18 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How tokens are chosen, where a turn ends and how it is sped up. What is left unset is what the layer below says: a
-    message's settings lie over its session's, those over the server's and the model's defaults.
+    """How tokens are chosen, where a turn ends and how it is sped up. What is left unset is what
+    the layer below says: a message's settings lie over its session's, those over the server's and
+    the model's defaults.
 
-    ``draft_length`` 0 is off, a number so many tokens a round, "adaptive" as many as pay. ``overlap`` is what the draft
-    does while the target verifies ("none", "enumerate" or "run_ahead"), ``proposer`` who proposes ("draft" or "ngram").
-    ``top_logprob_count`` asks for log-probabilities of the generated tokens and of that many likeliest ones beside each;
-    ``prompt_logprobs`` for the prompt's too, ``token_origins`` for how each token came about. ``ratio`` takes the ratio test
-    instead of coupled sampling. ``cleared`` names fields of the GenerationSettings message that are to have the default
-    although the session sets them: "stop_strings", "sampling.temperature".
+    ``draft_length`` 0 is off, a number so many tokens a round, "adaptive" as many as pay.
+    ``overlap`` is what the draft does while the target verifies ("none", "enumerate" or
+    "run_ahead"), ``proposer`` who proposes ("draft" or "ngram"). ``top_logprob_count`` asks for
+    log-probabilities of the generated tokens and of that many likeliest ones beside each;
+    ``prompt_logprobs`` for the prompt's too, ``token_origins`` for how each token came about.
+    ``ratio`` takes the ratio test instead of coupled sampling. ``cleared`` names fields of the
+    GenerationSettings message that are to have the default although the session sets them:
+    "stop_strings", "sampling.temperature".
     """
 
     temperature: float | None = None

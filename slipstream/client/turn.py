@@ -14,11 +14,12 @@ _ORIGINS = {
 
 
 class Turn:
-    """Takes events in and tells what of them is new. Every token and every character comes out once, whatever the streams
-    repeat."""
+    """Takes events in and tells what of them is new. Every token and every character comes out
+    once, whatever the streams repeat."""
 
     def __init__(self, session_id: str = "", turn: int = 0, after_token_count: int = 0) -> None:
-        """Unknown are an empty ``session_id`` and turn 0. Tokens before ``after_token_count`` are somebody else's."""
+        """Unknown are an empty ``session_id`` and turn 0. Tokens before ``after_token_count`` are
+        somebody else's."""
         self.result = Result(session_id=session_id, turn=turn)
         self.token_count = after_token_count
         """Tokens received: the position from which to watch on."""
@@ -26,7 +27,8 @@ class Turn:
         self.error: PeerError | None = None
         """Why the turn failed, once it has ended so."""
         self._text_at = {after_token_count: 0}
-        """Length of the text when so many tokens had come: where the text of a stream that begins there belongs."""
+        """Length of the text when so many tokens had come: where the text of a stream that begins
+        there belongs."""
         self._text_position: int | None = None
 
     @property
@@ -39,8 +41,8 @@ class Turn:
         self._text_position = None
 
     def take(self, event: turn_pb2.TurnEvent) -> Delta | None:
-        """What the event brings that is new, if anything. StreamLostError if events before it are missing; PeerError if it is
-        another turn's."""
+        """What the event brings that is new, if anything. StreamLostError if events before it are
+        missing; PeerError if it is another turn's."""
         kind = event.WhichOneof("event")
         if kind == "started":
             self._start(event.turn, event.started)

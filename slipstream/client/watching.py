@@ -1,6 +1,8 @@
-"""Watching one turn, or the turns of one generation's choices, to their end: what to ask next, and what is new. No I/O.
+"""Watching one turn, or the turns of one generation's choices, to their end: what to ask next, and
+what is new. No I/O.
 
-A shell sends ``request()``, hands each response to ``take`` and each loss to ``lost``, and starts again after the delay.
+A shell sends ``request()``, hands each response to ``take`` and each loss to ``lost``, and starts
+again after the delay.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Watching:
 
     @property
     def owned(self) -> bool:
-        """Whether we started the turn, so that it ends if we leave. A mere watcher leaves it alone."""
+        """Whether we started the turn, so that it ends if we leave. A mere watcher leaves it
+        alone."""
         return not isinstance(self._first, orchestrator_pb2.WatchTurnRequest)
 
     @property
@@ -65,8 +68,8 @@ class Watching:
         return next((turn.error for turn in self.turns if turn.error is not None), None)
 
     def request(self) -> TurnRequest:
-        """What to ask for in a new stream: the turn by its number from the position reached; as long as that is not known, and
-        for several choices, the same request again."""
+        """What to ask for in a new stream: the turn by its number from the position reached; as
+        long as that is not known, and for several choices, the same request again."""
         for turn in self.turns:
             turn.begin_stream()
         if len(self.turns) == 1 and self.turns[0].known:
@@ -82,7 +85,8 @@ class Watching:
         return request
 
     def take(self, response: TurnResponse) -> None:
-        """An event came. StreamLostError if some before it are missing, PeerError if the turn is lost for good."""
+        """An event came. StreamLostError if some before it are missing, PeerError if the turn is
+        lost for good."""
         self.attempts.answered()
         index = response.choice_index if isinstance(response, orchestrator_pb2.GenerateResponse) else 0
         delta = self.turns[index].take(response.event)
@@ -90,7 +94,8 @@ class Watching:
             self.deltas.append(delta)
 
     def lost(self, error: PeerError) -> float:
-        """The stream ended before its time: seconds to wait before the next. Raises the error if it is final."""
+        """The stream ended before its time: seconds to wait before the next. Raises the error if it
+        is final."""
         try:
             return self.attempts.failed(error)
         except PeerError as final:

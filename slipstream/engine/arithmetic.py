@@ -1,8 +1,10 @@
-"""A model whose answers can be worked out on paper, and the same with set forward times and acceptance.
+"""A model whose answers can be worked out on paper, and the same with set forward times and
+acceptance.
 
-The next token after tokens ``t_0 .. t_n`` is ``(t_0 + .. + t_n + n + 1) mod vocabulary``. The sum is taken over the
-paged memory, one token id a slot, so a wrong page, slot or length shows at once in the text. It drives the real services
-in tests and, with a forward time and a disagreement rate, stands in for models this machine could not hold.
+The next token after tokens ``t_0 .. t_n`` is ``(t_0 + .. + t_n + n + 1) mod vocabulary``. The sum
+is taken over the paged memory, one token id a slot, so a wrong page, slot or length shows at once
+in the text. It drives the real services in tests and, with a forward time and a disagreement rate,
+stands in for models this machine could not hold.
 """
 
 from __future__ import annotations
@@ -39,10 +41,12 @@ class ArithmeticSettings:
     vocabulary: int = 259
     context: int = 8192
     agreement: float = 1.0
-    """Probability, decided by a hash of position and context, that the model says what the plain rule says."""
+    """Probability, decided by a hash of position and context, that the model says what the plain
+    rule says."""
     spread: float = 0.0
-    """Where the model is wrong, the odds that its second best token is right; if that is not, its third; and so on. 0: no
-    other token is likely. Its logits then fall by one from rank to rank, whether it is right or wrong."""
+    """Where the model is wrong, the odds that its second best token is right; if that is not, its
+    third; and so on. 0: no other token is likely. Its logits then fall by one from rank to rank,
+    whether it is right or wrong."""
     forward_ms: float = 0.0
     """Time a forward takes at least."""
     row_us: float = 0.0
@@ -52,7 +56,8 @@ class ArithmeticSettings:
 
     @classmethod
     def parse(cls, name: str) -> ArithmeticSettings:
-        """Read ``arithmetic:...``. UnsupportedModelError names an unknown key or a value that does not fit."""
+        """Read ``arithmetic:...``. UnsupportedModelError names an unknown key or a value that does
+        not fit."""
         values: dict[str, int | float] = {}
         for key, text in parse_qsl(name.removeprefix(SCHEME), keep_blank_values=True):
             kind = cls.__annotations__.get(key)
@@ -72,7 +77,8 @@ class ArithmeticSettings:
 
 
 def next_token(context_sum: int, position: int, settings: ArithmeticSettings) -> int:
-    """The token at ``position`` after a context whose ids sum to ``context_sum``, by the plain rule."""
+    """The token at ``position`` after a context whose ids sum to ``context_sum``, by the plain
+    rule."""
     token = (context_sum + position) % settings.vocabulary
     low = 2 if settings.ends else FIRST_ORDINARY_TOKEN
     return token if token >= low else token + FIRST_ORDINARY_TOKEN

@@ -1,4 +1,5 @@
-"""What a model directory must hold, looked at before anything is loaded. A fault is one line that says what would be right."""
+"""What a model directory must hold, looked at before anything is loaded. A fault is one line that
+says what would be right."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ UNREAD_FILES = {
     "quantize_config.json": "weights that are quantised",
     "quant_config.json": "weights that are quantised",
 }
-"""Files beside the weights that say they are to be computed with otherwise than config.json says."""
+"""Files beside the weights that say they are to be computed with otherwise than config.json
+says."""
 
 _SCALES = re.compile(r"(weight_scale|weight_scale_inv|input_scale|qweight|qzeros|SCB|absmax|quant_map|weight_scale_2)$")
 """Names of tensors that weights would have to be multiplied by, or that stand for weights."""
@@ -48,12 +50,15 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What of a checkpoint is used although whoever made it could have it do other things than compute."""
+    """What of a checkpoint is used although whoever made it could have it do other things than
+    compute."""
 
     pickle: bool = False
-    """Weights in PICKLE where there are no safetensors: read by torch's unpickler for tensors, which calls nothing else."""
+    """Weights in PICKLE where there are no safetensors: read by torch's unpickler for tensors,
+    which calls nothing else."""
     code: bool = False
-    """Python files that its configurations name (auto_map): run with all that this process may do."""
+    """Python files that its configurations name (auto_map): run with all that this process may
+    do."""
 
 
 NO_TRUST = Trust()
@@ -72,9 +77,11 @@ def one_line(error: Exception) -> str:
 
 
 def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
-    """Where a model lies: ``name`` itself, or what the hub's cache has of it once the hub has been asked.
+    """Where a model lies: ``name`` itself, or what the hub's cache has of it once the hub has been
+    asked.
 
-    UnsupportedModelError if there is no such directory and no such model. Without ``weights`` only the small files are there.
+    UnsupportedModelError if there is no such directory and no such model. Without ``weights`` only
+    the small files are there.
     """
     directory = Path(name).expanduser()
     if directory.is_dir():
@@ -125,8 +132,8 @@ def check_config(directory: Path, name: str) -> None:
 
 
 def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST) -> bool:
-    """UnsupportedModelError unless a directory's weights are whole safetensors files, of which it reads only the headers, or a
-    pickle that is trusted. Returns whether they are safetensors."""
+    """UnsupportedModelError unless a directory's weights are whole safetensors files, of which it
+    reads only the headers, or a pickle that is trusted. Returns whether they are safetensors."""
     if (directory / WEIGHTS).exists():
         _check_file(directory / WEIGHTS, name)
     elif (directory / INDEX).exists():
@@ -165,7 +172,8 @@ def _shards(directory: Path, index_file: str, name: str) -> set[str]:
 
 
 def _check_file(path: Path, name: str) -> None:
-    """Opening reads the header and compares the file's size with it. Whatever is called otherwise would be unpickled."""
+    """Opening reads the header and compares the file's size with it. Whatever is called otherwise
+    would be unpickled."""
     if path.suffix != ".safetensors":
         raise UnsupportedModelError(
             f"{INDEX} of {name} names {path.name}, but only safetensors are loaded: copy or download it again"

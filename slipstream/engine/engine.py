@@ -1,4 +1,5 @@
-"""One forward over a ragged batch: append these tokens to these sequences, choose tokens at these rows."""
+"""One forward over a ragged batch: append these tokens to these sequences, choose tokens at these
+rows."""
 
 from __future__ import annotations
 
@@ -28,17 +29,20 @@ _PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 
 _PROFILE_TRIALS = 2
 _PROFILE_TRIAL_SECONDS = 5e-3
-"""Of each count, once its time has settled: so many trials, or as many more as that takes. A process that has just begun, on
-processors that have just been idle, takes two or three times as long for what is over in no time."""
+"""Of each count, once its time has settled: so many trials, or as many more as that takes. A
+process that has just begun, on processors that have just been idle, takes two or three times as
+long for what is over in no time."""
 
 _PROFILED_RUN = 8
 _PROFILED_RUN_SECONDS = 5e-3
-"""A lone token of a draft mostly follows another in a run of steps: what it takes there is measured by a run of so many, unless
-one by itself takes longer than that: then the rest of a step does not count."""
+"""A lone token of a draft mostly follows another in a run of steps: what it takes there is measured
+by a run of so many, unless one by itself takes longer than that: then the rest of a step does not
+count."""
 
 _PROFILE_FORWARDS = 120
 _MOST_PROFILE_SECONDS = 6.0
-"""A profile may take as long as so many of its shortest forwards, up to that: a step's cost is known by several counts."""
+"""A profile may take as long as so many of its shortest forwards, up to that: a step's cost is
+known by several counts."""
 
 _WARMED_COUNTS = (8, 16, 24, 32)
 """Forwards of so many tokens are common."""
@@ -49,12 +53,13 @@ _NEVER = Interruption()
 class Append(NamedTuple):
     """One sequence's part of a step. Its pages are there already (`SequenceCache.extend`).
 
-    ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last ``wanted`` ones. The tokens
-    from ``committed_length`` on are guesses. ``prompt_count`` of them are a prompt's.
-    ``proposed`` are the draws that the first of these choices test, under the ratio test; ``drafting`` says that they are
-    a draft's own, with ``candidate_count`` candidates each. ``top_logprob_count`` asks for the choices'
-    log-probabilities and that many likeliest tokens'. ``scored`` are the tokens that follow the rows just before the
-    wanted ones: their log-probabilities are asked for too.
+    ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last
+    ``wanted`` ones. The tokens from ``committed_length`` on are guesses. ``prompt_count`` of them
+    are a prompt's. ``proposed`` are the draws that the first of these choices test, under the ratio
+    test; ``drafting`` says that they are a draft's own, with ``candidate_count`` candidates each.
+    ``top_logprob_count`` asks for the choices' log-probabilities and that many likeliest tokens'.
+    ``scored`` are the tokens that follow the rows just before the wanted ones: their
+    log-probabilities are asked for too.
     """
 
     sequence: Sequence
@@ -77,7 +82,8 @@ class Append(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Appended:
-    """What a step answers to one append: ``wanted`` choices, and the log-probabilities of ``scored``.
+    """What a step answers to one append: ``wanted`` choices, and the log-probabilities of
+    ``scored``.
 
     Or the error of this one append: nothing can be chosen after its tokens.
     """
@@ -106,8 +112,8 @@ class Engine:
         self.structures = Structures()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
-        """(token count, seconds) of forwards, counts rising, measured in about ``seconds`` at most, or as long as a large model
-        needs for some. Leaves nothing behind."""
+        """(token count, seconds) of forwards, counts rising, measured in about ``seconds`` at most,
+        or as long as a large model needs for some. Leaves nothing behind."""
         begun = time.monotonic()
         points: list[tuple[int, float]] = []
         sequence = Sequence("profile")
@@ -124,7 +130,8 @@ class Engine:
         return points
 
     def _profiled(self, sequence: Sequence, token_count: int, step_count: int = 1) -> float:
-        """Seconds of a step that appends so many tokens to nothing, or of each of several that follow."""
+        """Seconds of a step that appends so many tokens to nothing, or of each of several that
+        follow."""
         times: list[float] = []
         append = Append(
             sequence, token_count, 1 if self.runs_on else token_count, SamplingRule(), drafting=self.runs_on
@@ -139,8 +146,8 @@ class Engine:
         return min(times) / step_count
 
     def warm(self, seconds: float) -> None:
-        """Run the shapes of longer chats until they take as long as they will, in about ``seconds`` at most. Leaves nothing
-        behind."""
+        """Run the shapes of longer chats until they take as long as they will, in about ``seconds``
+        at most. Leaves nothing behind."""
         give_up = time.monotonic() + seconds
         sequence, rule, served = Sequence("warm"), SamplingRule(), self.step_count
         for length in self.backend.warmed_lengths:
@@ -165,16 +172,17 @@ class Engine:
         self.structures.forget(sequence)
 
     def discard(self, sequence: Sequence) -> None:
-        """Throw away what was written for a sequence and cannot be trusted: it forgets all its tokens, and the pages that
-        nobody shares are erased. Raises what the device raises if it cannot compute any more."""
+        """Throw away what was written for a sequence and cannot be trusted: it forgets all its
+        tokens, and the pages that nobody shares are erased. Raises what the device raises if it
+        cannot compute any more."""
         self.backend.erase_pages([page for page in sequence.pages if self.pool.writable(page)])
         self.cache.release(sequence)
 
     def steps(
         self, appends: TokenSequence[Append], count: int, interruption: Interruption = _NEVER
     ) -> list[list[Appended]]:
-        """For each append what a step answers, or with a ``count`` above 1 what so many steps answer (`run_on`), one after
-        another: fewer where a run ends early or finds no pages."""
+        """For each append what a step answers, or with a ``count`` above 1 what so many steps
+        answer (`run_on`), one after another: fewer where a run ends early or finds no pages."""
         if count > 1:
             try:
                 return self.run_on(appends, count, interruption)
@@ -183,7 +191,8 @@ class Engine:
         return [[answer] for answer in self.step(appends)]
 
     def step(self, appends: TokenSequence[Append]) -> list[Appended]:
-        """One forward; for each append its chosen tokens, ``wanted`` of them, and what else it asks for.
+        """One forward; for each append its chosen tokens, ``wanted`` of them, and what else it asks
+        for.
 
         An append whose logits are not finite numbers gets an error, and its sequence is discarded.
         """
@@ -213,11 +222,13 @@ class Engine:
     def run_on(
         self, appends: TokenSequence[Append], count: int, interruption: Interruption = _NEVER
     ) -> list[list[Appended]]:
-        """What ``count`` steps would answer after the appended tokens, each choice appended for the next: for each append
-        one choice a step, fewer if one is among the rule's end tokens or the ``interruption`` is said, which is looked at
-        after each step. Or the one error of a sequence that was discarded, as in `step`.
+        """What ``count`` steps would answer after the appended tokens, each choice appended for the
+        next: for each append one choice a step, fewer if one is among the rule's end tokens or the
+        ``interruption`` is said, which is looked at after each step. Or the one error of a sequence
+        that was discarded, as in `step`.
 
-        The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then nothing has changed.
+        The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then
+        nothing has changed.
         """
         sequences = [append.sequence for append in appends]
         starts = [len(sequence) for sequence in sequences]
@@ -269,7 +280,8 @@ class Engine:
             raise
 
     def _answer(self, appends: TokenSequence[Append], logits: BlockedLogits) -> list[Appended]:
-        """Choose from and score ``logits``: for each append its scored rows, then its wanted ones."""
+        """Choose from and score ``logits``: for each append its scored rows, then its wanted
+        ones."""
         rows: list[Row] = []
         chosen_rows: list[int] = []
         answers: list[Appended] = []

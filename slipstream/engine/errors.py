@@ -44,7 +44,8 @@ class SequenceLimitError(SlipstreamError):
 
 
 class ContextExceededError(SlipstreamError):
-    """A sequence longer than the model's context or than all KV memory (metadata: context_length)."""
+    """A sequence longer than the model's context or than all KV memory (metadata:
+    context_length)."""
 
     code = Code.OUT_OF_RANGE
     reason = "CONTEXT_EXCEEDED"
@@ -58,7 +59,8 @@ class UnknownHandleError(SlipstreamError):
 
 
 class SequenceTooShortError(SlipstreamError):
-    """``base_length`` is past the handle's cached length: send the tokens from there on (metadata: cached_length)."""
+    """``base_length`` is past the handle's cached length: send the tokens from there on (metadata:
+    cached_length)."""
 
     code = Code.FAILED_PRECONDITION
     reason = "SEQUENCE_TOO_SHORT"

@@ -1,9 +1,10 @@
 """When a step waits a moment for sequences that are about to come back. Pure.
 
-A step's answers leave together, and the next items come one by one, the first of them a millisecond before the last. A step
-that starts with the first leaves the others a whole step behind: then two groups take turns, and each pays for steps of its
-own. A model's step has a part that no token adds to, reading the weights above all: a wait shorter than that part is won back
-by the step that is saved.
+A step's answers leave together, and the next items come one by one, the first of them a millisecond
+before the last. A step that starts with the first leaves the others a whole step behind: then two
+groups take turns, and each pays for steps of its own. A model's step has a part that no token adds
+to, reading the weights above all: a wait shorter than that part is won back by the step that is
+saved.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _WEIGHT = 0.25
 """Of the latest absence."""
 
 _FIXED_DRIFT = 1.002
-"""By which the shortest step known grows with each step, so that it follows a machine that has become slower."""
+"""By which the shortest step known grows with each step, so that it follows a machine that has
+become slower."""
 
 
 class Gathering:

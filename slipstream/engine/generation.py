@@ -1,7 +1,8 @@
-"""Reads what a model's maker says of generating with it: generation_config.json, or a GGUF file's own keys.
+"""Reads what a model's maker says of generating with it: generation_config.json, or a GGUF file's
+own keys.
 
-A key is followed, without effect here, or told in one line at start. So is a value out of range: it must not become
-an error of a request that never named it.
+A key is followed, without effect here, or told in one line at start. So is a value out of range: it
+must not become an error of a request that never named it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Generation:
 
 
 def generation_values(directory: Path) -> dict[str, Any]:
-    """What a directory's generation_config.json says, nothing if there is none. UnsupportedModelError if it cannot be read."""
+    """What a directory's generation_config.json says, nothing if there is none.
+    UnsupportedModelError if it cannot be read."""
     path = directory / GENERATION_CONFIG
     if not path.exists():
         return {}
@@ -95,7 +97,8 @@ def generation_values(directory: Path) -> dict[str, Any]:
 
 
 def gguf_generation_values(path: Path, said: Callable[[str], Any]) -> dict[str, Any]:
-    """The same of a GGUF file: by what lies beside it, or else by its own keys. ``said`` gives one key's value or None."""
+    """The same of a GGUF file: by what lies beside it, or else by its own keys. ``said`` gives one
+    key's value or None."""
     if values := generation_values(path.parent):
         return values
     values = {name: _number(value) for key, name in _GGUF_NAMES.items() if (value := said(f"{_GGUF}{key}")) is not None}
@@ -108,7 +111,8 @@ def gguf_generation_values(path: Path, said: Callable[[str], Any]) -> dict[str, 
 
 
 def generation_of(values: Mapping[str, Any], vocabulary_size: int, ends: Any = None) -> Generation:
-    """What ``values`` mean for a vocabulary. ``ends`` are the end tokens, as the model itself says them, where these do not."""
+    """What ``values`` mean for a vocabulary. ``ends`` are the end tokens, as the model itself says
+    them, where these do not."""
     told: list[str] = []
     said_ends = values.get("eos_token_id")
     tokens = Tokens(values, vocabulary_size, ends if said_ends is None else said_ends, told)

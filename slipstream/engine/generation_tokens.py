@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 class Tokens:
-    """What of a generation_config.json names tokens. What is no token of the vocabulary is told and left out."""
+    """What of a generation_config.json names tokens. What is no token of the vocabulary is told and
+    left out."""
 
     def __init__(self, values: Mapping[str, Any], vocabulary_size: int, ends: Any, told: list[str]) -> None:
         """``ends``: one id, several or none."""
@@ -80,7 +81,8 @@ class Tokens:
         return self._fitting("sequence_bias", tuple(sorted(biases.items()))), tuple(excluded)
 
     def _begins_without_end(self, said: Any) -> bool:
-        """Whether a text must not be empty: all that a minimum of one token can say of tokens that must not come first."""
+        """Whether a text must not be empty: all that a minimum of one token can say of tokens that
+        must not come first."""
         ids = self._ids("begin_suppress_tokens", said)
         if not ids or (self.ends and set(ids) == set(self.ends)):
             return bool(ids)

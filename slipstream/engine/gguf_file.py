@@ -1,4 +1,5 @@
-"""What every reader of GGUF files wants of them: that there are all of a model's, and what names their content."""
+"""What every reader of GGUF files wants of them: that there are all of a model's, and what names
+their content."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def refuse_no_file(path: Path) -> None:
 
 
 def shards_of(path: Path) -> list[Path]:
-    """All files of the model whose first one is at ``path``. UnsupportedModelError if one is not there or in another's place.
+    """All files of the model whose first one is at ``path``. UnsupportedModelError if one is not
+    there or in another's place.
 
     A file that only has the name of a part, and does not say that it is one, is a model by itself.
     """
@@ -63,7 +65,8 @@ def shards_of(path: Path) -> list[Path]:
 
 
 def _part_of(path: Path) -> tuple[int, int, int, int]:
-    """Which part a file is, counted from 0, of how many, with how many tensors together, and how many it has itself."""
+    """Which part a file is, counted from 0, of how many, with how many tensors together, and how
+    many it has itself."""
     from gguf import GGUFReader
 
     try:
@@ -76,7 +79,8 @@ def _part_of(path: Path) -> tuple[int, int, int, int]:
 
 
 def refuse_no_model(path: Path, general_type: Any) -> None:
-    """UnsupportedModelError if a file says that it is something else than a model, like an adapter."""
+    """UnsupportedModelError if a file says that it is something else than a model, like an
+    adapter."""
     if general_type not in (None, "", "model"):
         raise UnsupportedModelError(
             f"{path} is of general.type {general_type!r}, and only a 'model' can be served: merge an adapter into its model "
@@ -85,8 +89,8 @@ def refuse_no_model(path: Path, general_type: Any) -> None:
 
 
 def fingerprint_of(paths: Sequence[Path], said: Sequence[str]) -> str:
-    """sha256 over what is ``said`` of how it is computed, and of each file its size, its beginning, which says everything but
-    the weights, and many evenly spaced bytes of those."""
+    """sha256 over what is ``said`` of how it is computed, and of each file its size, its beginning,
+    which says everything but the weights, and many evenly spaced bytes of those."""
     digest = hashlib.sha256("\n".join(said).encode())
     for path in paths:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -1,4 +1,5 @@
-"""The keys of a GGUF file, read in a fraction of the seconds that ``gguf.GGUFReader`` takes for a large vocabulary."""
+"""The keys of a GGUF file, read in a fraction of the seconds that ``gguf.GGUFReader`` takes for a
+large vocabulary."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _HEADER = struct.Struct("<4sIQQ")
 
 
 def metadata_of(path: Path) -> dict[str, Any]:
-    """Return all keys with their values. UnsupportedModelError for a file that is none, or is damaged."""
+    """Return all keys with their values. UnsupportedModelError for a file that is none, or is
+    damaged."""
     refuse_no_file(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -1,4 +1,5 @@
-"""What a GGUF file says of its tokens, and which of them llama.cpp takes for special and for ends of a text."""
+"""What a GGUF file says of its tokens, and which of them llama.cpp takes for special and for ends
+of a text."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class GgufVocabulary:
     """The tokens of a GGUF file."""
 
     kind: str
-    """``tokenizer.ggml.model``: llama (SentencePiece) or gpt2 (byte-level BPE); others are not read."""
+    """``tokenizer.ggml.model``: llama (SentencePiece) or gpt2 (byte-level BPE); others are not
+    read."""
     split: str
     """``tokenizer.ggml.pre``."""
     tokens: Sequence[str]

@@ -1,4 +1,5 @@
-"""The engine as an event loop sees it: open, close, run a round, look at the load. Nothing here computes."""
+"""The engine as an event loop sees it: open, close, run a round, look at the load. Nothing here
+computes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from slipstream.structures.trials import StructureTrials
 log = logging.getLogger(__name__)
 
 _CLOSED_COUNT = 10_000
-"""Handles remembered as closed: one may be closed before the item comes that would have opened it."""
+"""Handles remembered as closed: one may be closed before the item comes that would have opened
+it."""
 
 _CROWDED_SECONDS = 0.05
 """For which rounds are taken to come in numbers once they have."""
@@ -38,8 +40,8 @@ JobT_contra = TypeVar("JobT_contra", bound=Job, contravariant=True)
 
 
 class Listener(Protocol[JobT_contra]):
-    """Whoever asked for a round; told on the event loop. What it raises when it is told of parts or an answer, it is told as
-    the round's failure."""
+    """Whoever asked for a round; told on the event loop. What it raises when it is told of parts or
+    an answer, it is told as the round's failure."""
 
     def parts_done(self, parts: list[Job]) -> None:
         """Parts of a job that has split have ended, and the job has not."""
@@ -104,7 +106,8 @@ class _Round(Generic[JobT]):
 
 
 class EngineHost(Generic[JobT]):
-    """Handles, leases and rounds over one model thread. Belongs to one event loop; `start` comes first."""
+    """Handles, leases and rounds over one model thread. Belongs to one event loop; `start` comes
+    first."""
 
     def __init__(
         self,
@@ -154,10 +157,12 @@ class EngineHost(Generic[JobT]):
         return replace(self._thread.load, unfinished_count=len(self._asked) + self._compiling_count)
 
     def open(self, handle: str, lease_seconds: float | None, owner: str = "") -> None:
-        """A handle under a name that the caller has chosen, unless it is open already; None for the default lease.
+        """A handle under a name that the caller has chosen, unless it is open already; None for the
+        default lease.
 
-        If there are as many as may be, an idle one ends for it (`Owners.giver`): its owner states it again when it comes back.
-        SequenceLimitError if none is idle, or UnknownHandleError if it was closed: nobody would ever close it again.
+        If there are as many as may be, an idle one ends for it (`Owners.giver`): its owner states
+        it again when it comes back. SequenceLimitError if none is idle, or UnknownHandleError if it
+        was closed: nobody would ever close it again.
         """
         if self._leases.holds(handle):
             return
@@ -181,7 +186,8 @@ class EngineHost(Generic[JobT]):
         self._thread.add(sequence)
 
     def renew(self, handle: str) -> None:
-        """Start the idle time of a handle's lease again. UnknownHandleError if it is not, or no longer, open."""
+        """Start the idle time of a handle's lease again. UnknownHandleError if it is not, or no
+        longer, open."""
         self._leases.renew(handle)
 
     def close(self, handle: str) -> None:
@@ -210,11 +216,13 @@ class EngineHost(Generic[JobT]):
         *,
         content: object,
     ) -> Coroutine[Any, Any, None] | None:
-        """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished older one is dropped.
+        """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished
+        older one is dropped.
 
-        ``content`` is all that was asked: a repeated round's must equal it. ``listener`` is told what comes of it. Where the
-        rule's structure may have to be compiled first, the round begins in what is returned to be awaited.
-        UnknownHandleError, StaleRoundError, RoundConflictError, QueueFullError or InvalidStructureError.
+        ``content`` is all that was asked: a repeated round's must equal it. ``listener`` is told
+        what comes of it. Where the rule's structure may have to be compiled first, the round begins
+        in what is returned to be awaited. UnknownHandleError, StaleRoundError, RoundConflictError,
+        QueueFullError or InvalidStructureError.
         """
         compiler = self.engine.structures.compiler
         if rule.structure is None or compiler is None:
@@ -261,8 +269,8 @@ class EngineHost(Generic[JobT]):
         self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener], compiled)
 
     async def close_all(self) -> None:
-        """Stop sweeping and computing. ModelThreadFailedError if computing had ended by itself: who hears nothing else, like
-        the process's exit status, must not say that all is well."""
+        """Stop sweeping and computing. ModelThreadFailedError if computing had ended by itself: who
+        hears nothing else, like the process's exit status, must not say that all is well."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         await asyncio.to_thread(self._thread.stop)
@@ -270,8 +278,8 @@ class EngineHost(Generic[JobT]):
             raise self._thread.failure
 
     def _compute_soon(self) -> None:
-        """Once all that has come with what is being read is there too. Where several rounds are in work, or were of late, the
-        thread computes while more of them come."""
+        """Once all that has come with what is being read is there too. Where several rounds are in
+        work, or were of late, the thread computes while more of them come."""
         now = self._loop.time()
         if self._asked:
             self._crowded = now

@@ -14,14 +14,15 @@ Entry = Job | Callable[[], None]
 
 
 class Inbox:
-    """Anybody puts in and then rings; who computes waits and then takes. To be rung for nothing does no harm."""
+    """Anybody puts in and then rings; who computes waits and then takes. To be rung for nothing
+    does no harm."""
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
         self.interruption = Interruption()
         """Said while there may be something to take."""
-        # Held until it rings. No `queue.SimpleQueue`: its `get` waits for ever where its seconds are over before it has begun
-        # (CPython 3.11, queues implemented in C).
+        # Held until it rings. No `queue.SimpleQueue`: its `get` waits for ever where its seconds
+        # are over before it has begun (CPython 3.11, queues implemented in C).
         self._silence = Lock()
         self._silence.acquire()
 

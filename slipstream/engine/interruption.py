@@ -1,4 +1,5 @@
-"""A word from whoever brings work to whoever computes: another one waits, so look up. Compiled code reads it too."""
+"""A word from whoever brings work to whoever computes: another one waits, so look up. Compiled code
+reads it too."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class Interruption:
         self._word[0] = 1
 
     def unsay(self) -> None:
-        """Whoever computes looks up, and then takes what waits: the other way round what comes between would not be told."""
+        """Whoever computes looks up, and then takes what waits: the other way round what comes
+        between would not be told."""
         self._word[0] = 0
 
     @property

@@ -35,7 +35,8 @@ class JobTiming:
     step_token_count: int = 0
     """Tokens in the last forward, other sequences' included."""
     prefill: float = 0.0
-    """By how much prompts made the forwards longer that this job waited for or took part in; set when it ends."""
+    """By how much prompts made the forwards longer that this job waited for or took part in; set
+    when it ends."""
     finished: float = 0.0
     steps: list[StepNote] = field(default_factory=list)
     """The first of the forwards, where the job has a label."""
@@ -58,7 +59,8 @@ class JobTiming:
 
 
 class Statement(NamedTuple):
-    """Where a request says the sequence stands: keep ``base_length`` tokens, then come the committed tokens ``tail``."""
+    """Where a request says the sequence stands: keep ``base_length`` tokens, then come the
+    committed tokens ``tail``."""
 
     base_length: int
     tail: TokenSequence[int]
@@ -70,21 +72,25 @@ class Statement(NamedTuple):
 
 
 Fork = Callable[[str, int], Sequence]
-"""Gives a fork of a job's sequence under a name, cut to a length. It is given back when the job over it ends."""
+"""Gives a fork of a job's sequence under a name, cut to a length. It is given back when the job
+over it ends."""
 
 
 class Job:
-    """Append the statement's tail and some uncommitted tokens, choose after the last ``wanted`` of them, maybe go on.
+    """Append the statement's tail and some uncommitted tokens, choose after the last ``wanted`` of
+    them, maybe go on.
 
-    A subclass says in `advance` what the choices mean. It reads its result from itself once that returned True. It may then go
-    on as several jobs over forks of its sequence (`split`); it has ended once they all have.
+    A subclass says in `advance` what the choices mean. It reads its result from itself once that
+    returned True. It may then go on as several jobs over forks of its sequence (`split`); it has
+    ended once they all have.
     """
 
     drafting = False
     """Whether the choices are a draft's own."""
 
     steps_left: int = 0
-    """How many tokens a job that appends its own choices will choose yet, if they may be chosen in one go."""
+    """How many tokens a job that appends its own choices will choose yet, if they may be chosen in
+    one go."""
 
     parent: Job | None = None
     """Of a job that goes on over a fork."""
@@ -104,8 +110,9 @@ class Job:
         proposed: TokenSequence[Proposed] = (),
         logprobs: LogprobRequest | None = None,
     ) -> None:
-        """``length_limit`` is the longest the sequence may become while this job runs; ``proposed`` are the draws that the
-        first choices test under the ratio test; a ``logprobs.prompt`` is the tail here."""
+        """``length_limit`` is the longest the sequence may become while this job runs; ``proposed``
+        are the draws that the first choices test under the ratio test; a ``logprobs.prompt`` is the
+        tail here."""
         self.sequence = sequence
         self.statement = statement
         self.committed_length = statement.committed_length
@@ -131,12 +138,14 @@ class Job:
 
     @property
     def overtaken(self) -> bool:
-        """Whether nobody waits for the answer any more, and the sequence has been restated or closed."""
+        """Whether nobody waits for the answer any more, and the sequence has been restated or
+        closed."""
         return self._overtaken or (self.parent is not None and self.parent.overtaken)
 
     @property
     def only_chooses(self) -> bool:
-        """Whether its steps take what their tokens do: a structure's masks and log-probabilities come on top."""
+        """Whether its steps take what their tokens do: a structure's masks and log-probabilities
+        come on top."""
         return self.rule.structure is None and self._logprobs is None
 
     def overtake(self) -> None:
@@ -144,18 +153,21 @@ class Job:
         self._overtaken = True
 
     def advance(self, choices: list[Choice]) -> bool:
-        """Take the ``wanted`` choices. True if the job is done; else ``pending`` and ``wanted`` are set anew.
+        """Take the ``wanted`` choices. True if the job is done; else ``pending`` and ``wanted`` are
+        set anew.
 
         Raises the fault of a choice that the job cannot do without.
         """
         raise NotImplementedError
 
     def split(self, fork: Fork) -> list[Job]:
-        """After `advance` returned True: jobs over forks to go on with, this job their ``parent``."""
+        """After `advance` returned True: jobs over forks to go on with, this job their
+        ``parent``."""
         return []
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
-        """Bring the sequence to the stated position. ContextExceededError, InvalidItemError or SequenceTooShortError."""
+        """Bring the sequence to the stated position. ContextExceededError, InvalidItemError or
+        SequenceTooShortError."""
         self._check(context_length, vocabulary_size)
         base_length, tail = self.statement.base_length, self.statement.tail
         present = 0

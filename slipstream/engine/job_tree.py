@@ -1,4 +1,5 @@
-"""Jobs in work: those that append to their sequences, and those that have split and end with the last of their parts."""
+"""Jobs in work: those that append to their sequences, and those that have split and end with the
+last of their parts."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from slipstream.engine.sequence import Sequence, SequenceCache
 
 
 class JobTree:
-    """Parents and parts. What ends is told by the methods that end it: a list of jobs, each with its error if it failed."""
+    """Parents and parts. What ends is told by the methods that end it: a list of jobs, each with
+    its error if it failed."""
 
     def __init__(self, cache: SequenceCache, give_back: Callable[[Sequence], None]) -> None:
         """``give_back`` takes the fork of a part that has ended."""
@@ -31,7 +33,8 @@ class JobTree:
                 job.overtake()
 
     def drop(self, job: Job, error: Exception | None) -> list[Ended]:
-        """Take a job that ends out of work: it, and with the last of its parts the job that has split."""
+        """Take a job that ends out of work: it, and with the last of its parts the job that has
+        split."""
         self.active.remove(job)
         ended: list[Ended] = [(job, error)]
         parent = job.parent

@@ -30,7 +30,8 @@ class Leases:
         self._leases[handle] = _Lease(seconds, self._clock() + seconds)
 
     def renew(self, handle: str) -> None:
-        """Start the lease's idle time again. UnknownHandleError if it is not, or no longer, there."""
+        """Start the lease's idle time again. UnknownHandleError if it is not, or no longer,
+        there."""
         lease, now = self._leases.get(handle), self._clock()
         if lease is None or lease.end <= now:
             raise UnknownHandleError("this handle is not open: never given, closed, or ended")
@@ -42,7 +43,8 @@ class Leases:
         return lease is not None and lease.end > self._clock()
 
     def extend(self, handle: str) -> None:
-        """Start the idle time again even if it is over: the handle was in use. Nothing happens if there is no lease."""
+        """Start the idle time again even if it is over: the handle was in use. Nothing happens if
+        there is no lease."""
         lease = self._leases.get(handle)
         if lease is not None:
             lease.end = self._clock() + lease.seconds

@@ -1,7 +1,9 @@
-"""What the engine drives: a backend. It knows a model, keeps the KV of pages, and turns appended tokens into logits.
+"""What the engine drives: a backend. It knows a model, keeps the KV of pages, and turns appended
+tokens into logits.
 
-A page is what the KV of sequences is counted, shared and copied in. A backend whose attention reads pages has many small ones
-(`slipstream.engine.torch`); to one that keeps each sequence's KV in a piece, that is a page (`slipstream.engine.llamacpp`).
+A page is what the KV of sequences is counted, shared and copied in. A backend whose attention reads
+pages has many small ones (`slipstream.engine.torch`); to one that keeps each sequence's KV in a
+piece, that is a page (`slipstream.engine.llamacpp`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """Tokens appended to one sequence: they take positions ``start`` to ``start + len(tokens) - 1``.
+    """Tokens appended to one sequence: they take positions ``start`` to
+    ``start + len(tokens) - 1``.
 
     ``pages`` covers all of them. Logits are wanted at the last ``wanted`` tokens.
     """
@@ -76,10 +79,12 @@ class Runner(Protocol):
         count: int,
         interruption: Interruption,
     ) -> list[list[Choice]]:
-        """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each by its rule, each choice
-        appended for the next. Fewer once the ``interruption`` is said, which is looked at after each step, once every
-        sequence is seen to have had one of its end tokens, or where logits are not finite; maybe none, and then a step that
-        chooses alone is for it. Pages are there for all but the last; the rules are such that `needs_logits_only`."""
+        """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each
+        by its rule, each choice appended for the next. Fewer once the ``interruption`` is said,
+        which is looked at after each step, once every sequence is seen to have had one of its end
+        tokens, or where logits are not finite; maybe none, and then a step that chooses alone is
+        for it. Pages are there for all but the last; the rules are such that
+        `needs_logits_only`."""
 
 
 class Backend(Protocol):
@@ -90,19 +95,22 @@ class Backend(Protocol):
         """What it computes."""
 
     mark: str
-    """Four hexadecimal digits, of whatever has a part in the logits' bits beside the model itself."""
+    """Four hexadecimal digits, of whatever has a part in the logits' bits beside the model
+    itself."""
 
     row_multiple: int
     """What a step's rows cost a multiple of."""
 
     runs_on: bool
-    """Whether steps may follow one another without being asked for, as a draft's do: forwards mostly have one row then."""
+    """Whether steps may follow one another without being asked for, as a draft's do: forwards
+    mostly have one row then."""
 
     runner: Runner | None
     """Where it can compute several steps in one call."""
 
     any_thread: bool
-    """Whether it is all the same by which thread it is asked. OpenMP makes another team for each."""
+    """Whether it is all the same by which thread it is asked. OpenMP makes another team for
+    each."""
 
     processors: Processors
     """That compute a forward, as far as it can tell."""
@@ -120,9 +128,9 @@ class Backend(Protocol):
         """Copy whole pages, in order."""
 
     def erase_pages(self, pages: list[int]) -> None:
-        """What these pages hold cannot be trusted: it must not reach anything computed from now on. Raises what the device
-        raises, at once, if it cannot compute any more."""
+        """What these pages hold cannot be trusted: it must not reach anything computed from now on.
+        Raises what the device raises, at once, if it cannot compute any more."""
 
     def forward(self, segments: list[Segment]) -> Logits | BlockedLogits:
-        """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another; in blocks, where it has looked
-        for their maxima itself. The next forward may overwrite them."""
+        """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another; in
+        blocks, where it has looked for their maxima itself. The next forward may overwrite them."""

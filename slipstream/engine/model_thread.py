@@ -1,10 +1,11 @@
 """The one thread that computes: takes jobs, batches what is ready into steps, tells who is done.
 
-What a job raises ends that job alone. What the engine raises outside a job ends the thread, and the service with it.
+What a job raises ends that job alone. What the engine raises outside a job ends the thread, and the
+service with it.
 
-To wake another thread, and to be woken by it, takes longer than a small model's lone token. So where a backend does not mind
-who asks, whoever submits a job may compute it there and then, if nothing else is in work and it is over in a moment: one
-computes at a time.
+To wake another thread, and to be woken by it, takes longer than a small model's lone token. So
+where a backend does not mind who asks, whoever submits a job may compute it there and then, if
+nothing else is in work and it is over in a moment: one computes at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from slipstream.hashed import hashed
 log = logging.getLogger(__name__)
 
 _HERE_SECONDS = 3e-3
-"""That a job may be expected to take where it was submitted: so long an event loop says and hears nothing."""
+"""That a job may be expected to take where it was submitted: so long an event loop says and hears
+nothing."""
 
 
 class ModelThread:
@@ -52,8 +54,9 @@ class ModelThread:
         on_finished: Finished,
         on_step: OnStep = lambda _: None,
     ) -> None:
-        """``load_engine`` runs on the new thread: a second thread that ever ran OpenMP regions would leave libgomp with
-        more threads than cores, and it then sleeps between regions instead of spinning (a forward took 12 ms, not 8)."""
+        """``load_engine`` runs on the new thread: a second thread that ever ran OpenMP regions
+        would leave libgomp with more threads than cores, and it then sleeps between regions instead
+        of spinning (a forward took 12 ms, not 8)."""
         self._load_engine = load_engine
         self._loaded: Future[None] = Future()
         self.engine: Engine  # these three are set on the model thread before `start` returns
@@ -70,8 +73,8 @@ class ModelThread:
         self.ring = self._inbox.ring
         """Wakes the thread."""
         self.on_put: Callable[[], None] = self.ring
-        """Called when something has come; in its place may be what has `compute_here` called soon, for a backend that does not
-        mind by which thread."""
+        """Called when something has come; in its place may be what has `compute_here` called soon,
+        for a backend that does not mind by which thread."""
         self._unfinished: set[Job] = set()
         """Submitted, and their ends not told."""
         self._lock = threading.Lock()
@@ -88,7 +91,8 @@ class ModelThread:
 
     @property
     def load(self) -> Load:
-        """Jobs, sequences and pages as they are now. Callable from any thread: it only reads lengths."""
+        """Jobs, sequences and pages as they are now. Callable from any thread: it only reads
+        lengths."""
         engine, active = self.engine, self._tree.active
         counts = engine.pool.counts()
         waiting = sum(job.timing.started is None for job in active)
@@ -113,7 +117,8 @@ class ModelThread:
         self._thread.join()
 
     def submit(self, job: Job) -> None:
-        """Queue a job. QueueFullError if too many are unfinished, ModelThreadFailedError if the thread has ended.
+        """Queue a job. QueueFullError if too many are unfinished, ModelThreadFailedError if the
+        thread has ended.
 
         Callable from any thread, as the next two are.
         """
@@ -134,8 +139,9 @@ class ModelThread:
         self._put(lambda: self._remove(sequence))
 
     def compute_here(self) -> list[Ended]:
-        """On the caller's thread take what has come and, where that is one job that is soon over, compute it; anything else is
-        left to the model thread. Returns what ended, which nobody else is told; once that has left, `tell` is to follow."""
+        """On the caller's thread take what has come and, where that is one job that is soon over,
+        compute it; anything else is left to the model thread. Returns what ended, which nobody else
+        is told; once that has left, `tell` is to follow."""
         ended: list[Ended] = []
         if self._computing.acquire(blocking=False):
             try:
@@ -154,7 +160,8 @@ class ModelThread:
         return ended
 
     def tell(self) -> None:
-        """Whoever looks at steps hears of what was computed here; unless somebody computes just now, and then from there."""
+        """Whoever looks at steps hears of what was computed here; unless somebody computes just
+        now, and then from there."""
         if self._computing.acquire(blocking=False):
             try:
                 self._clock.tell()
@@ -180,8 +187,8 @@ class ModelThread:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Nobody may wait for an answer that never comes, and a service that cannot compute must not look alive: it ends as on
-        any SIGTERM, and may be restarted."""
+        """Nobody may wait for an answer that never comes, and a service that cannot compute must
+        not look alive: it ends as on any SIGTERM, and may be restarted."""
         log.critical("the model thread failed; the service ends", exc_info=error)
         self._fail_everything(error)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -203,7 +210,8 @@ class ModelThread:
                 pause = self._turn()
 
     def _turn(self) -> float:
-        """Take what has come, and a step if there is anything in work. Returns for how many seconds that had better wait."""
+        """Take what has come, and a step if there is anything in work. Returns for how many seconds
+        that had better wait."""
         ended = self._accept(self._inbox.take())
         pause = self._clock.wait(self._tree.active)
         if self._tree.active and not pause:
@@ -215,7 +223,8 @@ class ModelThread:
         return pause
 
     def _is_soon_over(self) -> bool:
-        """Whether one job is all that is in work, does not wait for others and will not take long."""
+        """Whether one job is all that is in work, does not wait for others and will not take
+        long."""
         active = self._tree.active
         if len(active) != 1 or not active[0].only_chooses:
             return False
@@ -275,7 +284,8 @@ class ModelThread:
         return ended
 
     def _batch(self, ended: list[Ended]) -> list[tuple[Job, Append]]:
-        """What goes into the next step, pages and all. Adds to ``ended`` who cannot: of jobs that all lack pages, one."""
+        """What goes into the next step, pages and all. Adds to ``ended`` who cannot: of jobs that
+        all lack pages, one."""
         active = list(self._tree.active)
         busy = {job.sequence.handle for job in active}
         batch: list[tuple[Job, Append]] = []
@@ -296,9 +306,9 @@ class ModelThread:
         return batch
 
     def _count_in_one_go(self, batch: list[tuple[Job, Append]]) -> int:
-        """How many steps to take before anything else is looked at: more than one only if everybody is in them and chooses one
-        token in each, so that nobody waits for others longer than until the first of them is done. A prompt's step is its own:
-        what it takes is told apart."""
+        """How many steps to take before anything else is looked at: more than one only if everybody
+        is in them and chooses one token in each, so that nobody waits for others longer than until
+        the first of them is done. A prompt's step is its own: what it takes is told apart."""
         if not self.engine.runs_on or len(batch) != len(self._tree.active):
             return 1
         if any(append.wanted != 1 or append.prompt_count for _, append in batch):

@@ -1,5 +1,5 @@
-"""Who holds the open sequences, which of them gives way to one more, and whose owner has gone. A pure table with a clock that
-tests can turn."""
+"""Who holds the open sequences, which of them gives way to one more, and whose owner has gone. A
+pure table with a clock that tests can turn."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 class _Owner:
     connection_count: int = 0
     gone_since: float | None = None
-    """When its last connection ended, or without one its first handle was opened; None while it has one."""
+    """When its last connection ended, or without one its first handle was opened; None while it has
+    one."""
     held_count: int = 0
     idle: OrderedDict[str, None] = field(default_factory=OrderedDict)
     """Its handles of which no round runs, least recently used first."""
 
 
 class Owners:
-    """Handles by the owner that opened them. An owner without connections keeps its handles for a time of grace; one without
-    a name is nobody, who cannot go."""
+    """Handles by the owner that opened them. An owner without connections keeps its handles for a
+    time of grace; one without a name is nobody, who cannot go."""
 
     def __init__(self, grace_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace_seconds = grace_seconds
@@ -30,7 +31,8 @@ class Owners:
         self._names: dict[str, str] = {}
         self._answered: set[str] = set()
         self._unused: OrderedDict[str, None] = OrderedDict()
-        """Idle handles of which no round has ever been answered, oldest first: to lose one costs its owner nothing."""
+        """Idle handles of which no round has ever been answered, oldest first: to lose one costs
+        its owner nothing."""
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -50,7 +52,8 @@ class Owners:
         self._forget_if_empty(name)
 
     def opened(self, handle: str, name: str) -> None:
-        """An owner has opened a handle, perhaps by what was still being read when its last connection ended."""
+        """An owner has opened a handle, perhaps by what was still being read when its last
+        connection ended."""
         owner = self._owners.setdefault(name, _Owner(gone_since=self._clock() if name else None))
         owner.held_count += 1
         owner.idle[handle] = self._unused[handle] = None
@@ -84,8 +87,9 @@ class Owners:
     def giver(self, name: str) -> str | None:
         """The idle handle that gives way to one more of an owner's.
 
-        One that was never of use; else the least recently used one of whoever holds most, which is the owner itself unless
-        another holds more: so nobody keeps another from its share, however many handles it opens. None if none is idle.
+        One that was never of use; else the least recently used one of whoever holds most, which is
+        the owner itself unless another holds more: so nobody keeps another from its share, however
+        many handles it opens. None if none is idle.
         """
         if self._unused:
             return next(iter(self._unused))

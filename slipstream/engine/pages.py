@@ -1,4 +1,5 @@
-"""Page accounting: integers only, no tensors. Every page is free, held (referenced) or cached (kept for prefix reuse)."""
+"""Page accounting: integers only, no tensors. Every page is free, held (referenced) or cached (kept
+for prefix reuse)."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class PageCounts:
 class PagePool:
     """Pages 1 to ``page_count`` with reference counts and an index of published pages.
 
-    A published page's content is final and can be found by its key; when nobody references it any more it stays
-    cached, least recently used first out, until its room is needed.
+    A published page's content is final and can be found by its key; when nobody references it any
+    more it stays cached, least recently used first out, until its room is needed.
     """
 
     def __init__(self, page_count: int) -> None:
@@ -53,7 +54,8 @@ class PagePool:
         self._freed: dict[int, None] = {}
         """Free pages that were in use before; the last one is taken first."""
         self._fresh = 1
-        """Every free page before this one is in ``_freed``: a pool of millions takes no time to make, and no room."""
+        """Every free page before this one is in ``_freed``: a pool of millions takes no time to
+        make, and no room."""
         self._next_start = 1
         self._references = [0] * (page_count + 1)
         self._page_by_key: dict[bytes, int] = {}
@@ -61,10 +63,11 @@ class PagePool:
         self._cached: OrderedDict[int, None] = OrderedDict()
 
     def allocate(self, after: int | None = None) -> int:
-        """A page to write into, referenced once, if possible the one that comes ``after`` another. OutOfPagesError if none is
-        free or cached.
+        """A page to write into, referenced once, if possible the one that comes ``after`` another.
+        OutOfPagesError if none is free or cached.
 
-        Pages in a row are attended to where they lie, others are gathered first. So sequences begin apart from one another.
+        Pages in a row are attended to where they lie, others are gathered first. So sequences begin
+        apart from one another.
         """
         if self._free_count:
             page = self._start() if after is None else after + 1
@@ -86,7 +89,8 @@ class PagePool:
         self._references[page] += 1
 
     def release(self, page: int) -> None:
-        """One reference less; the last one gone, the page is cached if published and free otherwise."""
+        """One reference less; the last one gone, the page is cached if published and free
+        otherwise."""
         self._references[page] -= 1
         assert self._references[page] >= 0, f"page {page} released more often than acquired"
         if self._references[page] == 0:
@@ -97,7 +101,8 @@ class PagePool:
                 self._free_count += 1
 
     def publish(self, page: int, key: bytes) -> None:
-        """Make a full page findable by its key. The first page published under a key stays the one found."""
+        """Make a full page findable by its key. The first page published under a key stays the one
+        found."""
         if key not in self._page_by_key and page not in self._key_by_page:
             self._page_by_key[key] = page
             self._key_by_page[page] = key
@@ -107,7 +112,8 @@ class PagePool:
         return self._page_by_key.get(key)
 
     def writable(self, page: int) -> bool:
-        """Whether a holder may overwrite the page: it is the only one, and the content is not published."""
+        """Whether a holder may overwrite the page: it is the only one, and the content is not
+        published."""
         return self._references[page] == 1 and page not in self._key_by_page
 
     def counts(self) -> PageCounts:
@@ -116,7 +122,8 @@ class PagePool:
         return PageCounts(self.page_count, free, self.page_count - free - cached, cached)
 
     def check(self) -> None:
-        """AssertionError if a page is lost, counted twice or in a state it cannot be in. Walks all pages: not for hot paths."""
+        """AssertionError if a page is lost, counted twice or in a state it cannot be in. Walks all
+        pages: not for hot paths."""
         held = {page for page, count in enumerate(self._references) if count}
         freed, cached = set(self._freed), set(self._cached)
         free = freed | {page for page in range(self._fresh, self.page_count + 1) if self._is_free(page)}

@@ -1,7 +1,7 @@
 """What prompts take of the time of everything that computes beside them. Pure.
 
-A prompt in a step makes it longer for all items in it, and later for those that wait for it. That is not the fault of how a
-round was run, so it is told apart.
+A prompt in a step makes it longer for all items in it, and later for those that wait for it. That
+is not the fault of how a round was run, so it is told apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ class PromptTime:
     """Adds up by how much prompts made steps longer, in seconds."""
 
     def __init__(self, step_times: Sequence[tuple[int, float]] = ()) -> None:
-        """``step_times``: (token count, seconds) of forwards that had the machine to themselves, counts rising."""
+        """``step_times``: (token count, seconds) of forwards that had the machine to themselves,
+        counts rising."""
         self._counts = np.array([count for count, _ in step_times], dtype=float)
         self._times = np.maximum.accumulate([time for _, time in step_times])
         self._sum = 0.0
@@ -30,7 +31,8 @@ class PromptTime:
         return self._sum
 
     def arrived(self, when: float) -> float:
-        """The sum for an item that came at a time: if the last step ran then, less what of that it has waited for."""
+        """The sum for an item that came at a time: if the last step ran then, less what of that it
+        has waited for."""
         waited = max(0.0, self._last_end - when)
         share = min(1.0, waited / self._last_duration) if self._last_duration else 0.0
         return self._sum - share * self._last
@@ -38,7 +40,8 @@ class PromptTime:
     def stepped(self, end: float, duration: float, token_count: int, prompt_count: int = 0) -> None:
         """A step of so many tokens, ``prompt_count`` of them of prompts, was over at ``end``.
 
-        What else makes it slow, like a draft at work on the same processors, does count as the round's.
+        What else makes it slow, like a draft at work on the same processors, does count as the
+        round's.
         """
         longer = self.time_of(token_count) - self.time_of(token_count - prompt_count) if prompt_count else 0.0
         self._last, self._last_duration, self._last_end = min(duration, longer), duration, end

@@ -1,4 +1,5 @@
-"""The open sequences, and which of them give their pages to those at work: tokens are truth, KV is cache."""
+"""The open sequences, and which of them give their pages to those at work: tokens are truth, KV is
+cache."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Residents:
     def extend(
         self, cache: SequenceCache, sequence: Sequence, tokens: TokenSequence[int], busy: Container[str]
     ) -> bool:
-        """Give a sequence pages for its tokens, if need be those of idle sequences, which are all but the ``busy`` handles.
+        """Give a sequence pages for its tokens, if need be those of idle sequences, which are all
+        but the ``busy`` handles.
 
         False if there are not enough; then the sequence is as it was.
         """

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Up to ``count`` choices for each of ``sequences``, by its rule, whose tokens already have room for all but the last.
+    """Up to ``count`` choices for each of ``sequences``, by its rule, whose tokens already have
+    room for all but the last.
 
-    ``starts[i]`` is the position of sequence i's first choice. The run ends early once the ``interruption`` is said, which is
-    looked at whenever choices are taken.
+    ``starts[i]`` is the position of sequence i's first choice. The run ends early once the
+    ``interruption`` is said, which is looked at whenever choices are taken.
     """
 
     def __init__(
@@ -33,7 +34,8 @@ class Run:
     ) -> None:
         self.step_count = 0
         self.lengths = [count] * len(sequences)
-        """Of each sequence's choices: fewer than ``count`` where one is an end token, or another job came."""
+        """Of each sequence's choices: fewer than ``count`` where one is an end token, or another
+        job came."""
         self.rules, self.interruption = rules, interruption
         self._sequences, self._starts = sequences, starts
         self._steps: list[list[Choice]] = []
@@ -53,7 +55,8 @@ class Run:
         return choose_apart(in_blocks(logits), self._rows_at(self.step_count))
 
     def take(self, steps: list[list[Choice]]) -> list[int] | None:
-        """Go on with what steps have chosen; each sequence's next token, or None after the last step."""
+        """Go on with what steps have chosen; each sequence's next token, or None after the last
+        step."""
         for choices in steps:
             tokens = self._take(choices)
             if self.step_count == max(self.lengths):

@@ -1,7 +1,8 @@
 """Which jobs' tokens go into a step. Pure.
 
-Rounds have few tokens each and somebody waits for every one of them; prompts have many. Both have a share of each step, so that
-neither can keep the other out: long prompts go in chunks beside rounds (chunked prefill, Agrawal et al. 2023).
+Rounds have few tokens each and somebody waits for every one of them; prompts have many. Both have a
+share of each step, so that neither can keep the other out: long prompts go in chunks beside rounds
+(chunked prefill, Agrawal et al. 2023).
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class Want(NamedTuple):
 
 
 def schedule(wants: Sequence[Want], limits: BatchLimits) -> list[tuple[int, int]]:
-    """(index, token count) of the wants that go into the next step; ``wants`` are in order of arrival.
+    """(index, token count) of the wants that go into the next step; ``wants`` are in order of
+    arrival.
 
-    Rounds first, but for the prompts' share; whatever one kind leaves, the other takes. Of rounds the oldest come first, of
-    prompts those that have least to go, so that none waits for a longer one; the oldest has half, so that it gets on.
+    Rounds first, but for the prompts' share; whatever one kind leaves, the other takes. Of rounds
+    the oldest come first, of prompts those that have least to go, so that none waits for a longer
+    one; the oldest has half, so that it gets on.
     """
     most = [min(want.token_count, limits.prefill_chunk) for want in wants]
     if len(most) == 1:

@@ -19,7 +19,8 @@ class Sequence:
 
     handle: str
     tokens: array[int] = field(default_factory=lambda: array("q"))
-    """As int64: whoever looks at the whole context, as penalties do for every row, need not take up each number by itself."""
+    """As int64: whoever looks at the whole context, as penalties do for every row, need not take up
+    each number by itself."""
     pages: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     """Chain keys of the first full, committed pages."""
@@ -41,7 +42,8 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Physical work the accounting asks for: copy page ``source`` to page ``destination`` before the next forward."""
+    """Physical work the accounting asks for: copy page ``source`` to page ``destination`` before
+    the next forward."""
 
     source: int
     destination: int
@@ -63,7 +65,8 @@ class SequenceCache:
         return -(-length // self.page_size)
 
     def truncate(self, sequence: Sequence, length: int) -> None:
-        """Drop everything past ``length``. SequenceTooShortError if the sequence is shorter; then nothing changes."""
+        """Drop everything past ``length``. SequenceTooShortError if the sequence is shorter; then
+        nothing changes."""
         if length == len(sequence):
             return
         if length > len(sequence):
@@ -78,7 +81,8 @@ class SequenceCache:
         del sequence.pages[self.pages_for(length) :]
 
     def rewind(self, sequence: Sequence, base_length: int, tokens: TokenSequence[int]) -> int:
-        """Keep ``base_length`` tokens, and those after them that equal the coming ``tokens``; drop everything past them.
+        """Keep ``base_length`` tokens, and those after them that equal the coming ``tokens``; drop
+        everything past them.
 
         Returns how many of ``tokens`` are there already. SequenceTooShortError as in `truncate`.
         """
@@ -91,9 +95,11 @@ class SequenceCache:
         return kept
 
     def adopt_prefix(self, sequence: Sequence, tokens: TokenSequence[int]) -> int:
-        """Extend a committed sequence that ends on a page border by published pages whose content equals the coming tokens.
+        """Extend a committed sequence that ends on a page border by published pages whose content
+        equals the coming tokens.
 
-        Returns how many tokens that supplied: whole pages, and never the last token, whose logits are wanted.
+        Returns how many tokens that supplied: whole pages, and never the last token, whose logits
+        are wanted.
         """
         adopted = 0
         if len(sequence) % self.page_size or len(tokens) <= self.page_size:
@@ -131,14 +137,16 @@ class SequenceCache:
         sequence.tokens.extend(tokens)
 
     def publish(self, sequence: Sequence, committed_length: int) -> None:
-        """Let other sequences find the full pages below ``committed_length``, whose KV must be written."""
+        """Let other sequences find the full pages below ``committed_length``, whose KV must be
+        written."""
         for index in range(len(sequence.keys), committed_length // self.page_size):
             content = sequence.tokens[index * self.page_size : (index + 1) * self.page_size]
             sequence.keys.append(_chain_key(sequence.keys[-1] if sequence.keys else _ROOT_KEY, content))
             self.pool.publish(sequence.pages[index], sequence.keys[index])
 
     def fork(self, sequence: Sequence, handle: str) -> Sequence:
-        """A second sequence over the same pages, copy-on-write: whichever writes first gets a copy of the last page."""
+        """A second sequence over the same pages, copy-on-write: whichever writes first gets a copy
+        of the last page."""
         for page in sequence.pages:
             self.pool.acquire(page)
         return Sequence(handle, sequence.tokens[:], list(sequence.pages), list(sequence.keys), forked_from=sequence)
@@ -166,5 +174,6 @@ class SequenceCache:
 
 
 def _chain_key(parent: bytes, tokens: TokenSequence[int]) -> bytes:
-    """Names a page by its content and everything before it; 128 bits, so that equal keys mean equal prefixes."""
+    """Names a page by its content and everything before it; 128 bits, so that equal keys mean equal
+    prefixes."""
     return hashlib.blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()

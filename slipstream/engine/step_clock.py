@@ -1,4 +1,5 @@
-"""What time steps take, and whose it is: the jobs' own timings, what prompts took, and when a step had better wait."""
+"""What time steps take, and whose it is: the jobs' own timings, what prompts took, and when a step
+had better wait."""
 
 from __future__ import annotations
 
@@ -36,13 +37,15 @@ class StepClock:
         self._gathering.arrived(job.sequence.handle, job.timing.arrived)
 
     def wait(self, active: Sequence[Job]) -> float:
-        """Seconds to wait for others before the next step; none for a draft's, which take many and join at any of them."""
+        """Seconds to wait for others before the next step; none for a draft's, which take many and
+        join at any of them."""
         if all(job.drafting for job in active):
             return 0.0
         return self._gathering.wait(time.monotonic())
 
     def expected(self, token_count: int) -> float:
-        """Seconds of a step of so many tokens, if nothing else keeps the processors; infinitely many if none was measured."""
+        """Seconds of a step of so many tokens, if nothing else keeps the processors; infinitely
+        many if none was measured."""
         seconds = self._expected.get(token_count)
         if seconds is None:
             seconds = self._prompt_time.time_of(token_count) if self._prompt_time.is_profiled else math.inf
@@ -66,7 +69,8 @@ class StepClock:
         self._note(batch, started, duration, token_count, step_count)
 
     def tell(self) -> None:
-        """Whoever looks at steps hears of the last one: once its answers have left, which need not wait for that."""
+        """Whoever looks at steps hears of the last one: once its answers have left, which need not
+        wait for that."""
         if self._untold is not None:
             self._on_step(self._untold)
             self._untold = None

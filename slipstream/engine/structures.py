@@ -19,8 +19,9 @@ _MAX_MATCHERS = 64
 """A matcher and what it has found on its way may take megabytes."""
 
 _MAX_FORK_MATCHERS = 512
-"""Of forks: eight of eight sessions each would leave no room for the sessions' own, and all would be made anew at each step.
-They share what they find with one another (`slipstream.sampling.matcher`) and are gone with their job."""
+"""Of forks: eight of eight sessions each would leave no room for the sessions' own, and all would
+be made anew at each step. They share what they find with one another
+(`slipstream.sampling.matcher`) and are gone with their job."""
 
 _Turn = tuple[Structure, int]
 """What a sequence follows, and from which position on."""
@@ -29,10 +30,12 @@ _Matchers = OrderedDict[Sequence, tuple[_Turn, Matcher]]
 
 
 class Structures:
-    """One matcher for each sequence: it follows the sequence's tokens forth and, when a round is rolled back, back.
+    """One matcher for each sequence: it follows the sequence's tokens forth and, when a round is
+    rolled back, back.
 
-    A matcher is a cache, as KV is: the tokens are enough to build it again after it is lost, fails, or is evicted. The
-    budget belongs to a turn. A sequence shares it with its forks, and keeps it when its matcher is built again.
+    A matcher is a cache, as KV is: the tokens are enough to build it again after it is lost, fails,
+    or is evicted. The budget belongs to a turn. A sequence shares it with its forks, and keeps it
+    when its matcher is built again.
     """
 
     def __init__(self) -> None:
@@ -43,10 +46,11 @@ class Structures:
         self._budgets: WeakKeyDictionary[Sequence, tuple[_Turn, Budget]] = WeakKeyDictionary()
 
     def masks(self, sequence: Sequence, rule: SamplingRule, wanted: int, committed_length: int) -> list[Mask | None]:
-        """What may be chosen after each of the last ``wanted`` tokens; None after a guess that breaks the structure.
+        """What may be chosen after each of the last ``wanted`` tokens; None after a guess that
+        breaks the structure.
 
-        StructureFailedError if the structure cannot be followed any further; InvalidItemError if committed tokens, those
-        before ``committed_length``, break it.
+        StructureFailedError if the structure cannot be followed any further; InvalidItemError if
+        committed tokens, those before ``committed_length``, break it.
         """
         try:
             return self._masks(sequence, rule, wanted, committed_length)

@@ -1,4 +1,5 @@
-"""Which backend computes a model. Each is imported where it is needed: transformers takes three seconds."""
+"""Which backend computes a model. Each is imported where it is needed: transformers takes three
+seconds."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _LARGEST_PAGE = 128
 
 
 def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Backend:
-    """What serves a model of that ``name``: a paper model, a .gguf file, a directory or a hub id. ``exact`` promises that a
-    row's bits depend on its sequence alone. UnsupportedModelError."""
+    """What serves a model of that ``name``: a paper model, a .gguf file, a directory or a hub id.
+    ``exact`` promises that a row's bits depend on its sequence alone. UnsupportedModelError."""
     if _LARGEST_PAGE % settings.page_size and not is_gguf(name):
         raise UnsupportedModelError(f"page_size must divide {_LARGEST_PAGE}, but is {settings.page_size}")
     if name.startswith(SCHEME):
@@ -98,7 +99,8 @@ def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
 
 
 def _threads(settings: ModelServiceSettings) -> int:
-    """That compute, and choose: torch's own choice unless somebody has chosen, and torch's from now on."""
+    """That compute, and choose: torch's own choice unless somebody has chosen, and torch's from now
+    on."""
     import torch
 
     if settings.threads:

@@ -1,7 +1,9 @@
-"""How llama.cpp splits text before byte-level BPE, by what a GGUF file calls it (``tokenizer.ggml.pre``).
+"""How llama.cpp splits text before byte-level BPE, by what a GGUF file calls it
+(``tokenizer.ggml.pre``).
 
-The expressions are those of the models' own tokenizers, as llama.cpp writes them. A text is split by the first, what came of
-that by the second, and so on; a match and what lies between matches are pieces alike.
+The expressions are those of the models' own tokenizers, as llama.cpp writes them. A text is split
+by the first, what came of that by the second, and so on; a match and what lies between matches are
+pieces alike.
 """
 
 from __future__ import annotations
@@ -154,4 +156,5 @@ SPLITS: dict[str, Splits] = {
     **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _OF_BAILING),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _OF_BLOOM),
 }
-"""Names that llama.cpp knows and that are not here are refused: they are not byte-level, or split otherwise than they say."""
+"""Names that llama.cpp knows and that are not here are refused: they are not byte-level, or split
+otherwise than they say."""

@@ -1,4 +1,5 @@
-"""The tokenizer that a GGUF file holds, as llama.cpp would run it. What it would run otherwise is refused."""
+"""The tokenizer that a GGUF file holds, as llama.cpp would run it. What it would run otherwise is
+refused."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, str], str | None]:
-    """Return a file's tokenizer, its special tokens by transformers' names, and its chat template if it has one.
+    """Return a file's tokenizer, its special tokens by transformers' names, and its chat template
+    if it has one.
 
     UnsupportedModelError for a tokenizer that is not known here.
     """

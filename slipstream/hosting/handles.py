@@ -1,4 +1,5 @@
-"""Handles as items open, use and close them: the same for draft and verifier. Wire types and the engine host meet here."""
+"""Handles as items open, use and close them: the same for draft and verifier. Wire types and the
+engine host meet here."""
 
 from __future__ import annotations
 
@@ -36,16 +37,19 @@ class Handles:
         host.on_closed = self._rules.forget
 
     def of(self, context: grpc.aio.ServicerContext[Any, Any]) -> PeerHandles:
-        """Those of the peer that has opened a stream, which is there until its last stream has ended."""
+        """Those of the peer that has opened a stream, which is there until its last stream has
+        ended."""
         peer = peer_of(context)
         self._host.owners.came(peer)
-        # Told of every end, also of one that leaves the stream's generator to the garbage collector.
+        # Told of every end, also of one that leaves the stream's generator to the garbage
+        # collector.
         context.add_done_callback(lambda _: self._host.owners.went(peer))  # type: ignore[arg-type]  # any callable will do
         return PeerHandles(peer, self._host, self._model, self._rules)
 
 
 class PeerHandles:
-    """The handles that one peer has opened: a handle is a name within its peer, and nobody else's says anything here."""
+    """The handles that one peer has opened: a handle is a name within its peer, and nobody else's
+    says anything here."""
 
     def __init__(self, peer: str, host: EngineHost[Any], model: model_pb2.ModelInfo, rules: RuleBook) -> None:
         self._peer = peer
@@ -54,11 +58,11 @@ class PeerHandles:
         self._rules = rules
 
     def begin(self, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem) -> tuple[str, SamplingRule]:
-        """Open an item's handle if it asks for that, and find the rule that it states or names. Returns the handle's name on
-        the host, and the rule.
+        """Open an item's handle if it asks for that, and find the rule that it states or names.
+        Returns the handle's name on the host, and the rule.
 
-        ContextExceededError, WireVersionError, TokenizerMismatchError, WeightsMismatchError, InvalidFieldsError,
-        SequenceLimitError, UnknownHandleError or UnknownRuleError.
+        ContextExceededError, WireVersionError, TokenizerMismatchError, WeightsMismatchError,
+        InvalidFieldsError, SequenceLimitError, UnknownHandleError or UnknownRuleError.
         """
         self._check_length(len(item.tail))
         name = self._name(item.handle)
@@ -74,7 +78,8 @@ class PeerHandles:
         return name, rule
 
     def close(self, handle: str) -> None:
-        """Give a handle's pages back, and never open it again; nothing happens if it is not open and cannot be."""
+        """Give a handle's pages back, and never open it again; nothing happens if it is not open
+        and cannot be."""
         if len(handle) <= _LONGEST_NAME:
             self._host.close(self._name(handle))
 
@@ -93,7 +98,8 @@ class PeerHandles:
         self._host.open(name, lease, self._peer)
 
     def _check_length(self, count: int) -> None:
-        """Before any of it is looked at: a tail of 64 MiB would be gigabytes, and hold up everybody for seconds."""
+        """Before any of it is looked at: a tail of 64 MiB would be gigabytes, and hold up everybody
+        for seconds."""
         most = self._host.engine.context_length
         if count > most:
             raise ContextExceededError(f"{count} tokens do not fit into the context of {most}", context_length=most)

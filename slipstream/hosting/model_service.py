@@ -1,4 +1,5 @@
-"""ModelService: what draft and verifier services answer alike. Wire types and the engine host meet here."""
+"""ModelService: what draft and verifier services answer alike. Wire types and the engine host meet
+here."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class ModelService(model_pb2_grpc.ModelServiceServicer):
-    """Information, tokenizer and load of one hosted model, and the handles that items open on it."""
+    """Information, tokenizer and load of one hosted model, and the handles that items open on
+    it."""
 
     def __init__(
         self,
@@ -96,7 +98,8 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
 
 
 def set_timing(message: model_pb2.ItemTiming, timing: JobTiming) -> None:
-    """A job's timing for the wire, set in place: to make each message and copy it takes several times as long."""
+    """A job's timing for the wire, set in place: to make each message and copy it takes several
+    times as long."""
     message.forward_count, message.step_token_count = timing.forward_count, timing.step_token_count
     set_duration(message.queue, timing.queue)
     set_duration(message.forward, timing.forward)

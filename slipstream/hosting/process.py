@@ -59,9 +59,9 @@ def run_model_service(
 ) -> None:
     """Serve a model until signalled. Exits with one readable line if it cannot start.
 
-    ``rpc_service`` is the full name of the service that ``add_service`` adds beside ModelService; ``role`` picks the
-    embedded model; ``exact`` promises that a row's bits depend on its sequence alone; ``profile_seconds`` go into measuring
-    step times.
+    ``rpc_service`` is the full name of the service that ``add_service`` adds beside ModelService;
+    ``role`` picks the embedded model; ``exact`` promises that a row's bits depend on its sequence
+    alone; ``profile_seconds`` go into measuring step times.
     """
     configure_logging(service_name, settings.log_level, settings.log_format)
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -12,7 +12,8 @@ log = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 600.0
 _MOST_CALLERS = 256
-"""To remember at once. No others are told meanwhile: a caller that states ever new versions fills neither memory nor log."""
+"""To remember at once. No others are told meanwhile: a caller that states ever new versions fills
+neither memory nor log."""
 
 
 class RefusedVersions:

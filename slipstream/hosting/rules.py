@@ -11,11 +11,13 @@ RULES_PER_HANDLE = 4
 """A turn has one, but the draft is asked at a few temperatures of it."""
 
 _MAX_BYTES = 64 * 2**20
-"""On the wire. Parsed and laid out a rule that lists as much as it may, 0.16 MB, takes 2.8 MB: all of them 1.1 GB."""
+"""On the wire. Parsed and laid out a rule that lists as much as it may, 0.16 MB, takes 2.8 MB: all
+of them 1.1 GB."""
 
 
 class UnknownRuleError(SlipstreamError):
-    """A handle's item names a rule that the handle was not told, or so long ago that it has been forgotten."""
+    """A handle's item names a rule that the handle was not told, or so long ago that it has been
+    forgotten."""
 
     code = Code.NOT_FOUND
     reason = "UNKNOWN_RULE"
@@ -24,8 +26,8 @@ class UnknownRuleError(SlipstreamError):
 class RuleBook:
     """Each handle's last few rules by their hash, as they were parsed.
 
-    Rules may be large, and handles many: past ``max_bytes`` of them, as they were on the wire, the handles that have been
-    idle longest are left to state theirs again.
+    Rules may be large, and handles many: past ``max_bytes`` of them, as they were on the wire, the
+    handles that have been idle longest are left to state theirs again.
     """
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:

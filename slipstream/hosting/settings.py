@@ -117,7 +117,8 @@ SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
 
 def read_settings(kind: type[SettingsT], service_name: str) -> SettingsT:
-    """The settings that flags and environment variables make. Exits with one readable line if any is wrong."""
+    """The settings that flags and environment variables make. Exits with one readable line if any
+    is wrong."""
     try:
         return kind()
     except ValidationError as error:

@@ -1,4 +1,5 @@
-"""A service that is there and not ready yet: it listens while its model is loaded, so that callers know it is not away."""
+"""A service that is there and not ready yet: it listens while its model is loaded, so that callers
+know it is not away."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class LoadingError(SlipstreamError):
 
 
 class RefusesWhileLoading(grpc.GenericRpcHandler):
-    """Answers every call that nobody else does, until the model is ``loaded``. Health has its own answer, NOT_SERVING."""
+    """Answers every call that nobody else does, until the model is ``loaded``. Health has its own
+    answer, NOT_SERVING."""
 
     def __init__(self) -> None:
         self.loaded = False

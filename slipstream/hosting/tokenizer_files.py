@@ -34,16 +34,19 @@ _VOCABULARIES = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """File contents by name, and a sha256 over all that gives ids and their text: vocabulary, merges, splits, added tokens."""
+    """File contents by name, and a sha256 over all that gives ids and their text: vocabulary,
+    merges, splits, added tokens."""
 
     files: dict[str, bytes]
     fingerprint: str
     token_count: int
-    """One more than the largest id that a text can have; placeholders for images and the like do not count."""
+    """One more than the largest id that a text can have; placeholders for images and the like do
+    not count."""
 
 
 def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
-    """The tokenizer of a model directory, hub id or paper model. UnsupportedModelError if there is none."""
+    """The tokenizer of a model directory, hub id or paper model. UnsupportedModelError if there is
+    none."""
     if model.startswith(SCHEME):
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
     if is_gguf(model) and not _has_vocabulary(Path(model).expanduser().parent):
@@ -89,7 +92,8 @@ def _of_gguf(path: Path) -> TokenizerFiles:
 
 
 def _template_of(templates: Any, model: str) -> str | None:
-    """The template that transformers takes for a chat without tools. Some models have several, by name."""
+    """The template that transformers takes for a chat without tools. Some models have several, by
+    name."""
     if not isinstance(templates, dict):
         return templates if isinstance(templates, str) else None
     default = templates.get("default")
@@ -104,7 +108,8 @@ def _template_of(templates: Any, model: str) -> str | None:
 
 
 def _backend(directory: Path, model: str, by_transformers: Any) -> Tokenizer:
-    """The tokenizer that gives ids: tokenizer.json's own, or without that file what transformers makes of another."""
+    """The tokenizer that gives ids: tokenizer.json's own, or without that file what transformers
+    makes of another."""
     if (directory / TOKENIZER_FILE).exists():
         return read_tokenizer(directory, model, by_transformers)
     backend: Tokenizer = by_transformers.backend_tokenizer
@@ -122,7 +127,8 @@ def _refuse_random(tokenizer: Tokenizer, model: str) -> None:
 
 
 def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model: str) -> None:
-    """UnsupportedModelError if a text can have a token that a model of so many rows has no embedding for."""
+    """UnsupportedModelError if a text can have a token that a model of so many rows has no
+    embedding for."""
     if tokenizer.token_count > row_count:
         raise UnsupportedModelError(
             f"the tokenizer of {model} knows {tokenizer.token_count} tokens, but its embedding and logits have {row_count} "
@@ -156,7 +162,8 @@ def _bundle(tokenizer: Tokenizer, special_tokens: dict[str, str], template: str 
 
 
 def _fingerprint(tokenizer: Tokenizer) -> str:
-    """sha256 over all that ids and their text depend on. What stands around a raw prompt is the target's alone to say."""
+    """sha256 over all that ids and their text depend on. What stands around a raw prompt is the
+    target's alone to say."""
     digest = hashlib.sha256()
     for token, index in sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda pair: pair[1]):
         digest.update(f"{index}\t{token}\n".encode())

@@ -1,7 +1,8 @@
 """Reading tokenizer.json as it is, with the tokens that tokenizer_config.json adds to it.
 
-transformers builds the tokenizer of a class like GPT2Tokenizer from the file's vocabulary alone, and so may split text
-in another way. The file is followed here. A key beside it is followed too, or refused, or named in a warning.
+transformers builds the tokenizer of a class like GPT2Tokenizer from the file's vocabulary alone,
+and so may split text in another way. The file is followed here. A key beside it is followed too, or
+refused, or named in a warning.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def read_tokenizer(directory: Path, model: str, by_transformers: Any) -> Tokenizer:
-    """Return the tokenizer of a directory's tokenizer.json; warn where ``by_transformers``, transformers' own, is another.
+    """Return the tokenizer of a directory's tokenizer.json; warn where ``by_transformers``,
+    transformers' own, is another.
 
     UnsupportedModelError for what cannot be followed.
     """
@@ -141,7 +143,8 @@ def _differences(tokenizer: Tokenizer, by_transformers: Any) -> Iterator[str]:
 
 
 def parts_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a tokenizer does before and after its vocabulary is asked, as its file says it; flags of added tokens included."""
+    """What a tokenizer does before and after its vocabulary is asked, as its file says it; flags of
+    added tokens included."""
     parts = {name: _state(getattr(tokenizer, name)) for name in ("normalizer", "pre_tokenizer", "decoder")}
     added = tokenizer.get_added_tokens_decoder().items()
     tokens = {token.content: [index, *(getattr(token, name) for name in _FLAGS)] for index, token in sorted(added)}

@@ -56,8 +56,8 @@ class ServiceWatch:
         job: Job,
         attributes: Mapping[str, AttributeValue],
     ) -> None:
-        """An item has its answer: a span of this ``name`` below what it says, with ``attributes`` of its own and those that
-        every item has, linked to its steps."""
+        """An item has its answer: a span of this ``name`` below what it says, with ``attributes``
+        of its own and those that every item has, linked to its steps."""
         timing = job.timing
         self.items["ok"] += 1
         self.queue.observe(timing.queue)
@@ -90,8 +90,8 @@ class ServiceWatch:
         )
 
     def _step_span(self, step: StepNote) -> SpanContext:
-        """A step is a trace of its own, for it is many rounds': it links to what asked for them. Written when the first of
-        them is answered."""
+        """A step is a trace of its own, for it is many rounds': it links to what asked for them.
+        Written when the first of them is answered."""
         if isinstance(step.shown, SpanContext):
             return step.shown
         context = root_span()

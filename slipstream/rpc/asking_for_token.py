@@ -29,7 +29,8 @@ class PeerUnauthenticatedError(SlipstreamError):
 
 
 class AsksForToken(grpc.aio.ServerInterceptor):
-    """Answers every method but health's only to whoever says the token that there is at that moment."""
+    """Answers every method but health's only to whoever says the token that there is at that
+    moment."""
 
     def __init__(self, token: Watched[str]) -> None:
         self._token = token

@@ -14,17 +14,20 @@ MAX_METADATA_BYTES = 16 * 2**10
 """Most header fields of a call, as HTTP/2 counts them. A large JSON web token takes 4 KiB."""
 
 MOST_STREAMS = 100
-"""Most calls at once on one connection. Before it is refused a call takes up to 0.6 MB, for 16 MiB of metadata by reference."""
+"""Most calls at once on one connection. Before it is refused a call takes up to 0.6 MB, for 16 MiB
+of metadata by reference."""
 
 _MOST_CONNECTIONS = 32
-"""Connections that a channel of ours makes to one address, the next when all before have `MOST_STREAMS` calls."""
+"""Connections that a channel of ours makes to one address, the next when all before have
+`MOST_STREAMS` calls."""
 
 _IDENTITY_ALONE = 1
-"""The set of compressions, as bits. A compressed message of 15 KB may become one of 15 MiB before its caller is known."""
+"""The set of compressions, as bits. A compressed message of 15 KB may become one of 15 MiB before
+its caller is known."""
 
 MAX_ANSWER_BYTES = 4 * 2**20
-"""Of a message that a draft or a verifier sends: 200,000 log-probabilities, the most that a turn may ask for, take 2.4 MB.
-A parsed message takes up to fifty times its bytes."""
+"""Of a message that a draft or a verifier sends: 200,000 log-probabilities, the most that a turn
+may ask for, take 2.4 MB. A parsed message takes up to fifty times its bytes."""
 
 _MAX_RECEIVE = "grpc.max_receive_message_length"
 
@@ -60,9 +63,10 @@ SERVER_OPTIONS = (
         5_000,
     ),  # until a client has acknowledged ours it may send 16 MiB of metadata a call
     ("grpc.so_reuseport", 0),  # else a second server on a busy port would take half its calls
-    # A client may ping as often as it likes down to once a second, in an idle chat and without any call too: clients behind
-    # gateways do. Half a second leaves room for pings that come in pairs late and early. Only what is faster for a while is
-    # told "too_many_pings" and loses its connection: five strikes, forgotten with each message that we send.
+    # A client may ping as often as it likes down to once a second, in an idle chat and without any
+    # call too: clients behind gateways do. Half a second leaves room for pings that come in pairs
+    # late and early. Only what is faster for a while is told "too_many_pings" and loses its
+    # connection: five strikes, forgotten with each message that we send.
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 5),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -74,10 +78,12 @@ SHARED_PORT_OPTIONS = (
 """For servers that share their port on purpose."""
 
 PEER_KEY = "slipstream-peer-key"
-"""Metadata of a stream of items: whoever has opened handles under a key is who may use and close them."""
+"""Metadata of a stream of items: whoever has opened handles under a key is who may use and close
+them."""
 
 PEER_METADATA = ((PEER_KEY, secrets.token_hex(16)),)
-"""This process's own: random, so that nobody guesses it, and never another, so that a stream lost and found loses nothing."""
+"""This process's own: random, so that nobody guesses it, and never another, so that a stream lost
+and found loses nothing."""
 
 
 def open_channel(
@@ -86,9 +92,9 @@ def open_channel(
     name: str = "",
     max_receive_bytes: int = MAX_MESSAGE_BYTES,
 ) -> grpc.aio.Channel:
-    """A channel to ``host:port``, in plaintext without credentials; it connects when first used and again when the peer comes
-    back. ``name`` is what its certificate is for, if not for its address. A message of more than ``max_receive_bytes`` ends
-    its call."""
+    """A channel to ``host:port``, in plaintext without credentials; it connects when first used and
+    again when the peer comes back. ``name`` is what its certificate is for, if not for its address.
+    A message of more than ``max_receive_bytes`` ends its call."""
     others = [option for option in CHANNEL_OPTIONS if option[0] != _MAX_RECEIVE]
     options = (*others, (_MAX_RECEIVE, max_receive_bytes))
     if credentials is None:

@@ -1,4 +1,5 @@
-"""Many sequences' rounds over one bidirectional stream, the answering side. `slipstream.rpc.item_stream` asks."""
+"""Many sequences' rounds over one bidirectional stream, the answering side.
+`slipstream.rpc.item_stream` asks."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class Answer(Generic[ResultT]):
 
 
 Begin = Callable[[ItemT, Answer[ResultT]], Coroutine[Any, Any, None] | None]
-"""Begins to answer an item. What it raises, or the coroutine that it may leave to be awaited, fails the item."""
+"""Begins to answer an item. What it raises, or the coroutine that it may leave to be awaited, fails
+the item."""
 
 
 class _Conversation(Generic[ResultT]):
@@ -104,8 +106,8 @@ class _Conversation(Generic[ResultT]):
 
 
 def peer_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Names the peer that has opened a stream, by a hash of its key: the key itself is neither kept nor logged. All peers
-    without one are one."""
+    """Names the peer that has opened a stream, by a hash of its key: the key itself is neither kept
+    nor logged. All peers without one are one."""
     keys = (value for name, value in context.invocation_metadata() or () if name == PEER_KEY)
     return hashlib.blake2b(str(next(keys, "")).encode(), digest_size=16).hexdigest()
 
@@ -118,13 +120,15 @@ async def answer_items(
     pack: Callable[[list[ResultT]], ResponseT],
     draining: asyncio.Event,
 ) -> AsyncIterator[ResponseT]:
-    """Items are begun in their order, each as soon as it is read; results are sent as they come, those that are ready together.
+    """Items are begun in their order, each as soon as it is read; results are sent as they come,
+    those that are ready together.
 
-    Ends when every item is answered and the caller has half-closed or the server is ``draining``. An item that is waited for
-    costs no task: whoever has its answer tells it, from this event loop.
+    Ends when every item is answered and the caller has half-closed or the server is ``draining``.
+    An item that is waited for costs no task: whoever has its answer tells it, from this event loop.
     """
     conversation: _Conversation[ResultT] = _Conversation()
-    # A task of its own: a task group must not be left open while a generator waits to be asked for more.
+    # A task of its own: a task group must not be left open while a generator waits to be asked for
+    # more.
     answering = asyncio.create_task(_answer_all(requests, items_of, begin, refuse, conversation, draining))
     answering.add_done_callback(lambda _: conversation.outbox.close())
     try:

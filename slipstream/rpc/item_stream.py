@@ -1,8 +1,9 @@
-"""Many sequences' rounds over one bidirectional stream, the asking side: items coalesced into messages, answers matched by key.
+"""Many sequences' rounds over one bidirectional stream, the asking side: items coalesced into
+messages, answers matched by key.
 
-A stream is transport, never state. An item's error is in its result; whatever ends a stream fails all that waits on it with
-StreamLostError, and the next item opens another. A peer that answers what it was not asked loses its stream.
-`slipstream.rpc.item_answers` is the answering side.
+A stream is transport, never state. An item's error is in its result; whatever ends a stream fails
+all that waits on it with StreamLostError, and the next item opens another. A peer that answers what
+it was not asked loses its stream. `slipstream.rpc.item_answers` is the answering side.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ ResultT = TypeVar("ResultT", bound=Keyed)
 ResultT_contra = TypeVar("ResultT_contra", contravariant=True)
 
 _MOST_WAITING = 64
-"""Items of one handle that wait for results. A newer item takes an older one's place at the peer, which says so; of a peer that
-does not, the oldest is forgotten."""
+"""Items of one handle that wait for results. A newer item takes an older one's place at the peer,
+which says so; of a peer that does not, the oldest is forgotten."""
 
 _MOST_RECENT = 1024
 _MOST_TWICE = 64
@@ -79,7 +80,8 @@ class Sink(Protocol[ResultT_contra]):
         """One result. True if no other follows. What it raises fails this item alone."""
 
     def lose(self, error: PeerError) -> None:
-        """No other result follows: the item could not be sent, its result not be taken, or the stream has ended."""
+        """No other result follows: the item could not be sent, its result not be taken, or the
+        stream has ended."""
 
 
 class _OneResult(Generic[ResultT]):
@@ -113,11 +115,12 @@ class ItemStream(Generic[ItemT, ResultT]):
         most_results: int = 1,
         on_fault: Callable[[str, str], None] = lambda field, requirement: None,
     ) -> None:
-        """``open_call`` starts the bidirectional call, with this process's key as ``metadata``; ``pack`` makes a message of
-        items, ``unpack`` results of one.
+        """``open_call`` starts the bidirectional call, with this process's key as ``metadata``;
+        ``pack`` makes a message of items, ``unpack`` results of one.
 
-        ``on_lost`` is told of each stream that has ended by itself. An item has at most ``most_results``, and ``is_last`` tells
-        which is its last. ``on_fault`` is told of what the peer sends that is no answer: a field, and what it would have to be.
+        ``on_lost`` is told of each stream that has ended by itself. An item has at most
+        ``most_results``, and ``is_last`` tells which is its last. ``on_fault`` is told of what the
+        peer sends that is no answer: a field, and what it would have to be.
         """
         self._open_call = partial(open_call, metadata=PEER_METADATA)
         self._pack = pack
@@ -138,8 +141,8 @@ class ItemStream(Generic[ItemT, ResultT]):
         """Streams so far that have brought something."""
 
     def send(self, item: ItemT, sink: Sink[ResultT]) -> None:
-        """Send an item without waiting. ``sink`` gets its results until it says that one was the last, is told that no other
-        follows, or is withdrawn."""
+        """Send an item without waiting. ``sink`` gets its results until it says that one was the
+        last, is told that no other follows, or is withdrawn."""
         byte_count = item.ByteSize()
         if self._closed or not fits(byte_count):
             sink.lose(_closed() if self._closed else ItemTooLargeError(byte_count))
@@ -153,13 +156,14 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._outbox.put(item, byte_count)
 
     def withdraw(self, item: ItemT, sink: Sink[ResultT]) -> None:
-        """``sink`` gives up waiting for what ``item`` asked; nothing happens if it has had its last result."""
+        """``sink`` gives up waiting for what ``item`` asked; nothing happens if it has had its last
+        result."""
         if self._waiting.get(item.handle, {}).get(item.round) is sink:
             self._give_up(item.handle, item.round)
 
     async def ask(self, item: ItemT) -> ResultT:
-        """Send an item and wait for its one result. ItemTooLargeError, BadResultError, or StreamLostError if the stream ends
-        first."""
+        """Send an item and wait for its one result. ItemTooLargeError, BadResultError, or
+        StreamLostError if the stream ends first."""
         sink: _OneResult[ResultT] = _OneResult()
         self.send(item, sink)
         try:
@@ -168,8 +172,8 @@ class ItemStream(Generic[ItemT, ResultT]):
             self.withdraw(item, sink)
 
     def abandon(self, error: PeerError) -> None:
-        """Give the present stream up: what waits fails with ``error``, what is still answered is dropped, the next item opens
-        another."""
+        """Give the present stream up: what waits fails with ``error``, what is still answered is
+        dropped, the next item opens another."""
         if self._run is not None:
             self._run.cancel()
             self._end(error)

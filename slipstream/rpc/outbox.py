@@ -1,4 +1,5 @@
-"""What waits to be sent, how much of it one message may hold, and that it leaves before more is read."""
+"""What waits to be sent, how much of it one message may hold, and that it leaves before more is
+read."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import Generic, Protocol, TypeVar
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES
 
 BATCH_BYTES = 4 * 2**20
-"""Of items in one message, unless one alone is larger: enough to coalesce, and no peer's memory or limit is strained."""
+"""Of items in one message, unless one alone is larger: enough to coalesce, and no peer's memory or
+limit is strained."""
 
 ANSWER_BATCH_BYTES = 2**20
 """Of results in one message, the same."""
@@ -37,14 +39,16 @@ def fits(byte_count: int, most: int = MAX_MESSAGE_BYTES) -> bool:
 
 @coroutine
 def let_answers_leave() -> Generator[None]:
-    """Let go on what waited for a message that has been read, and then what sends what came of that. To begin to read the next
-    one takes grpc as long as to send an answer, and nothing waits for it."""
+    """Let go on what waited for a message that has been read, and then what sends what came of
+    that. To begin to read the next one takes grpc as long as to send an answer, and nothing waits
+    for it."""
     yield
     yield
 
 
 class Outbox(Generic[T]):
-    """Parts in order, handed out in batches to one who waits: all that has gathered, as far as a message should hold it."""
+    """Parts in order, handed out in batches to one who waits: all that has gathered, as far as a
+    message should hold it."""
 
     def __init__(self, batch_bytes: int = BATCH_BYTES) -> None:
         self._batch_bytes = batch_bytes
@@ -63,7 +67,8 @@ class Outbox(Generic[T]):
         self._wake()
 
     async def batch(self) -> list[T]:
-        """Wait for parts and take them, as many as one message should hold; empty once it is closed and nothing is left."""
+        """Wait for parts and take them, as many as one message should hold; empty once it is closed
+        and nothing is left."""
         while not self._parts and not self._closed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -1,8 +1,9 @@
-"""Requests that are no messages are refused as every bad request is, and answers that are none end their call.
+"""Requests that are no messages are refused as every bad request is, and answers that are none end
+their call.
 
-grpc parses before it calls a handler, and ends a call whose bytes are no message with UNKNOWN, the parser's own words and a
-traceback in the log: nothing that a client's program could tell from our fault. Of an answer that is none it makes None, with a
-traceback in the log.
+grpc parses before it calls a handler, and ends a call whose bytes are no message with UNKNOWN, the
+parser's own words and a traceback in the log: nothing that a client's program could tell from our
+fault. Of an answer that is none it makes None, with a traceback in the log.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _TOO_LARGE = "larger than max"
 
 
 def unreadable(failure: grpc.aio.AioRpcError) -> str | None:
-    """What a message would have to be that ended a `ParsedChannel`'s call; None if something else ended it."""
+    """What a message would have to be that ended a `ParsedChannel`'s call; None if something else
+    ended it."""
     details = failure.details() or ""
     if details == NO_MESSAGE or _TOO_LARGE in details:
         return f"must be a message of its kind, and no larger than may be: {details[:200]}"
@@ -34,7 +36,8 @@ def unreadable(failure: grpc.aio.AioRpcError) -> str | None:
 
 
 class RefusesMalformed(grpc.aio.ServerInterceptor):
-    """Stands between grpc and handlers: bytes that are no message end their call with INVALID_ARGUMENT."""
+    """Stands between grpc and handlers: bytes that are no message end their call with
+    INVALID_ARGUMENT."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """The same handler, or one around it."""
@@ -133,7 +136,8 @@ class _Wellformed:
 
 
 class ParsedChannel(grpc.aio.Channel):
-    """Another channel, whose calls end with INTERNAL where what the server answers is no message."""
+    """Another channel, whose calls end with INTERNAL where what the server answers is no
+    message."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel

@@ -1,4 +1,5 @@
-"""How an orchestrator reaches others: by TLS where it was given whom to trust, with a token where it was given one."""
+"""How an orchestrator reaches others: by TLS where it was given whom to trust, with a token where
+it was given one."""
 
 from __future__ import annotations
 
@@ -29,12 +30,13 @@ class Reaching:
         return replace(self, name=self.name or host)
 
     def peer(self, address: str) -> grpc.aio.Channel:
-        """To a draft or verifier, which is shown the token. What it sends that is no message, or too large, ends its call."""
+        """To a draft or verifier, which is shown the token. What it sends that is no message, or
+        too large, ends its call."""
         return ParsedChannel(self._open(address, self.credentials, self.token, MAX_ANSWER_BYTES))
 
     def orchestrator(self, address: str) -> grpc.aio.Channel:
-        """To another orchestrator process. The authorization of what is passed on is its client's own: PlaintextError where
-        strangers could read it."""
+        """To another orchestrator process. The authorization of what is passed on is its client's
+        own: PlaintextError where strangers could read it."""
         if address.startswith("unix:"):
             return open_channel(address)
         if self.credentials is None and not self.insecure and not stays_here(address):
@@ -60,7 +62,8 @@ PLAINTEXT = Reaching()
 
 
 def refuse_plaintext_token(addresses: list[str]) -> None:
-    """PlaintextError if one of them is not on this machine: the peer token would go there in plaintext."""
+    """PlaintextError if one of them is not on this machine: the peer token would go there in
+    plaintext."""
     for address in addresses:
         if not stays_here(address):
             raise PlaintextError(

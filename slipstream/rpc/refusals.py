@@ -13,10 +13,12 @@ _told: ContextVar[Callable[[BaseException], None] | None] = ContextVar("told", d
 
 
 class RefusalsTold(grpc.aio.ServerInterceptor):
-    """Tells of each call of a service that `slipstream.rpc.status.abort` ends: its method and the error."""
+    """Tells of each call of a service that `slipstream.rpc.status.abort` ends: its method and the
+    error."""
 
     def __init__(self, service: str, methods: Collection[str], tell: Callable[[str, BaseException], None]) -> None:
-        """``service`` is its full name. Of other methods than these nothing is told: a caller may ask for any name."""
+        """``service`` is its full name. Of other methods than these nothing is told: a caller may
+        ask for any name."""
         self._service = service
         self._methods = frozenset(methods)
         self._tell = tell

@@ -24,11 +24,13 @@ _FIELD_BYTES = 32
 
 
 _HELD_SECONDS = 4.0
-"""How long a call with too much metadata is held: reading it took milliseconds, and a connection has few calls at once."""
+"""How long a call with too much metadata is held: reading it took milliseconds, and a connection
+has few calls at once."""
 
 
 _MOST_WASTE = 8 * 2**20
-"""Bytes of refused metadata that may lie about. grpc leaves them in circles, and a service's collector comes by rarely."""
+"""Bytes of refused metadata that may lie about. grpc leaves them in circles, and a service's
+collector comes by rarely."""
 
 
 class MetadataTooLargeError(SlipstreamError):
@@ -39,13 +41,15 @@ class MetadataTooLargeError(SlipstreamError):
 
 
 def refusing(error: SlipstreamError, hold: Callable[[], Awaitable[None]] | None = None) -> Any:
-    """A handler that ends a call with an error, after it was held: a stream's, which fits calls of all kinds."""
+    """A handler that ends a call with an error, after it was held: a stream's, which fits calls of
+    all kinds."""
 
     async def refuse(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         if hold is not None:
             await hold()
         tell_refusal(error)
-        # Without an exception: grpc keeps those in a circle with the call and its metadata, until the collector comes by.
+        # Without an exception: grpc keeps those in a circle with the call and its metadata, until
+        # the collector comes by.
         status = rpc_status.to_status(status_of(error))
         context.set_trailing_metadata(status.trailing_metadata)
         context.set_code(status.code)
@@ -59,7 +63,8 @@ def refusing(error: SlipstreamError, hold: Callable[[], Awaitable[None]] | None 
 class LimitsMetadata(grpc.aio.ServerInterceptor):
     """Refuses calls with more metadata than `MAX_METADATA_BYTES`.
 
-    gRPC's own limit holds only for clients that have acknowledged the server's settings; others may send 16 MiB a call.
+    gRPC's own limit holds only for clients that have acknowledged the server's settings; others may
+    send 16 MiB a call.
     """
 
     def __init__(self) -> None:

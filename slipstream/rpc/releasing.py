@@ -1,8 +1,8 @@
 """Requests that end in an error are given up at once.
 
-grpc keeps the exception that ends a call in a circle with the call's context, and the exception keeps the handler's frames
-with all that is in them: sixteen megabytes of a request that was refused, until the collector comes by, which sees a few
-hundred objects and is in no hurry.
+grpc keeps the exception that ends a call in a circle with the call's context, and the exception
+keeps the handler's frames with all that is in them: sixteen megabytes of a request that was
+refused, until the collector comes by, which sees a few hundred objects and is in no hurry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class ReleasesRequests(grpc.aio.ServerInterceptor):
-    """Stands between grpc and handlers of single requests, and lets go of the request and of where an exception has been."""
+    """Stands between grpc and handlers of single requests, and lets go of the request and of where
+    an exception has been."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """The same handler, or one around it."""

@@ -1,4 +1,5 @@
-"""A channel that outlives its credentials: where it has to connect again and they have changed, it is opened anew."""
+"""A channel that outlives its credentials: where it has to connect again and they have changed, it
+is opened anew."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from slipstream.transport.tokens import TOKEN_KEY
 from slipstream.transport.watched import Watched
 
 _LAST_CALLS_SECONDS = 30.0
-"""For calls on a channel that has lost its connection: they end by themselves, and cancelled ones would look like ours."""
+"""For calls on a channel that has lost its connection: they end by themselves, and cancelled ones
+would look like ours."""
 
 
 class RenewedChannel(grpc.aio.Channel):
-    """A grpc.aio.Channel to one address. A connection that stands goes on with what it was made with."""
+    """A grpc.aio.Channel to one address. A connection that stands goes on with what it was made
+    with."""
 
     def __init__(
         self,
@@ -26,8 +29,9 @@ class RenewedChannel(grpc.aio.Channel):
         name: str = "",
         max_receive_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        """Every call says the ``token`` that there is then. ``name`` is what the server's certificate is for, if not for its
-        address. A message of more than ``max_receive_bytes`` ends its call."""
+        """Every call says the ``token`` that there is then. ``name`` is what the server's
+        certificate is for, if not for its address. A message of more than ``max_receive_bytes``
+        ends its call."""
         self._max_receive_bytes = max_receive_bytes
         self._address = address
         self._credentials = credentials

@@ -48,7 +48,8 @@ _STRUCTURE_FIELDS = {
 
 
 def rule_of(message: rule_pb2.SamplingRule, vocabulary_size: int) -> SamplingRule:
-    """The sampling rule that a message states for a vocabulary. InvalidFieldsError names what is left open or wrong."""
+    """The sampling rule that a message states for a vocabulary. InvalidFieldsError names what is
+    left open or wrong."""
     open_ = [name for name in _SAMPLING_FIELDS if not _is_set(message.sampling, name)]
     if open_:
         what = "must be set: a rule leaves nothing open"
@@ -81,7 +82,8 @@ def rule_of(message: rule_pb2.SamplingRule, vocabulary_size: int) -> SamplingRul
 
 
 def _check_counts(message: rule_pb2.SamplingRule) -> None:
-    """Nothing is looked at that is far too much: of a message of 64 MiB a rule would take gigabytes."""
+    """Nothing is looked at that is far too much: of a message of 64 MiB a rule would take
+    gigabytes."""
     lists: list[tuple[str, Sized]] = [("rule.end_token_ids", message.end_token_ids)]
     lists += [
         (f"rule.sampling.{name}", getattr(message.sampling, name))
@@ -105,7 +107,8 @@ def _path(field: str) -> str:
 
 
 def rule_message(rule: SamplingRule, vocabulary_size: int) -> rule_pb2.SamplingRule:
-    """A rule for a model with that many tokens: what it says of others is left out, since it can never choose them."""
+    """A rule for a model with that many tokens: what it says of others is left out, since it can
+    never choose them."""
 
     def known(tokens: Iterable[int]) -> list[int]:
         return [token for token in tokens if token < vocabulary_size]
@@ -127,18 +130,21 @@ def rule_message(rule: SamplingRule, vocabulary_size: int) -> rule_pb2.SamplingR
 
 
 def rule_hash(message: rule_pb2.SamplingRule) -> int:
-    """What names a rule on the wire, as rule_hash in draft.proto and verifier.proto says; never 0."""
+    """What names a rule on the wire, as rule_hash in draft.proto and verifier.proto says; never
+    0."""
     digest = hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
     return int.from_bytes(digest[:8], "big") or 1
 
 
 def logit_bias_of(entries: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
-    """A bias map as a rule holds it: in the order of the token ids, so that equal maps make equal rules."""
+    """A bias map as a rule holds it: in the order of the token ids, so that equal maps make equal
+    rules."""
     return tuple(sorted(entries.items()))
 
 
 def acceptance_of(value: int, field: str) -> Acceptance | None:
-    """None if it is left open. InvalidFieldsError, naming ``field``, if there is no such acceptance."""
+    """None if it is left open. InvalidFieldsError, naming ``field``, if there is no such
+    acceptance."""
     if value == sampling_pb2.ACCEPTANCE_UNSPECIFIED:
         return None
     for acceptance, number in ACCEPTANCES.items():
@@ -149,7 +155,8 @@ def acceptance_of(value: int, field: str) -> Acceptance | None:
 
 
 def structure_of(message: sampling_pb2.Structure, field: str) -> Structure:
-    """InvalidFieldsError, naming ``field``, if none of its kinds is set. What is in it is for the compiler to judge."""
+    """InvalidFieldsError, naming ``field``, if none of its kinds is set. What is in it is for the
+    compiler to judge."""
     kind = message.WhichOneof("kind")
     if kind == "choices":
         return Structure(StructureKind.CHOICE, json.dumps(list(message.choices.choices), ensure_ascii=False))

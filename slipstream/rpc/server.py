@@ -1,4 +1,5 @@
-"""A gRPC server as every service runs it: health, reflection, channelz, an honest port, TLS, a drain on SIGTERM."""
+"""A gRPC server as every service runs it: health, reflection, channelz, an honest port, TLS, a
+drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _CALLER_GONE = "ExecuteBatchError"
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Whether a line of grpc's says more than that an answer found its caller gone: any caller can bring that about."""
+    """Whether a line of grpc's says more than that an answer found its caller gone: any caller can
+    bring that about."""
     return record.exc_info is None or type(record.exc_info[1]).__name__ != _CALLER_GONE
 
 
@@ -53,8 +55,8 @@ class AddressInUseError(SlipstreamError):
 
 
 class _Later:
-    """Takes services as a server does. One that has started takes handlers by name and warns of those that generated code wants
-    registered besides, which would only be found sooner."""
+    """Takes services as a server does. One that has started takes handlers by name and warns of
+    those that generated code wants registered besides, which would only be found sooner."""
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
@@ -64,8 +66,8 @@ class _Later:
 
 
 class Server:
-    """Four phases: `bind` takes the port, `start` answers there, `set_serving` tells health checks, `run_until_signalled`
-    serves and drains."""
+    """Four phases: `bind` takes the port, `start` answers there, `set_serving` tells health checks,
+    `run_until_signalled` serves and drains."""
 
     def __init__(
         self,
@@ -78,9 +80,10 @@ class Server:
         listening: Listening | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        """With addresses of its ``own`` too the port is shared with other processes, each of which has others; plaintext is
-        spoken at one that is a socket's file. A larger message is refused, with RESOURCE_EXHAUSTED, before anything of it is
-        read. Without ``listening`` ports are plaintext. ``interceptors`` see a call before its messages are read."""
+        """With addresses of its ``own`` too the port is shared with other processes, each of which
+        has others; plaintext is spoken at one that is a socket's file. A larger message is refused,
+        with RESOURCE_EXHAUSTED, before anything of it is read. Without ``listening`` ports are
+        plaintext. ``interceptors`` see a call before its messages are read."""
         self.address = address
         self._listening = listening = listening or Listening()
         self._own = own
@@ -117,7 +120,8 @@ class Server:
         reflection.enable_server_reflection(described, server)
 
     def bind(self) -> int:
-        """Take the port, and return it: of interest if the address asked for port 0. AddressInUseError if it is taken."""
+        """Take the port, and return it: of interest if the address asked for port 0.
+        AddressInUseError if it is taken."""
         if self._port is None:
             self._port = self._listen_on(self.address, self._listening.credentials)
             for address in self._own:
@@ -155,7 +159,8 @@ class Server:
             await self._health.set(name, kind.SERVING if serving else kind.NOT_SERVING)
 
     async def run_until_signalled(self, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Serve until SIGTERM or SIGINT, then refuse new calls, give running ones time to end, and stop."""
+        """Serve until SIGTERM or SIGINT, then refuse new calls, give running ones time to end, and
+        stop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.draining.set)

@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 
 DOMAIN = "slipstream"
 
-# grpc refuses trailers past 8 KiB, and what was wrong is lost with them. A status travels in them twice: its message
-# percent-encoded, and all of it in base64, a third longer. These bounds keep the two together below 6 KiB.
+# grpc refuses trailers past 8 KiB, and what was wrong is lost with them. A status travels in them
+# twice: its message percent-encoded, and all of it in base64, a third longer. These bounds keep the
+# two together below 6 KiB.
 _MESSAGE_BYTES = 1024
 _VIOLATIONS_BYTES = 1536
 _VALUE_BYTES = 256
@@ -36,7 +37,8 @@ _ELLIPSIS = "…"
 
 
 class PeerError(SlipstreamError):
-    """What a peer answered instead of a result. Its code, reason, metadata, violations and retry_after are the peer's."""
+    """What a peer answered instead of a result. Its code, reason, metadata, violations and
+    retry_after are the peer's."""
 
     def __init__(
         self,
@@ -55,14 +57,16 @@ class PeerError(SlipstreamError):
 
 
 class StreamLostError(PeerError):
-    """The stream ended before the answer came. Nothing is lost: reconnect and state the position again."""
+    """The stream ended before the answer came. Nothing is lost: reconnect and state the position
+    again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.UNAVAILABLE, "STREAM_LOST", message)
 
 
 def status_of(error: BaseException) -> status_pb2.Status:
-    """The status a client gets for an error. What is not a SlipstreamError is our fault: logged whole, INTERNAL."""
+    """The status a client gets for an error. What is not a SlipstreamError is our fault: logged
+    whole, INTERNAL."""
     if not isinstance(error, SlipstreamError):
         log.error("unexpected error", exc_info=error)
         error = SlipstreamError(f"internal error: {type(error).__name__}")
@@ -102,7 +106,8 @@ def _message(error: SlipstreamError, hidden_count: int) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """The text, or as much of its beginning as takes ``most`` bytes in a trailer, percent-encoded."""
+    """The text, or as much of its beginning as takes ``most`` bytes in a trailer,
+    percent-encoded."""
     if len(text) * _LONGEST_CHARACTER <= most or len(quote(text, safe=_PLAIN)) <= most:
         return text
     kept, left = 0, most - len(quote(_ELLIPSIS))
@@ -115,7 +120,8 @@ def _cut(text: str, most: int) -> str:
 
 
 def error_of(status: status_pb2.Status) -> PeerError:
-    """The error a peer's status means; a code that is none, 0 too since there is an error, is UNKNOWN."""
+    """The error a peer's status means; a code that is none, 0 too since there is an error, is
+    UNKNOWN."""
     info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     for detail in status.details:
         for known in (info, bad, retry):

@@ -1,12 +1,13 @@
-"""The wire between the services: its version, its bounds, and seconds to protobuf Durations and back."""
+"""The wire between the services: its version, its bounds, and seconds to protobuf Durations and
+back."""
 
 from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
 WIRE_VERSION = 1
-"""Of slipstream.wire.v1. Services of equal wire versions work together; others refuse each other. It rises with each change
-that a service of the version before would not understand."""
+"""Of slipstream.wire.v1. Services of equal wire versions work together; others refuse each other.
+It rises with each change that a service of the version before would not understand."""
 
 MAX_DRAFT_LENGTH = 1024
 """Most proposal tokens that any service lets an item carry or ask for."""
@@ -18,7 +19,8 @@ _NANOS = 1_000_000_000
 
 
 def duration(seconds: float) -> Duration:
-    """Seconds as a Duration, to the nanosecond below; negative ones, which only clock trouble makes, as zero."""
+    """Seconds as a Duration, to the nanosecond below; negative ones, which only clock trouble
+    makes, as zero."""
     message = Duration()
     set_duration(message, seconds)
     return message

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     Logits = torch.Tensor | Stored
 
 LOOKED_AT = 2
-"""Tokens, and more where they lie in a cache, are looked at in the time that it takes to weigh one."""
+"""Tokens, and more where they lie in a cache, are looked at in the time that it takes to weigh
+one."""
 
 
 class BlockedLogits:
-    """``logits`` ``[rows, vocabulary]``, read by compiled code on the CPU: a tensor of any float dtype on any device, or an
-    array in one piece, of float32 or of bfloat16's bits (int16).
+    """``logits`` ``[rows, vocabulary]``, read by compiled code on the CPU: a tensor of any float
+    dtype on any device, or an array in one piece, of float32 or of bfloat16's bits (int16).
 
-    ``stored`` and ``maxima`` are theirs, the latter ``[*, blocks]`` of blocks of 64 tokens, NaN where one of them is. Of these
-    ``indices`` say which rows are meant.
+    ``stored`` and ``maxima`` are theirs, the latter ``[*, blocks]`` of blocks of 64 tokens, NaN
+    where one of them is. Of these ``indices`` say which rows are meant.
     """
 
     def __init__(self, logits: Logits, maxima: Floats32 | None = None) -> None:

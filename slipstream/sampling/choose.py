@@ -36,8 +36,8 @@ class _Kind(Enum):
 
 
 def choose(logits: Logits | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
-    """The token each row chooses from ``logits`` ``[rows, vocabulary]``, or its fault. A row depends on no other. Blocks that
-    somebody has looked at already are not looked at again."""
+    """The token each row chooses from ``logits`` ``[rows, vocabulary]``, or its fault. A row
+    depends on no other. Blocks that somebody has looked at already are not looked at again."""
     plain = _plain_kind(rows) if rows else None
     changed = [] if plain is not None else [index for index, row in enumerate(rows) if row.is_processed]
     blocked = in_blocks(logits)
@@ -76,7 +76,8 @@ def _choose_as_they_are(blocked: BlockedLogits, rows: Sequence[Row], plain: _Kin
 
 
 def choose_apart(logits: BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
-    """`choose`; where it fails, each row by itself, so that only those fail that make it. Raises if all do."""
+    """`choose`; where it fails, each row by itself, so that only those fail that make it. Raises if
+    all do."""
     try:
         return choose(logits, rows)
     except Exception:
@@ -94,7 +95,8 @@ def _choose_alone(logits: BlockedLogits, row: Row) -> Choice:
 
 
 def warm() -> None:
-    """Have compiled what choosing needs: seconds on a machine's first start, and next to nothing later."""
+    """Have compiled what choosing needs: seconds on a machine's first start, and next to nothing
+    later."""
     rows = [Row(SamplingRule(temperature=temperature), 1) for temperature in (0.0, 1.0)]
     changed = [Row(SamplingRule(repetition_penalty=2.0), 1, [0], allowed=np.ones(BLOCK, dtype=np.bool_))]
     for dtype in (np.int16, np.float32):
@@ -105,8 +107,8 @@ def warm() -> None:
 
 
 def _plain_kind(rows: Sequence[Row]) -> _Kind | None:
-    """The kind of all rows, if they have one and none needs more than its logits: mostly they share their rule, which is then
-    looked at once."""
+    """The kind of all rows, if they have one and none needs more than its logits: mostly they share
+    their rule, which is then looked at once."""
     rule = rows[0].rule
     if not needs_logits_only(rule, rows[0].position):
         return None
@@ -117,8 +119,8 @@ def _plain_kind(rows: Sequence[Row]) -> _Kind | None:
 
 
 def needs_logits_only(rule: SamplingRule, position: int) -> bool:
-    """Whether a choice at ``position`` and any that follows is the likeliest token or a coupled draw of the logits as they
-    are, and of nothing else."""
+    """Whether a choice at ``position`` and any that follows is the likeliest token or a coupled
+    draw of the logits as they are, and of nothing else."""
     if position < rule.first_end_position:
         return False
     return not (rule.changes_logits or rule.structure is not None or rule.typical_p < 1 or rule.draws_ratios)

@@ -17,8 +17,8 @@ _MOST_SECONDS_TO_REPEAT = 0.1
 class Compiled:
     """States before the first token, as many as one likes.
 
-    What the library calls a deep copy shares its lexer with the original. That makes copies fast, one's work serves
-    all; but a limit that one of them meets, all have met, and the original too.
+    What the library calls a deep copy shares its lexer with the original. That makes copies fast,
+    one's work serves all; but a limit that one of them meets, all have met, and the original too.
     """
 
     def __init__(self, new: Callable[[], tuple[LLMatcher, float]]) -> None:
@@ -42,7 +42,8 @@ class Compiled:
         self._is_doubtful = True
 
     def alone(self, budget: Budget) -> LLMatcher:
-        """A state that shares nothing. StructureFailedError if that takes too long where sequences wait for one another."""
+        """A state that shares nothing. StructureFailedError if that takes too long where sequences
+        wait for one another."""
         if self._seconds > _MOST_SECONDS_TO_REPEAT:
             raise StructureFailedError(
                 "it met a limit and takes too long to be compiled again: use a simpler structure"
@@ -52,7 +53,8 @@ class Compiled:
         return state
 
     def copy(self, budget: Budget) -> LLMatcher:
-        """A state that shares what others find, a sound one: if the shared lexer met a limit, it is replaced."""
+        """A state that shares what others find, a sound one: if the shared lexer met a limit, it is
+        replaced."""
         with self._lock, budget.charged():
             state = self._sound_copy()
             if state is None:

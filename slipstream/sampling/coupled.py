@@ -1,7 +1,8 @@
 """Coupled sampling: draft and target add the same noise to their own logits and take the argmax.
 
-A draft token is accepted exactly if it equals the target's own choice, so the text never depends on the draft.
-Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant speculative decoding" (2024).
+A draft token is accepted exactly if it equals the target's own choice, so the text never depends on
+the draft. Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant speculative
+decoding" (2024).
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from slipstream.sampling.row import Choice
 from slipstream.sampling.sharing import share_rows
 
 SLACK = 0.1
-"""In scores: blocks that may come so near to the best are opened too, so that a near tie is seen to be one."""
+"""In scores: blocks that may come so near to the best are opened too, so that a near tie is seen to
+be one."""
 _CANDIDATE_SLACK = 3.0
-"""The same where a draft wants to know what else may be chosen: in one row of twenty it is something further off."""
+"""The same where a draft wants to know what else may be chosen: in one row of twenty it is
+something further off."""
 _SEARCH_LOGITS = 16 * 1024
 """That the search for a row's best token takes as long as to weigh, whatever the vocabulary."""
 
 
 class Cut(NamedTuple):
-    """What of a row may be drawn, as in `slipstream.sampling.rule.SamplingRule`: 1, 0, 1 and 0 keep it as it is."""
+    """What of a row may be drawn, as in `slipstream.sampling.rule.SamplingRule`: 1, 0, 1 and 0 keep
+    it as it is."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -41,10 +45,11 @@ def choose_coupled(
     positions: Sequence[int],
     candidate_count: int | None = None,
 ) -> list[Choice]:
-    """``argmax_v(logits[v] / temperature - log(arrival(seed, position, v)))`` for each row, over the tokens that its cut keeps.
+    """``argmax_v(logits[v] / temperature - log(arrival(seed, position, v)))`` for each row, over
+    the tokens that its cut keeps.
 
-    The largest logit of each row is finite. With a ``candidate_count``, 0 included, the choices are a draft's: with
-    log-probabilities, and that many candidates by their perturbed logits.
+    The largest logit of each row is finite. With a ``candidate_count``, 0 included, the choices are
+    a draft's: with log-probabilities, and that many candidates by their perturbed logits.
     """
     found = Found(len(cuts), candidate_count)
     own_seeds = np.array(seeds, dtype=np.uint64)
@@ -82,7 +87,8 @@ def choose_coupled(
 def choose_likeliest(logits: BlockedLogits, candidate_count: int | None = None) -> list[Choice]:
     """Each row's largest logit, the lower token id among equals.
 
-    With a ``candidate_count``, 0 included, the choices are a draft's: with log-probabilities, and that many candidates.
+    With a ``candidate_count``, 0 included, the choices are a draft's: with log-probabilities, and
+    that many candidates.
     """
     row_count = len(logits.indices)
     found = Found(row_count, candidate_count)
@@ -104,7 +110,8 @@ def choose_likeliest(logits: BlockedLogits, candidate_count: int | None = None) 
 
 
 class Found:
-    """Memory for what compiled code finds of some rows: the best two tokens, a draft's candidates, log-probabilities."""
+    """Memory for what compiled code finds of some rows: the best two tokens, a draft's candidates,
+    log-probabilities."""
 
     def __init__(self, row_count: int, candidate_count: int | None) -> None:
         self._candidate_count = candidate_count or 0

@@ -27,7 +27,8 @@ class LogitsNotFiniteError(SlipstreamError):
 
 
 def fault_of(largest: float, position: int) -> SlipstreamError | None:
-    """What is wrong with a row whose ``largest`` filtered logit is this, NaN if any of them is; None if nothing is."""
+    """What is wrong with a row whose ``largest`` filtered logit is this, NaN if any of them is;
+    None if nothing is."""
     if math.isfinite(largest):
         return None
     if largest == -math.inf:

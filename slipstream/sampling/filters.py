@@ -1,4 +1,5 @@
-"""Logit filters, row by row and each row by its own rule, as transformers' processors do them and in their order."""
+"""Logit filters, row by row and each row by its own rule, as transformers' processors do them and
+in their order."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ _OFF = SamplingRule()
 
 
 def filtered(logits: torch.Tensor, rules: Sequence[SamplingRule]) -> torch.Tensor:
-    """What is left of processed ``logits`` ``[rows, vocabulary]`` to draw from, removed tokens at -inf: for sampled rows
-    temperature, top-k, top-p, min-p, typical-p, in transformers' order. A row's result does not depend on the other rows.
+    """What is left of processed ``logits`` ``[rows, vocabulary]`` to draw from, removed tokens at
+    -inf: for sampled rows temperature, top-k, top-p, min-p, typical-p, in transformers' order. A
+    row's result does not depend on the other rows.
 
     For what needs a whole distribution; `slipstream.sampling.coupled` finds its tokens without.
     """
@@ -34,7 +36,8 @@ def filtered(logits: torch.Tensor, rules: Sequence[SamplingRule]) -> torch.Tenso
 
 
 def over_temperatures(logits: torch.Tensor, temperatures: Sequence[float]) -> torch.Tensor:
-    """Each row over its temperature. Not by a number: CUDA would multiply by its reciprocal, which rounds differently."""
+    """Each row over its temperature. Not by a number: CUDA would multiply by its reciprocal, which
+    rounds differently."""
     return logits / _column(temperatures, logits)
 
 
@@ -52,9 +55,11 @@ def _top_k(logits: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:
 
 
 def _top_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
-    """As transformers does, but that tokens as likely as the last one kept are kept too: no order decides among equals."""
+    """As transformers does, but that tokens as likely as the last one kept are kept too: no order
+    decides among equals."""
     ascending = _ascending(logits)
-    # The subtraction is done in Python's float64 and rounded once, as transformers does it for a scalar.
+    # The subtraction is done in Python's float64 and rounded once, as transformers does it for a
+    # scalar.
     removed = ascending.softmax(dim=-1).cumsum(dim=-1) <= _column([1 - p for p in ps], logits)
     last = removed.sum(dim=-1, keepdim=True).clamp(max=logits.shape[1] - 1)
     off = torch.tensor([p == 1 for p in ps], device=logits.device).unsqueeze(1)
@@ -68,7 +73,8 @@ def _min_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
 
 
 def _typical_p(logits: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
-    """Meister et al., "Locally typical sampling" (2022): the tokens whose surprise is nearest to the entropy."""
+    """Meister et al., "Locally typical sampling" (2022): the tokens whose surprise is nearest to
+    the entropy."""
     logprobs = logits.log_softmax(dim=-1)
     entropy = -(logprobs * logprobs.exp()).nansum(dim=-1, keepdim=True)
     distances, order = _nearest_first((-logprobs - entropy).abs())
@@ -88,11 +94,12 @@ def _ascending(values: torch.Tensor) -> torch.Tensor:
 
 
 def _nearest_first(distances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row's distances, which are not negative, by size, of equals the first first; and where they come from."""
+    """Each row's distances, which are not negative, by size, of equals the first first; and where
+    they come from."""
     if not _is_numpys(distances):
         return distances.sort(dim=-1, stable=True)
-    # Of numbers that are not negative the bits are by size too. With its place below them each key is another, and any sort
-    # is a stable one.
+    # Of numbers that are not negative the bits are by size too. With its place below them each key
+    # is another, and any sort is a stable one.
     keys = distances.numpy().view(np.uint32).astype(np.uint64) << np.uint64(32)
     keys |= np.arange(keys.shape[-1], dtype=np.uint64)
     keys.sort(axis=-1)
@@ -101,5 +108,6 @@ def _nearest_first(distances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def _is_numpys(values: torch.Tensor) -> bool:
-    """Whether NumPy sorts them: on a CPU in a sixteenth of torch's time, and in a quarter where it has to be stable."""
+    """Whether NumPy sorts them: on a CPU in a sixteenth of torch's time, and in a quarter where it
+    has to be stable."""
     return values.device.type == "cpu" and values.dtype == torch.float32

@@ -1,31 +1,40 @@
-"""All of choosing that is compiled: the field of noise, the search of each row for its best token, what rules make of logits.
+"""All of choosing that is compiled: the field of noise, the search of each row for its best token,
+what rules make of logits.
 
-It is one file, and imports nothing of ours: Numba keeps what it has compiled by the file that a function is in, and would go on
-with old code if something that is compiled into it had changed in another. Sums keep their order and products are not
-fused into them (no fast-math), so that a loop's bits are the same on every processor. Compiled code lets go of Python's lock:
-who waits on the event loop does not wait for a choice.
+It is one file, and imports nothing of ours: Numba keeps what it has compiled by the file that a
+function is in, and would go on with old code if something that is compiled into it had changed in
+another. Sums keep their order and products are not fused into them (no fast-math), so that a loop's
+bits are the same on every processor. Compiled code lets go of Python's lock: who waits on the event
+loop does not wait for a choice.
 
-**The noise.** A number for each (seed, position, token), the same on every machine. A token's noise is an arrival time,
-exponential with mean 1 and independent of all others. The token with the smallest ``arrival * exp(-logit)`` is a draw from the
-logits' softmax, and so is the argmax of ``logit - log(arrival)``: minus the logarithm of an arrival is standard Gumbel noise.
+**The noise.** A number for each (seed, position, token), the same on every machine. A token's noise
+is an arrival time, exponential with mean 1 and independent of all others. The token with the
+smallest ``arrival * exp(-logit)`` is a draw from the logits' softmax, and so is the argmax of
+``logit - log(arrival)``: minus the logarithm of an arrival is standard Gumbel noise.
 
-This is version 2 (`slipstream.sampling.rule.SAMPLING_VERSION`). The field is drawn in blocks of `BLOCK` tokens, so that a few
-numbers tell which of 128,000 tokens can win at all. The first of n independent arrivals is exponential with mean 1/n; which
-token's it is is uniform; and the others come after it as if they began anew, for arrivals have no memory. So a block's first
-arrival, its token, and the time of its second are drawn alone, and the others' only where a block has to be opened.
+This is version 2 (`slipstream.sampling.rule.SAMPLING_VERSION`). The field is drawn in blocks of
+`BLOCK` tokens, so that a few numbers tell which of 128,000 tokens can win at all. The first of n
+independent arrivals is exponential with mean 1/n; which token's it is is uniform; and the others
+come after it as if they began anew, for arrivals have no memory. So a block's first arrival, its
+token, and the time of its second are drawn alone, and the others' only where a block has to be
+opened.
 
-Words come from Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the key is
-(seed, 0), the counter (1 + index / 4, position, domain, 0), and index modulo 4 picks one of the counter's four words. Always
-computed on the CPU in float64, whatever device the logits come from, so that no device's logarithm changes a text.
+Words come from Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1,
+2, 3", SC 2011): the key is (seed, 0), the counter (1 + index / 4, position, domain, 0), and index
+modulo 4 picks one of the counter's four words. Always computed on the CPU in float64, whatever
+device the logits come from, so that no device's logarithm changes a text.
 
-**The search.** No row is searched token by token. A block's largest logit and its first arrival bound what any of its tokens
-can reach: blocks that cannot beat the best token found so far stay closed. Nor is any row sorted for a top-p: its winner is
-looked for among all tokens, and is thrown out, with all that are no likelier, if those above it have the mass already.
-(Rejection instead of sorting is FlashInfer's idea, Ye et al. 2025; here nothing is drawn again: the next best under the same
-noise takes its place.) A row is searched after another, and so none depends on those beside it.
+**The search.** No row is searched token by token. A block's largest logit and its first arrival
+bound what any of its tokens can reach: blocks that cannot beat the best token found so far stay
+closed. Nor is any row sorted for a top-p: its winner is looked for among all tokens, and is thrown
+out, with all that are no likelier, if those above it have the mass already. (Rejection instead of
+sorting is FlashInfer's idea, Ye et al. 2025; here nothing is drawn again: the next best under the
+same noise takes its place.) A row is searched after another, and so none depends on those beside
+it.
 
-``stored`` logits are the bits of float32 as int32, or of bfloat16 as int16; ``maxima`` are those of a row's blocks. Loops over
-whole blocks have a length that the compiler knows, or it would not compute on several tokens at a time.
+``stored`` logits are the bits of float32 as int32, or of bfloat16 as int16; ``maxima`` are those of
+a row's blocks. Loops over whole blocks have a length that the compiler knows, or it would not
+compute on several tokens at a time.
 """
 
 from __future__ import annotations
@@ -89,7 +98,8 @@ multiply_high = intrinsic(_multiply_high)
 """The upper 64 bits of the product of two uint64."""
 
 bits_of = intrinsic(_bits)
-"""The bits of a float32 as int32, from these or from a bfloat16's as int16, which are the upper half of them."""
+"""The bits of a float32 as int32, from these or from a bfloat16's as int16, which are the upper
+half of them."""
 
 float_of = intrinsic(_float)
 """The float32 of which an int32 has the bits."""
@@ -109,7 +119,8 @@ class Domain(IntEnum):
     """What a word is for, so that no two uses ever share one."""
 
     FIRST = 0
-    """How long one waits for a block's first token, and which it is. The index is the block's number."""
+    """How long one waits for a block's first token, and which it is. The index is the block's
+    number."""
     SECOND = 1
     """How long one then waits for its second."""
     OTHERS = 2
@@ -122,7 +133,8 @@ class Domain(IntEnum):
     """The token drawn after the ratio test has rejected one."""
 
 
-# Compiled code knows no enumerations, and takes the type of a sum of a word and a plain integer for float64.
+# Compiled code knows no enumerations, and takes the type of a sum of a word and a plain integer for
+# float64.
 FIRST, _SECOND, _OTHERS = np.uint64(Domain.FIRST), np.uint64(Domain.SECOND), np.uint64(Domain.OTHERS)
 _MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
 _WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
@@ -158,8 +170,9 @@ def first_arrival(word: np.uint64) -> float:
 
 @compiled
 def most_noise(word: np.uint64) -> float:
-    """What minus the logarithm of a block's `first_arrival` is at most, without one: -log u is at least 1 - u, and that is more
-    than 2^-(n + 1) where n is how many ones the word begins with. Near the largest word it may be less by rounding."""
+    """What minus the logarithm of a block's `first_arrival` is at most, without one: -log u is at
+    least 1 - u, and that is more than 2^-(n + 1) where n is how many ones the word begins with.
+    Near the largest word it may be less by rounding."""
     return _LOG_BLOCK + _LOG_2 * (1 + np.float64(leading_zeros(~word)))
 
 
@@ -178,10 +191,11 @@ def second_arrival(seed: np.uint64, position: np.uint64, block: int, first: floa
 
 @compiled
 def other_arrivals(seed: np.uint64, position: np.uint64, block: int, place: int, second: float, times: Floats) -> None:
-    """Write when the tokens of a block arrive ``[BLOCK]``, but for the first of them, at ``place``: it is left as infinite.
+    """Write when the tokens of a block arrive ``[BLOCK]``, but for the first of them, at ``place``:
+    it is left as infinite.
 
-    Of their exponential times the smallest is taken off: what is left of each is again exponential, and the token whose time
-    that was comes second.
+    Of their exponential times the smallest is taken off: what is left of each is again exponential,
+    and the token whose time that was comes second.
     """
     least = np.inf
     for group in range(0, BLOCK, 4):
@@ -226,7 +240,8 @@ _MAGNITUDE, _SIGN_SHIFT, _INFINITE = np.int32(0x7FFFFFFF), np.int32(31), np.int3
 _MINUS_INFINITE = np.int32(-0x00800000)
 _LEAST_INTEGER = np.int32(-0x80000000)
 
-# exp, as Cephes' expf (Moshier 1989) has it: by a power of two and a polynomial, to two units in the last place.
+# exp, as Cephes' expf (Moshier 1989) has it: by a power of two and a polynomial, to two units in
+# the last place.
 _LEAST_EXPONENT = np.float32(-87.0)
 _LOG2_E = np.float32(1.44269504088896341)
 _TO_WHOLE = np.float32(1.5 * 2**23)
@@ -265,7 +280,8 @@ def logit(stored: Any) -> np.float32:
 
 @compiled
 def _ordered(bits: np.int32) -> np.int32:
-    """A float32's bits as an integer that is larger where the number is; twice taken, the bits again."""
+    """A float32's bits as an integer that is larger where the number is; twice taken, the bits
+    again."""
     return np.int32(bits ^ np.int32(np.int32(bits >> _SIGN_SHIFT) & _MAGNITUDE))
 
 
@@ -294,8 +310,9 @@ def _largest_of(block: Stored) -> np.float32:
 
 @compiled
 def find_maxima(stored: Stored, maxima: Floats32, largest: Floats32, start: int, end: int) -> None:
-    """Of the rows from ``start`` to before ``end`` of ``stored`` ``[rows, vocabulary]``, write the largest logit of each block
-    to ``[rows, blocks]``, and that of each row to ``[rows]``, NaN if any is."""
+    """Of the rows from ``start`` to before ``end`` of ``stored`` ``[rows, vocabulary]``, write the
+    largest logit of each block to ``[rows, blocks]``, and that of each row to ``[rows]``, NaN if
+    any is."""
     whole = stored.shape[1] // BLOCK
     for at in range(start, end):
         row = stored[at]
@@ -343,8 +360,9 @@ def _add_weights(
 def _mass(
     row: Stored, maxima: Floats32, temperature: float, largest: np.float32, lowest: np.float32, enough: float
 ) -> float:
-    """The sum of ``exp((logit - largest) / temperature)`` over a row's tokens from the ``lowest`` logit on, or as much of it
-    as is more than ``enough``: what is left out would only make it larger."""
+    """The sum of ``exp((logit - largest) / temperature)`` over a row's tokens from the ``lowest``
+    logit on, or as much of it as is more than ``enough``: what is left out would only make it
+    larger."""
     sharpness, whole = np.float32(1 / temperature), len(row) // BLOCK
     weights, sums = np.empty(BLOCK, dtype=np.float32), np.zeros(BLOCK, dtype=np.float64)
     for block in range(whole):
@@ -360,7 +378,8 @@ def _mass(
 
 @compiled
 def _kth_of(ordered: Ints32, count: int) -> np.float32:
-    """Of numbers that are written as `_ordered` integers the ``count``-th largest, by halving where it may be."""
+    """Of numbers that are written as `_ordered` integers the ``count``-th largest, by halving where
+    it may be."""
     least, most = -(2**31), 2**31 - 1
     while least < most:
         middle = (least + most + 1) // 2
@@ -378,7 +397,8 @@ def _kth_of(ordered: Ints32, count: int) -> np.float32:
 def _kth_largest(row: Stored, maxima: Floats32, count: int) -> np.float32:
     """A row's ``count``-th largest logit.
 
-    As many blocks as that have a logit that is no smaller than the same of the maxima, so that it is no smaller either.
+    As many blocks as that have a logit that is no smaller than the same of the maxima, so that it
+    is no smaller either.
     """
     ordered = np.empty(len(row), dtype=np.int32)
     floor = _NONE
@@ -411,9 +431,11 @@ def _open(
     tokens: Ints,
     scores: Floats,
 ) -> None:
-    """Take the tokens of a block into the best ones: the one that comes first, and if they may win the others.
+    """Take the tokens of a block into the best ones: the one that comes first, and if they may win
+    the others.
 
-    ``word`` is the block's first, ``reach`` its largest logit over the temperature, ``times`` memory for a block.
+    ``word`` is the block's first, ``reach`` its largest logit over the temperature, ``times``
+    memory for a block.
     """
     first, place = first_arrival(word), first_place(word)
     start, end = block * BLOCK, _end_of(block, len(row))
@@ -447,8 +469,9 @@ def _race(
     tokens: Ints,
     scores: Floats,
 ) -> None:
-    """Write a row's best tokens, best first, and their logits over the temperature plus noise; those below ``lowest`` have
-    none, and those further than ``slack`` behind the best may be missing."""
+    """Write a row's best tokens, best first, and their logits over the temperature plus noise;
+    those below ``lowest`` have none, and those further than ``slack`` behind the best may be
+    missing."""
     times = np.empty(BLOCK, dtype=np.float64)
     _clear(tokens, scores)
     # The block with the largest logit first: what is found there keeps most others closed.
@@ -496,11 +519,12 @@ def draw(
     start: int,
     end: int,
 ) -> None:
-    """The coupled draw of some ``rows`` of ``stored`` ``[*, vocabulary]``, each by its own seed, position and cut: of those
-    from ``start`` to before ``end``.
+    """The coupled draw of some ``rows`` of ``stored`` ``[*, vocabulary]``, each by its own seed,
+    position and cut: of those from ``start`` to before ``end``.
 
-    Writes each one's best tokens and scores ``[rows, n]``, best first, n at least 2; and, if there is room for them,
-    ``logprobs`` ``[rows]`` of the best among what the cut keeps, near enough for a draft's confidence.
+    Writes each one's best tokens and scores ``[rows, n]``, best first, n at least 2; and, if there
+    is room for them, ``logprobs`` ``[rows]`` of the best among what the cut keeps, near enough for
+    a draft's confidence.
     """
     for at in range(start, end):
         row, own = stored[rows[at]], maxima[rows[at]]
@@ -539,7 +563,8 @@ def find_likeliest(
     start: int,
     end: int,
 ) -> None:
-    """The largest logits of some ``rows``, of equals the lower ids: read and written as `draw` does."""
+    """The largest logits of some ``rows``, of equals the lower ids: read and written as `draw`
+    does."""
     for at in range(start, end):
         row, own = stored[rows[at]], maxima[rows[at]]
         _clear(tokens[at], values[at])
@@ -553,7 +578,8 @@ def find_likeliest(
 
 @compiled
 def _add_new(context: Ints, start: int, end: int, counts: Ints32, tokens: Ints, token_count: int) -> int:
-    """Count the tokens of ``context[start:end]``, and add those to ``tokens`` that are new; returns how many there are then."""
+    """Count the tokens of ``context[start:end]``, and add those to ``tokens`` that are new; returns
+    how many there are then."""
     for at in range(start, end):
         token = context[at]
         if 0 <= token < len(counts):
@@ -650,12 +676,14 @@ def process_rows(
     first_end_position: int,
     allowed: Ints,
 ) -> None:
-    """Rows of one rule and context, by rising positions: from those of ``stored`` at ``sources`` what the rule makes of them
-    is written to those of ``processed`` at ``targets``, float32, and to its maxima, which are found anew where it touched one.
+    """Rows of one rule and context, by rising positions: from those of ``stored`` at ``sources``
+    what the rule makes of them is written to those of ``processed`` at ``targets``, float32, and to
+    its maxima, which are found anew where it touched one.
 
-    In transformers' order, each step where it is on: biases; what has occurred, for ``repetition`` from the context's
-    beginning, for ``frequency`` and ``presence`` from ``first_counted`` on; then what must not be chosen, the ``ends`` before
-    ``first_end_position``; and, if any are listed, all but the ``allowed``. Tokens beyond the vocabulary have no logit.
+    In transformers' order, each step where it is on: biases; what has occurred, for ``repetition``
+    from the context's beginning, for ``frequency`` and ``presence`` from ``first_counted`` on; then
+    what must not be chosen, the ``ends`` before ``first_end_position``; and, if any are listed, all
+    but the ``allowed``. Tokens beyond the vocabulary have no logit.
     """
     size, repeats, counts = processed.shape[1], repetition != 1, frequency != 0 or presence != 0
     occurred, occurrences = np.zeros(size * repeats, dtype=np.int32), np.empty(len(context) * repeats, dtype=np.int64)

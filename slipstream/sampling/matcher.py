@@ -1,7 +1,8 @@
 """Following structures over tokens: which may come next.
 
-Everything here is a function of the tokens generated so far. A limit that a grammar runs into is an error, never an
-early end: which limit is met may depend on what was computed before, the text may not.
+Everything here is a function of the tokens generated so far. A limit that a grammar runs into is an
+error, never an early end: which limit is met may depend on what was computed before, the text may
+not.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ Result = TypeVar("Result")
 class Matcher:
     """Follows the tokens of one sequence through a structure. For one thread at a time.
 
-    Tokens count from the turn's start. What it answers depends on them alone, not on the calls that led to them.
-    Methods raise StructureFailedError where the structure cannot go on; the next ``sync`` finds its way from there.
+    Tokens count from the turn's start. What it answers depends on them alone, not on the calls that
+    led to them. Methods raise StructureFailedError where the structure cannot go on; the next
+    ``sync`` finds its way from there.
     """
 
     def __init__(self, compiled: Compiled, vocabulary: Vocabulary, budget: Budget | None = None) -> None:
@@ -44,10 +46,12 @@ class Matcher:
         self._budget = budget or Budget()
         self._tokens: list[int] = []  # an end token, if any, is the last; the library never sees it
         self._now: LLMatcher | None = None
-        """The state after all of the tokens, or in error, and no other ever; None until it is wanted."""
+        """The state after all of the tokens, or in error, and no other ever; None until it is
+        wanted."""
 
     def sync(self, tokens: Sequence[int]) -> bool:
-        """Goes to the state after exactly ``tokens``. False if they do not fit: then after the longest prefix that does."""
+        """Goes to the state after exactly ``tokens``. False if they do not fit: then after the
+        longest prefix that does."""
         wanted = list(tokens)
         kept = len(self._tokens)
         if wanted[:kept] != self._tokens:
@@ -56,11 +60,13 @@ class Matcher:
         return self._consume(wanted[kept:]) == len(wanted) - kept
 
     def advance(self, token: int) -> bool:
-        """Goes one token on; False, and the state as it was, if that token is not allowed. Nothing follows an end token."""
+        """Goes one token on; False, and the state as it was, if that token is not allowed. Nothing
+        follows an end token."""
         return self._consume([token]) == 1
 
     def allowed_mask(self) -> Mask:
-        """The tokens that may come next: ``[vocabulary_size]``, never all False. After an end token only end tokens."""
+        """The tokens that may come next: ``[vocabulary_size]``, never all False. After an end token
+        only end tokens."""
         vocabulary = self._vocabulary
         if self._ended:
             return vocabulary.end.copy()
@@ -76,11 +82,13 @@ class Matcher:
         return mask
 
     def masks(self, draft: Sequence[int]) -> list[Mask | None]:
-        """The masks before, between and after speculated tokens: ``len(draft) + 1`` of them. The state stays as it was.
+        """The masks before, between and after speculated tokens: ``len(draft) + 1`` of them. The
+        state stays as it was.
 
-        From a token on that does not fit, or that leads where the structure cannot go on, all are None. Nothing may be
-        chosen by a row without a mask: accept at most as many tokens as have a mask after them, so that the error, if
-        it is one, comes with the next round and not from a guess.
+        From a token on that does not fit, or that leads where the structure cannot go on, all are
+        None. Nothing may be chosen by a row without a mask: accept at most as many tokens as have a
+        mask after them, so that the error, if it is one, comes with the next round and not from a
+        guess.
         """
         before = list(self._tokens)
         masks: list[Mask | None] = [self.allowed_mask()]
@@ -96,7 +104,8 @@ class Matcher:
 
     @property
     def _state(self) -> LLMatcher:
-        """Where the tokens led. StructureFailedError if no sound state can be made to begin with."""
+        """Where the tokens led. StructureFailedError if no sound state can be made to begin
+        with."""
         if self._now is None:
             self._now = self._compiled.copy(self._budget)
         return self._now
@@ -136,13 +145,14 @@ class Matcher:
                 why = reason(self._state)
                 if not self._begin_again(careful=False) and not self._begin_again(careful=True):
                     raise StructureFailedError(f"the structure cannot be followed again: {why}")
-            # The library (1.9.1) keeps its last mask by the parser's row and the lexer's state, and forgets to drop it:
-            # another text that comes to the same two would get it. A mask from here, further back than any that follows,
-            # replaces it.
+            # The library (1.9.1) keeps its last mask by the parser's row and the lexer's state, and
+            # forgets to drop it: another text that comes to the same two would get it. A mask from
+            # here, further back than any that follows, replaces it.
             self._sound(lambda state: state.compute_bitmask(), self._state)
 
     def _computed(self, compute: Callable[[LLMatcher], Result], token_count: int = 0) -> Result:
-        """What the library computes, paid for with processor time. What cannot be paid leaves the state as it is."""
+        """What the library computes, paid for with processor time. What cannot be paid leaves the
+        state as it is."""
         self._budget.earn(token_count)
         state = self._state  # a first one charges for itself
         with self._at_work():
@@ -150,7 +160,8 @@ class Matcher:
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Charge what is computed. What fails on its way leaves the state before the first token, never one in between."""
+        """Charge what is computed. What fails on its way leaves the state before the first token,
+        never one in between."""
         try:
             with self._budget.charged():
                 yield
@@ -174,9 +185,11 @@ class Matcher:
         raise StructureFailedError(f"the structure cannot go on: {why}")
 
     def _begin_again(self, *, careful: bool) -> bool:
-        """The same state from a new beginning, alone. False, and the state as it was, if the library cannot follow in time.
+        """The same state from a new beginning, alone. False, and the state as it was, if the
+        library cannot follow in time.
 
-        It refuels with each mask: carefully is with a mask for each token, which gathers more states.
+        It refuels with each mask: carefully is with a mask for each token, which gathers more
+        states.
         """
         try:
             state = self._compiled.alone(self._budget)
@@ -212,7 +225,8 @@ def _replayed_carefully(state: LLMatcher, text: Iterable[int]) -> bool:
 
 
 def reason(state: LLMatcher, kind: StructureKind | None = None) -> str:
-    """The library's own words, without its backtraces and endless lines; of sources only a client's grammar is shown."""
+    """The library's own words, without its backtraces and endless lines; of sources only a client's
+    grammar is shown."""
     lines = re.split(r"\n<(?:backtrace|non-verbose|state)", state.get_error())[0].rstrip().splitlines()
     if kind is not StructureKind.GRAMMAR:
         lines = list(itertools.takewhile(lambda line: not _SOURCE_LINE.match(line), lines))

@@ -13,7 +13,8 @@ _SECONDS_A_MASK, _SECONDS_A_TOKEN, _BURST_SECONDS = 0.005, 0.0002, 0.3
 
 
 class Budget:
-    """The processor time of one turn: all sequences of a step wait for the structure that each of them follows.
+    """The processor time of one turn: all sequences of a step wait for the structure that each of
+    them follows.
 
     It decides whether a turn fails, never what its text is.
     """
@@ -22,7 +23,8 @@ class Budget:
         self._left = _BURST_SECONDS
 
     def earn(self, token_count: int) -> None:
-        """Credit a mask and the tokens before it. StructureFailedError if what came before took too much time."""
+        """Credit a mask and the tokens before it. StructureFailedError if what came before took too
+        much time."""
         self._left = min(_BURST_SECONDS, self._left + _SECONDS_A_MASK + token_count * _SECONDS_A_TOKEN)
         if self._left < 0:
             raise StructureFailedError(
@@ -35,7 +37,8 @@ class Budget:
         self._left = max(-_BURST_SECONDS, self._left - seconds)
 
     def forgive(self) -> None:
-        """Cancel a debt that failed the turn: where the same turn is tried again, it may take one mask, but no new advance."""
+        """Cancel a debt that failed the turn: where the same turn is tried again, it may take one
+        mask, but no new advance."""
         self._left = max(0.0, self._left)
 
     @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""What comes out of choosing a token apart from the token, and how it is asked for. Plain values without torch or numpy."""
+"""What comes out of choosing a token apart from the token, and how it is asked for. Plain values
+without torch or numpy."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class TokenDistribution:
 
 @dataclass(frozen=True, slots=True)
 class LogprobRequest:
-    """Which log-probabilities are wanted: of the chosen tokens with ``top_count`` likeliest ones beside each, and with
-    ``prompt`` of the tokens before them too, from the second on."""
+    """Which log-probabilities are wanted: of the chosen tokens with ``top_count`` likeliest ones
+    beside each, and with ``prompt`` of the tokens before them too, from the second on."""
 
     top_count: int
     prompt: bool = False
@@ -33,7 +34,8 @@ class LogprobRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """A token with its log-probability, and the likeliest tokens with theirs, likeliest first; all float32 values."""
+    """A token with its log-probability, and the likeliest tokens with theirs, likeliest first; all
+    float32 values."""
 
     token: int
     logprob: float
@@ -41,7 +43,8 @@ class TokenLogprobs:
 
 
 def distribution_fault(token: int, distribution: TokenDistribution, vocabulary_size: int) -> str | None:
-    """What is wrong with the distribution a proposed token is said to be drawn from; None if nothing is."""
+    """What is wrong with the distribution a proposed token is said to be drawn from; None if
+    nothing is."""
     tokens, probabilities = distribution.tokens, distribution.probabilities
     if len(tokens) != len(probabilities) or len(set(tokens)) != len(tokens):
         return "must have one probability for each of its tokens, each token once"

@@ -1,11 +1,13 @@
-"""What rules make of logits before they are sampled from: they look at tokens, and greedy rows have it done to them too.
+"""What rules make of logits before they are sampled from: they look at tokens, and greedy rows have
+it done to them too.
 
-In transformers' order: logit bias, penalties, banned tokens, end tokens held back, allowed tokens, structure. Repetition is as
-in transformers, over the whole context; frequency and presence as in OpenAI's API, over what was generated in this turn.
+In transformers' order: logit bias, penalties, banned tokens, end tokens held back, allowed tokens,
+structure. Repetition is as in transformers, over the whole context; frequency and presence as in
+OpenAI's API, over what was generated in this turn.
 
-All of it is compiled code, and threads share the rows. A step's rows come after one another in one context: its tokens are
-looked at once, and each row only adds those that have come since the row before. Few of a row's blocks are touched, and only of
-those the largest logit is looked for again.
+All of it is compiled code, and threads share the rows. A step's rows come after one another in one
+context: its tokens are looked at once, and each row only adds those that have come since the row
+before. Few of a row's blocks are touched, and only of those the largest logit is looked for again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ _NOTHING: Ints = np.empty(0, dtype=np.int64)
 
 
 class _Group(NamedTuple):
-    """Rows of one rule and context: from ``start`` to before ``end`` of those in order; and what compiled code is told."""
+    """Rows of one rule and context: from ``start`` to before ``end`` of those in order; and what
+    compiled code is told."""
 
     start: int
     end: int
@@ -34,7 +37,8 @@ class _Group(NamedTuple):
 
 
 def processed(logits: BlockedLogits, rows: Sequence[Row]) -> BlockedLogits:
-    """The logits of each row as its rule leaves them, float32; ``logits`` stay as they are. A row depends on no other."""
+    """The logits of each row as its rule leaves them, float32; ``logits`` stay as they are. A row
+    depends on no other."""
     size = logits.stored.shape[1]
     for row in rows:
         if row.allowed is not None and len(row.allowed) != size:

@@ -1,8 +1,10 @@
-"""The ratio test: a token x drawn from the draft's q is accepted with min(1, p(x)/q(x)), else one is drawn from max(0, p-q).
+"""The ratio test: a token x drawn from the draft's q is accepted with min(1, p(x)/q(x)), else one
+is drawn from max(0, p-q).
 
-Leviathan, Kalman, Matias, "Fast inference from transformers via speculative decoding" (2023). The text follows p exactly;
-which text it is depends on the draft. Every draw is counter-based, so that a repeated round cannot roll again, and each
-kind of draw has noise of its own: noise shared between the draft's token and the recovered one would bias the text.
+Leviathan, Kalman, Matias, "Fast inference from transformers via speculative decoding" (2023). The
+text follows p exactly; which text it is depends on the draft. Every draw is counter-based, so that
+a repeated round cannot roll again, and each kind of draw has noise of its own: noise shared between
+the draft's token and the recovered one would bias the text.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ Tokens = NDArray[np.int64]
 
 
 def draw(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]) -> list[Choice]:
-    """A draft's tokens, from its filtered ``logits`` ``[rows, vocabulary]``, each row cut to its ``proposal_top_k`` likeliest.
+    """A draft's tokens, from its filtered ``logits`` ``[rows, vocabulary]``, each row cut to its
+    ``proposal_top_k`` likeliest.
 
-    A choice carries its distribution, rounded to float32 before the draw: what is sent is exactly what was drawn from.
+    A choice carries its distribution, rounded to float32 before the draw: what is sent is exactly
+    what was drawn from.
     """
     most = min(max(rule.proposal_top_k for rule in rules), logits.shape[1])
     top = logits.topk(most)
@@ -49,9 +53,11 @@ def _drawn(tokens: Tokens, sent: NDArray[np.float32], pick: int) -> Choice:
 def decide(
     logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int], proposed: Sequence[Proposed]
 ) -> list[Choice]:
-    """For each row the proposed token if the test accepts it, and else the recovered one, which is never the proposed one.
+    """For each row the proposed token if the test accepts it, and else the recovered one, which is
+    never the proposed one.
 
-    ``logits`` ``[rows, vocabulary]`` are the target's, filtered. The margin is infinite: there is no next best to speak of.
+    ``logits`` ``[rows, vocabulary]`` are the target's, filtered. The margin is infinite: there is
+    no next best to speak of.
     """
     p: Floats = logits.double().softmax(dim=1).cpu().numpy()
     at = np.arange(len(proposed))
@@ -80,7 +86,8 @@ def _dense(distribution: TokenDistribution, size: int) -> Floats:
 
 
 def _recover(p: Floats, q: Floats, rejected: Tokens, rules: Sequence[SamplingRule], positions: Sequence[int]) -> Tokens:
-    """A draw from each row of max(0, p - q), for rows ``[rows, vocabulary]`` whose token was rejected."""
+    """A draw from each row of max(0, p - q), for rows ``[rows, vocabulary]`` whose token was
+    rejected."""
     residual = np.maximum(p - q, 0.0)
     residual[np.arange(len(rejected)), rejected] = 0.0  # it was rejected because it is that, but for rounding
     empty = ~residual.any(axis=1)  # only rounding can reject where p equals q
@@ -93,6 +100,7 @@ def _recover(p: Floats, q: Floats, rejected: Tokens, rules: Sequence[SamplingRul
 
 
 def _drawn_from(weights: NDArray[np.floating], where: float) -> int:
-    """The index at a fraction ``where`` in (0, 1) of the way through the weights; never one without any."""
+    """The index at a fraction ``where`` in (0, 1) of the way through the weights; never one without
+    any."""
     reached = weights.cumsum(dtype=np.float64)
     return int(np.searchsorted(reached, where * reached[-1], side="right").clip(max=np.flatnonzero(weights)[-1]))

@@ -25,12 +25,13 @@ class Proposed:
 
 @dataclass(slots=True)
 class Row:
-    """What one row of logits chooses: the token at absolute ``position``, by ``rule``, after ``context[:position]``.
+    """What one row of logits chooses: the token at absolute ``position``, by ``rule``, after
+    ``context[:position]``.
 
-    ``allowed`` is what the rule's structure allows here. Under a structure a row without it is void: it comes after a
-    speculated token that breaks the structure. ``proposed`` is the token to accept or replace under the ratio test;
-    ``drafting`` says that the draft itself draws, under the ratio test with its distribution, and else with its
-    ``candidate_count`` likeliest tokens.
+    ``allowed`` is what the rule's structure allows here. Under a structure a row without it is
+    void: it comes after a speculated token that breaks the structure. ``proposed`` is the token to
+    accept or replace under the ratio test; ``drafting`` says that the draft itself draws, under the
+    ratio test with its distribution, and else with its ``candidate_count`` likeliest tokens.
     """
 
     rule: SamplingRule
@@ -54,14 +55,16 @@ class Row:
 
 @dataclass(slots=True)
 class Choice:
-    """A chosen token and its ``margin``, its lead over the next best; infinite where nothing else was asked.
+    """A chosen token and its ``margin``, its lead over the next best; infinite where nothing else
+    was asked.
 
-    Where it was drawn the lead is one of perturbed logits, over what a top-p does not keep too, and a target's choice says of
-    a lead above `slipstream.sampling.coupled.SLACK` only that much.
-    The choice of a void row is `VOID`: it must not be used. So is that of a row with a ``fault``, which says why there is none.
-    ``distribution`` is what it was drawn from, where a draft draws for the ratio test; ``logprobs`` come if asked for.
-    A draft's own choice has its ``logprob`` among what the filters left, and ``candidates``, where asked for: the likeliest
-    tokens to be chosen here and their perturbed logits, best first, the choice itself among them.
+    Where it was drawn the lead is one of perturbed logits, over what a top-p does not keep too, and
+    a target's choice says of a lead above `slipstream.sampling.coupled.SLACK` only that much. The
+    choice of a void row is `VOID`: it must not be used. So is that of a row with a ``fault``, which
+    says why there is none. ``distribution`` is what it was drawn from, where a draft draws for the
+    ratio test; ``logprobs`` come if asked for. A draft's own choice has its ``logprob`` among what
+    the filters left, and ``candidates``, where asked for: the likeliest tokens to be chosen here
+    and their perturbed logits, best first, the choice itself among them.
     """
 
     token: int

@@ -1,4 +1,5 @@
-"""What a turn asks of sampling. Never imports torch: the orchestrator validates and resolves with it."""
+"""What a turn asks of sampling. Never imports torch: the orchestrator validates and resolves with
+it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from slipstream.errors import FieldViolation
 from slipstream.sampling.structure import Structure
 
 SAMPLING_VERSION = 2
-"""Of how tokens are chosen: noise, filters and their order. A seed's text changes when it does, and must not without it."""
+"""Of how tokens are chosen: noise, filters and their order. A seed's text changes when it does, and
+must not without it."""
 
 MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE = 1e-6
@@ -24,16 +26,19 @@ MIN_TEMPERATURE = 1e-6
 MAX_TEMPERATURE = 100.0
 MAX_PENALTY = 2.0
 MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0
-"""Logits are multiplied or divided by it, and then divided by the temperature: all of that must stay finite."""
+"""Logits are multiplied or divided by it, and then divided by the temperature: all of that must
+stay finite."""
 MAX_LOGIT_BIAS = 100.0
 DEFAULT_PROPOSAL_TOP_K = 64
 MAX_PROPOSAL_TOP_K = 1024
 MAX_LISTED_TOKENS = 8192
-"""In a field of a rule that lists tokens: a service keeps rules for every handle, as they were parsed."""
+"""In a field of a rule that lists tokens: a service keeps rules for every handle, as they were
+parsed."""
 
 
 class Acceptance(Enum):
-    """How the target decides on a proposal: see `slipstream.sampling.coupled` and `slipstream.sampling.ratio`."""
+    """How the target decides on a proposal: see `slipstream.sampling.coupled` and
+    `slipstream.sampling.ratio`."""
 
     COUPLED = "coupled"
     RATIO = "ratio"
@@ -55,7 +60,8 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, slots=True)
 class LengthDefaults:
-    """A model's own bounds of a text's length in tokens, from its generation config. 0 where it says none."""
+    """A model's own bounds of a text's length in tokens, from its generation config. 0 where it
+    says none."""
 
     min_token_count: int = 0
     """End tokens are held back until a turn has generated so many."""
@@ -67,7 +73,8 @@ class LengthDefaults:
 
 
 class Listed(NamedTuple):
-    """The tokens that a rule lists, int64, its ``ends`` rising; and ``biases``, float32, of the ``biased`` ones."""
+    """The tokens that a rule lists, int64, its ``ends`` rising; and ``biases``, float32, of the
+    ``biased`` ones."""
 
     ends: NDArray[np.int64]
     allowed: NDArray[np.int64]
@@ -80,10 +87,11 @@ class Listed(NamedTuple):
 class SamplingRule:
     """The rule by which the target chooses the tokens of one turn, with nothing left open.
 
-    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0, ``typical_p`` 1, ``repetition_penalty`` 1 and the
-    other penalties at 0 are off, and so is an empty ``allowed_token_ids``. ``end_token_ids`` are not chosen at absolute
-    positions before ``first_end_position``. Presence and frequency are counted, and the structure begins, at absolute
-    position ``first_generated_position``.
+    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0, ``typical_p`` 1,
+    ``repetition_penalty`` 1 and the other penalties at 0 are off, and so is an empty
+    ``allowed_token_ids``. ``end_token_ids`` are not chosen at absolute positions before
+    ``first_end_position``. Presence and frequency are counted, and the structure begins, at
+    absolute position ``first_generated_position``.
     """
 
     temperature: float = 0.0
@@ -107,7 +115,8 @@ class SamplingRule:
 
     @property
     def draws_ratios(self) -> bool:
-        """Whether proposals carry their distributions: greedy choices are the same under either acceptance."""
+        """Whether proposals carry their distributions: greedy choices are the same under either
+        acceptance."""
         return self.acceptance is Acceptance.RATIO and self.temperature > 0
 
     @property
@@ -127,8 +136,8 @@ class SamplingRule:
 
     @cached_property
     def listed(self) -> Listed:
-        """Its lists, for whoever changes logits by them: rows of many rounds are chosen by one rule, and to make an array of
-        8,192 tokens takes longer than what it is for."""
+        """Its lists, for whoever changes logits by them: rows of many rounds are chosen by one
+        rule, and to make an array of 8,192 tokens takes longer than what it is for."""
         return Listed(
             np.array(sorted(self.end_token_ids), dtype=np.int64),
             np.array(self.allowed_token_ids, dtype=np.int64),
@@ -149,7 +158,8 @@ class SamplingRule:
 
 
 def _at_least(value: float, bound: float) -> bool:
-    """Whether ``value`` is a ``bound`` or more, or as much once it has travelled: the wire has float32."""
+    """Whether ``value`` is a ``bound`` or more, or as much once it has travelled: the wire has
+    float32."""
     nearest: float = struct.unpack("f", struct.pack("f", bound))[0]
     return value >= min(bound, nearest)
 

@@ -1,8 +1,8 @@
-"""Rows that several threads choose for: compiled code lets go of Python's lock, and a row depends on no other, so that who
-computes it changes no bit.
+"""Rows that several threads choose for: compiled code lets go of Python's lock, and a row depends
+on no other, so that who computes it changes no bit.
 
-Rows are handed out in pieces, to the caller first. Nobody waits for a thread that has not begun: where somebody else has its
-core, the caller does all of the work itself.
+Rows are handed out in pieces, to the caller first. Nobody waits for a thread that has not begun:
+where somebody else has its core, the caller does all of the work itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _helpers = _Helpers()
 
 
 def choose_with(threads: int) -> None:
-    """From now on choices are computed by at most so many threads, the caller's among them. One until this is called."""
+    """From now on choices are computed by at most so many threads, the caller's among them. One
+    until this is called."""
     count = min(threads, _MOST_THREADS) - 1
     if count == _helpers.count:
         return
@@ -43,8 +44,9 @@ def choose_with(threads: int) -> None:
 
 
 def share_rows(work: Callable[[int, int], object], row_count: int, row_logits: int) -> None:
-    """Call ``work(start, end)`` for rows from ``start`` to before ``end`` until all have been worked at. Returns when all calls
-    have; raises what one of them has raised. A row takes about as long as to sum the weights of ``row_logits`` tokens."""
+    """Call ``work(start, end)`` for rows from ``start`` to before ``end`` until all have been
+    worked at. Returns when all calls have; raises what one of them has raised. A row takes about as
+    long as to sum the weights of ``row_logits`` tokens."""
     if _helpers.pool is None or row_count <= (
         size := max(1, _PIECE_LOGITS // row_logits, -(-row_count // _MOST_PIECES))
     ):

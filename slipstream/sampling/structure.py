@@ -1,6 +1,8 @@
-"""What a turn's text must be: a JSON schema, a regex, one of some choices, a grammar. Pure data, checked elsewhere.
+"""What a turn's text must be: a JSON schema, a regex, one of some choices, a grammar. Pure data,
+checked elsewhere.
 
-slipstream.sampling.structure_compiler gives it its meaning; this module is safe to import everywhere.
+slipstream.sampling.structure_compiler gives it its meaning; this module is safe to import
+everywhere.
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ MAX_GRAMMAR_BYTES = 16 * 1024
 """Longest source of a grammar."""
 
 MAX_REGEX_BYTES = 4 * 1024
-"""Longest regex, all regexes of a schema together, or one definition of a grammar with the terminals in it: they need
-memory by their square."""
+"""Longest regex, all regexes of a schema together, or one definition of a grammar with the
+terminals in it: they need memory by their square."""
 
 
 class StructureKind(Enum):
     """How the source of a structure is written. All of them describe the whole text of a turn.
 
-    ``JSON_SCHEMA``: a schema of draft 2020-12 (4 to 2019-09 by ``$schema``); keywords that cannot be enforced are
-    refused. ``REGEX``: Rust's regex syntax, Unicode, without look-around and backreferences; it matches from start to
-    end. ``CHOICE``: a JSON array of strings. ``GRAMMAR``: llguidance's Lark dialect, text only: no special tokens, no
-    ``%llguidance`` options, no ``max_tokens``, no ``stop``.
+    ``JSON_SCHEMA``: a schema of draft 2020-12 (4 to 2019-09 by ``$schema``); keywords that cannot
+    be enforced are refused. ``REGEX``: Rust's regex syntax, Unicode, without look-around and
+    backreferences; it matches from start to end. ``CHOICE``: a JSON array of strings. ``GRAMMAR``:
+    llguidance's Lark dialect, text only: no special tokens, no ``%llguidance`` options, no
+    ``max_tokens``, no ``stop``.
     """
 
     JSON_SCHEMA = "json_schema"
@@ -38,7 +41,8 @@ class StructureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What the text of a turn must be. Two structures are equal if their sources are, to the letter."""
+    """What the text of a turn must be. Two structures are equal if their sources are, to the
+    letter."""
 
     kind: StructureKind
     source: str

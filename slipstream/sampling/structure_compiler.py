@@ -1,4 +1,5 @@
-"""Compiling structures over tokens. llguidance is behind `slipstream.sampling` and nowhere else; never torch."""
+"""Compiling structures over tokens. llguidance is behind `slipstream.sampling` and nowhere else;
+never torch."""
 
 from __future__ import annotations
 
@@ -24,13 +25,14 @@ from slipstream.sampling.vocabulary import Vocabulary, vocabulary_of
 CACHED_STRUCTURES, _CACHED_BYTES = 64, 256 * 2**20
 _PROBED_TOKENS = 8
 
-# The library recurses along chains of $ref and of rules: 2,000 links of a schema overflow 16 MiB, and it dies of it.
-# MAX_SOURCE_BYTES bounds the links, this is four times what was enough for them. Untouched pages cost nothing.
+# The library recurses along chains of $ref and of rules: 2,000 links of a schema overflow 16 MiB,
+# and it dies of it. MAX_SOURCE_BYTES bounds the links, this is four times what was enough for them.
+# Untouched pages cost nothing.
 _STACK_BYTES = 256 * 1024 * 1024
 
-# The library's own limits on one mask and one step (tens of milliseconds) are right; 250,000 lexer states of 1 to 2 kB
-# are not, for one sequence. Verbose errors would quote the text.
-# An object of 2,000 optional properties has 8,000 items in a row, and a first mask in 40 ms.
+# The library's own limits on one mask and one step (tens of milliseconds) are right; 250,000 lexer
+# states of 1 to 2 kB are not, for one sequence. Verbose errors would quote the text. An object of
+# 2,000 optional properties has 8,000 items in a row, and a first mask in 40 ms.
 _LIMITS = LLParserLimits(max_lexer_states=50_000, max_items_in_row=10_000, step_max_items=25_000, verbose_errors=False)
 
 Result = TypeVar("Result")
@@ -39,9 +41,10 @@ Result = TypeVar("Result")
 class StructureCompiler:
     """Compiles structures for one tokenizer, and keeps the latest. Safe to share between threads.
 
-    ``vocabulary_size`` is the width of the model's logits; tokens beyond the tokenizer's are never allowed. Special
-    tokens are never allowed either, but for ``end_token_ids``: all of them wherever the text may end, and there only.
-    The tokenizer is read when the first structure comes: few clients ever send one, and a large one takes a while.
+    ``vocabulary_size`` is the width of the model's logits; tokens beyond the tokenizer's are never
+    allowed. Special tokens are never allowed either, but for ``end_token_ids``: all of them
+    wherever the text may end, and there only. The tokenizer is read when the first structure comes:
+    few clients ever send one, and a large one takes a while.
     """
 
     def __init__(self, tokenizer_json: str | bytes, vocabulary_size: int, end_token_ids: Sequence[int]) -> None:
@@ -58,11 +61,13 @@ class StructureCompiler:
         return vocabulary_of(self._tokenizer_json, self._vocabulary_size, self._end_token_ids)
 
     def validate(self, structure: Structure, byte_count: int = 0) -> Compiled:
-        """Compiles a structure and takes its first few steps. InvalidStructureError says what the library says.
+        """Compiles a structure and takes its first few steps. InvalidStructureError says what the
+        library says.
 
-        As long as what is returned is held, `matcher` need not compile. ``byte_count`` is what a trial saw it take: only
-        so many of those that no sequence follows are kept. StructureUnsupportedError if the tokenizer is not one of bytes,
-        or the model has no end token.
+        As long as what is returned is held, `matcher` need not compile. ``byte_count`` is what a
+        trial saw it take: only so many of those that no sequence follows are kept.
+        StructureUnsupportedError if the tokenizer is not one of bytes, or the model has no end
+        token.
         """
         known = self._known(structure)
         if known is None or known.is_spent:
@@ -71,7 +76,8 @@ class StructureCompiler:
         return known
 
     def matcher(self, structure: Structure, budget: Budget | None = None) -> Matcher:
-        """A matcher before the first token; without a budget it has its own. InvalidStructureError as from ``validate``."""
+        """A matcher before the first token; without a budget it has its own. InvalidStructureError
+        as from ``validate``."""
         return Matcher(self._known(structure) or self.validate(structure), self._vocabulary, budget)
 
     def compile(self, structure: Structure) -> Compiled:
@@ -109,7 +115,8 @@ class StructureCompiler:
 
 
 def _probe(compiled: Compiled, vocabulary: Vocabulary) -> None:
-    """Takes the first steps a sequence might: what describes no text, or needs too much, mostly shows there."""
+    """Takes the first steps a sequence might: what describes no text, or needs too much, mostly
+    shows there."""
     matcher = Matcher(compiled, vocabulary)
     taken = 0
     try:
@@ -131,7 +138,8 @@ _here = threading.local()
 
 
 def on_deep_stack(work: Callable[[], Result]) -> Result:
-    """What ``work`` returns, on a thread whose stack holds what the library recurses; this one if it is such a thread."""
+    """What ``work`` returns, on a thread whose stack holds what the library recurses; this one if
+    it is such a thread."""
     if getattr(_here, "is_deep", False):
         return work()
     future: Future[Result] = Future()

@@ -15,14 +15,16 @@ class InvalidStructureError(InvalidFieldsError):
 
 
 class StructureFailedError(SlipstreamError):
-    """A structure that compiled came to a point that no token continues, or that costs more than the limits allow."""
+    """A structure that compiled came to a point that no token continues, or that costs more than
+    the limits allow."""
 
     code = Code.FAILED_PRECONDITION
     reason = "STRUCTURE_FAILED"
 
 
 class StructureUnsupportedError(SlipstreamError):
-    """The bytes of the model's tokens cannot be told from its tokenizer, or it has no token to end a text with."""
+    """The bytes of the model's tokens cannot be told from its tokenizer, or it has no token to end
+    a text with."""
 
     code = Code.UNIMPLEMENTED
     reason = "STRUCTURE_UNSUPPORTED"

@@ -1,7 +1,9 @@
-"""Object schemas whose pattern leaves no key beside the named ones, written so that the library can follow them.
+"""Object schemas whose pattern leaves no key beside the named ones, written so that the library can
+follow them.
 
-The library (1.9.1) takes named keys out of a pattern's. Where none is left it still allows a comma after the last key, and
-then no token. Such a pattern is taken out here; the keys that it matches get its schema.
+The library (1.9.1) takes named keys out of a pattern's. Where none is left it still allows a comma
+after the last key, and then no token. Such a pattern is taken out here; the keys that it matches
+get its schema.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ def _rewritten(schema: dict[str, Any], patterns: dict[str, Any], checks: _Checks
 
 
 def _leaves_keys(pattern: str, names: Sequence[str]) -> bool:
-    """Whether a pattern matches another key than these, or cannot be compiled, which is said elsewhere."""
+    """Whether a pattern matches another key than these, or cannot be compiled, which is said
+    elsewhere."""
     state = _state(
         {
             "type": "object",

@@ -14,11 +14,13 @@ from slipstream.sampling.structure import MAX_GRAMMAR_BYTES, MAX_REGEX_BYTES, MA
 from slipstream.sampling.structure_errors import InvalidStructureError
 from slipstream.sampling.structure_keys import with_keys_that_follow
 
-# The library's default is any amount of blank space, and a model that does not know how to go on fills its turn with it.
-# This allows what JSON is written like: on one line, or one item a line, indented.
+# The library's default is any amount of blank space, and a model that does not know how to go on
+# fills its turn with it. This allows what JSON is written like: on one line, or one item a line,
+# indented.
 _JSON_WHITESPACE = r"( |\n[ \t]{0,20})"
 
-# Without this, forced bytes allow only their canonical tokens: masks would depend on the tokenization before.
+# Without this, forced bytes allow only their canonical tokens: masks would depend on the
+# tokenization before.
 _TOP = '%llguidance {"no_forcing": true}\nstart: @structure\n'
 
 _HALF_A_PAIR = "must be Unicode text, but has half a surrogate pair"
@@ -33,7 +35,8 @@ _LARK_TOKEN = re.compile(
 
 
 def grammar_of(structure: Structure) -> str:
-    """The structure as the library's list of grammars, in JSON. InvalidStructureError if it is not well formed."""
+    """The structure as the library's list of grammars, in JSON. InvalidStructureError if it is not
+    well formed."""
     source = structure.source
     checked_length(structure)
     body: dict[str, Any]
@@ -55,7 +58,8 @@ def grammar_of(structure: Structure) -> str:
 
 
 def checked_length(structure: Structure, most_bytes: int = MAX_SOURCE_BYTES) -> int:
-    """The bytes of a structure's source. InvalidStructureError if they are too many, or if it is no Unicode text."""
+    """The bytes of a structure's source. InvalidStructureError if they are too many, or if it is no
+    Unicode text."""
     try:
         length = len(structure.source.encode())
     except UnicodeEncodeError as error:
@@ -93,7 +97,8 @@ def _choices(source: str) -> list[str]:
 
 
 def _json(source: str) -> Any:
-    """What a source of JSON says. An escape of half a surrogate pair is JSON, but no text can have it."""
+    """What a source of JSON says. An escape of half a surrogate pair is JSON, but no text can have
+    it."""
     try:
         value = json.loads(source)
         json.dumps(value, ensure_ascii=False).encode()
@@ -111,7 +116,8 @@ def _escaped(text: str) -> str:
 
 
 def _check_regexes(regexes: Iterable[str]) -> None:
-    """The library's time and memory are quadratic in one regex: 8,000 times ``a?`` take 290 MB, 30,000 take 3.5 GB."""
+    """The library's time and memory are quadratic in one regex: 8,000 times ``a?`` take 290 MB,
+    30,000 take 3.5 GB."""
     length = sum(len(regex.encode()) for regex in regexes)
     if length > MAX_REGEX_BYTES:
         raise InvalidStructureError(f"must have regexes of at most {MAX_REGEX_BYTES} bytes in all, but has {length}")
@@ -131,7 +137,8 @@ def _patterns(schema: Any) -> Iterator[str]:
 
 
 def _check_lark(source: str) -> None:
-    """Text alone, and no terminal that is too long a regex with all it refers to: 40 lines can double one 40 times."""
+    """Text alone, and no terminal that is too long a regex with all it refers to: 40 lines can
+    double one 40 times."""
     own: dict[str, int] = {"": 0}
     refers: dict[str, list[str]] = {"": []}
     current = ""

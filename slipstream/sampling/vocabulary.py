@@ -17,7 +17,8 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """``text[token]``: the token stands for bytes of text and ends nothing. ``end`` has the end tokens alone."""
+    """``text[token]``: the token stands for bytes of text and ends nothing. ``end`` has the end
+    tokens alone."""
 
     tokenizer: LLTokenizer
     text: Mask
@@ -38,7 +39,8 @@ class Vocabulary:
 
 
 class _Tokens(TokenizerWrapper):
-    """A vocabulary as the library takes it: ``tokens[id]`` are a token's bytes, empty where it is not text."""
+    """A vocabulary as the library takes it: ``tokens[id]`` are a token's bytes, empty where it is
+    not text."""
 
     def __init__(self, tokens: Sequence[bytes], end_token: int) -> None:
         self.tokens = tokens
@@ -52,7 +54,8 @@ class _Tokens(TokenizerWrapper):
 
 
 def vocabulary_of(tokenizer_json: str | bytes, size: int, end_token_ids: Sequence[int]) -> Vocabulary:
-    """``size`` is the width of the model's logits. StructureUnsupportedError if tokens are no bytes or none ends a text."""
+    """``size`` is the width of the model's logits. StructureUnsupportedError if tokens are no bytes
+    or none ends a text."""
     end_token_ids = [token for token in end_token_ids if 0 <= token < size]
     if not end_token_ids:
         raise StructureUnsupportedError("structures need a model with an end token, but it names none")

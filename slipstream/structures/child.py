@@ -1,7 +1,9 @@
-"""The process that tries structures: ``python -P -m slipstream.structures.child``, told by its standard input.
+"""The process that tries structures: ``python -P -m slipstream.structures.child``, told by its
+standard input.
 
-Its first message has the limits, its second is the tokenizer, each further one a structure. It answers each with what came
-of it. A structure that takes too long or too much memory ends the process: the service sees by which signal.
+Its first message has the limits, its second is the tokenizer, each further one a structure. It
+answers each with what came of it. A structure that takes too long or too much memory ends the
+process: the service sees by which signal.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def _serve() -> None:
 
 
 def _bounded(compiler: StructureCompiler, structure: Structure, seconds: float, memory_mib: int) -> dict[str, Any]:
-    """What comes of a structure. The timer and the allocator end the process where it takes too much."""
+    """What comes of a structure. The timer and the allocator end the process where it takes too
+    much."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     if size := _virtual():  # elsewhere than on Linux the limit is not known to hold, and cannot be set
         wanted = size + memory_mib * _MIB
@@ -93,7 +96,8 @@ def _resident() -> int:
 
 
 def _statm(index: int) -> int:
-    """Bytes of this process, as Linux counts them; elsewhere 0, and the memory limit does not hold."""
+    """Bytes of this process, as Linux counts them; elsewhere 0, and the memory limit does not
+    hold."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[index]) * _PAGE
     except OSError:

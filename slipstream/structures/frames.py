@@ -1,4 +1,5 @@
-"""Messages between a service and its trial processes: a length of four bytes, then JSON, or a tokenizer's own bytes."""
+"""Messages between a service and its trial processes: a length of four bytes, then JSON, or a
+tokenizer's own bytes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ _OUTCOMES = {-signal.SIGPROF: "seconds", -signal.SIGABRT: "memory", -signal.SIGS
 
 
 class TrialProcess:
-    """Tries one structure at a time. A try that is cancelled, or that its limits end, ends the process."""
+    """Tries one structure at a time. A try that is cancelled, or that its limits end, ends the
+    process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -41,7 +42,8 @@ class TrialProcess:
 
     @classmethod
     async def start(cls, terms: dict[str, Any], tokenizer: bytes) -> TrialProcess:
-        """A process that is ready. OSError, RuntimeError or TimeoutError if it does not become so."""
+        """A process that is ready. OSError, RuntimeError or TimeoutError if it does not become
+        so."""
         process = await asyncio.create_subprocess_exec(
             *module_command("slipstream.structures.child"),
             stdin=PIPE,
@@ -69,7 +71,8 @@ class TrialProcess:
         return not self._is_over and self._process.returncode is None
 
     async def run(self, structure: Structure, wall_seconds: float) -> dict[str, Any]:
-        """What came of a structure: its outcome is also "seconds", "memory", "levels" or "ended"."""
+        """What came of a structure: its outcome is also "seconds", "memory", "levels" or
+        "ended"."""
         try:
             asked = frame_of({"kind": structure.kind.value, "source": structure.source})
             answer = await self._ask([asked], wall_seconds)

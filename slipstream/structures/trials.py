@@ -1,4 +1,5 @@
-"""Trying structures before they are compiled: a few processes, one at a time for each caller, and what came of it is kept."""
+"""Trying structures before they are compiled: a few processes, one at a time for each caller, and
+what came of it is kept."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ MOST_WAITING = 32
 _START_ERRORS = (OSError, RuntimeError, TimeoutError)
 
 _WALL_SECONDS, _WALL_FACTOR = 10.0, 10.0
-"""A process gets its processor time in so many seconds, and so many times as many, on a machine with much else to do."""
+"""A process gets its processor time in so many seconds, and so many times as many, on a machine
+with much else to do."""
 
 _REPEATABLE = ("compiled", "invalid", "unsupported", "seconds", "memory", "levels")
 """Outcomes that a second try would have too."""
@@ -66,7 +68,8 @@ async def _first_of(starting: set[asyncio.Task[None]]) -> None:
 
 
 class StructureTrials:
-    """The trials of one service. Its processes start with the first structures, and end with `close`."""
+    """The trials of one service. Its processes start with the first structures, and end with
+    `close`."""
 
     def __init__(
         self,
@@ -95,10 +98,12 @@ class StructureTrials:
         """Trials by their outcome."""
 
     async def check(self, structure: Structure, caller: str) -> int:
-        """How many bytes a structure takes once it is compiled. If the caller leaves, its trial ends.
+        """How many bytes a structure takes once it is compiled. If the caller leaves, its trial
+        ends.
 
-        InvalidStructureError for what is wrong with it, or for the limit that it passes; StructureUnsupportedError;
-        StructureQueueFullError; StructureTrialError, also once the trials are closed.
+        InvalidStructureError for what is wrong with it, or for the limit that it passes;
+        StructureUnsupportedError; StructureQueueFullError; StructureTrialError, also once the
+        trials are closed.
         """
         checked_length(structure, self.limits.source_bytes)
         key = hashlib.sha256(f"{structure.kind.value} {structure.source}".encode()).digest()
@@ -174,7 +179,8 @@ class StructureTrials:
         return outcome
 
     async def _process(self) -> TrialProcess:
-        """One that is ready: an idle one, or the next that starts. A start goes on when its caller leaves."""
+        """One that is ready: an idle one, or the next that starts. A start goes on when its caller
+        leaves."""
         while True:
             if self._closed:
                 raise StructureTrialError("the service stops: it compiles no structures any more")
@@ -209,8 +215,8 @@ class StructureTrials:
             self._idle.append(process)
 
     async def _replace(self, process: TrialProcess, turn: Turn) -> None:
-        """See a process ended and have another in its place. Until then the caller that ended it keeps its slot, so that it
-        never takes the process that another caller would get."""
+        """See a process ended and have another in its place. Until then the caller that ended it
+        keeps its slot, so that it never takes the process that another caller would get."""
         try:
             await process.close()
             if not self._closed:

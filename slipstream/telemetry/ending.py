@@ -9,7 +9,8 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 LAST_WORDS_SECONDS = 2.0
-"""For what has not been exported yet. An exporter by itself goes on trying for ten seconds a batch, and longer."""
+"""For what has not been exported yet. An exporter by itself goes on trying for ten seconds a batch,
+and longer."""
 
 
 def say_last(what: str, work: Callable[[], object], seconds: float = LAST_WORDS_SECONDS) -> None:

@@ -1,7 +1,7 @@
 """Where traces and metrics are sent, by OpenTelemetry's environment variables.
 
-Without an endpoint or an exporter's name nothing is sent. Of what the specification has beyond that, each value is followed or
-refused in one line.
+Without an endpoint or an exporter's name nothing is sent. Of what the specification has beyond
+that, each value is followed or refused in one line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class TelemetrySettingsError(SlipstreamError):
 
 
 def exporter_names(signal: Signal) -> list[str]:
-    """Return which exporters are asked for: ``otlp``, ``console``. TelemetrySettingsError for others."""
+    """Return which exporters are asked for: ``otlp``, ``console``. TelemetrySettingsError for
+    others."""
     if _said("OTEL_SDK_DISABLED").lower() == "true":
         return []
     variable = f"OTEL_{signal}_EXPORTER"
@@ -54,7 +55,8 @@ def exporter_names(signal: Signal) -> list[str]:
 
 
 def protocol(signal: Signal) -> str:
-    """Return how OTLP is spoken: ``grpc``, unless ``http/protobuf`` is asked for. TelemetrySettingsError for others."""
+    """Return how OTLP is spoken: ``grpc``, unless ``http/protobuf`` is asked for.
+    TelemetrySettingsError for others."""
     for variable in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if said := _said(variable):
             if said not in _PROTOCOLS:

@@ -1,4 +1,5 @@
-"""Metrics to those who look at them: Prometheus, which comes and asks, and an OTLP collector, which is told now and then."""
+"""Metrics to those who look at them: Prometheus, which comes and asks, and an OTLP collector, which
+is told now and then."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class MetricsAddressError(SlipstreamError):
 
 
 class Exposition:
-    """Use as a context: inside it metrics can be read, at an address and by OTLP, if either is asked for."""
+    """Use as a context: inside it metrics can be read, at an address and by OTLP, if either is
+    asked for."""
 
     def __init__(self, service_name: str, address: str, source: Source) -> None:
         """``address`` is host:port to serve ``/metrics`` on; empty: nowhere."""
@@ -160,7 +162,8 @@ class _Pusher:
 
 
 def otlp_metrics(readings: Iterable[Reading], resource: Resource, begun: int, now: int) -> MetricsData:
-    """Readings in OpenTelemetry's model, cumulative since ``begun``, in nanoseconds since the epoch."""
+    """Readings in OpenTelemetry's model, cumulative since ``begun``, in nanoseconds since the
+    epoch."""
     metrics = [_metric(reading, begun, now) for reading in readings]
     scope = ScopeMetrics(scope=_SCOPE, metrics=metrics, schema_url="")
     return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])

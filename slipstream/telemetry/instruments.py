@@ -1,8 +1,8 @@
-"""Every metric, once: its name, kind, unit, labels, and what it says. docs/metrics.md shows the same, and a test holds them
-together.
+"""Every metric, once: its name, kind, unit, labels, and what it says. docs/metrics.md shows the
+same, and a test holds them together.
 
-Names end as vLLM's do where vLLM has the like, for dashboards already read those. Every name begins with ``slipstream_``; a
-counter's ends in ``_total`` where Prometheus reads it.
+Names end as vLLM's do where vLLM has the like, for dashboards already read those. Every name begins
+with ``slipstream_``; a counter's ends in ``_total`` where Prometheus reads it.
 """
 
 from __future__ import annotations

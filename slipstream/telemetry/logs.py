@@ -1,4 +1,5 @@
-"""Log lines: for people as text, for machines as JSON with whatever a line knows of its session, turn and trace."""
+"""Log lines: for people as text, for machines as JSON with whatever a line knows of its session,
+turn and trace."""
 
 from __future__ import annotations
 

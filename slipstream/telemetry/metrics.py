@@ -1,8 +1,9 @@
-"""What metrics are made of: plain numbers that are cheap to add to, and readings of them when somebody asks.
+"""What metrics are made of: plain numbers that are cheap to add to, and readings of them when
+somebody asks.
 
-OpenTelemetry's own instruments take 5 to 7 us an observation, which for the fifteen of a round is a quarter of what the
-orchestrator computes in it; these take 0.1 to 0.4. `slipstream.telemetry.exposition` gives them to Prometheus and OTLP.
-Pure.
+OpenTelemetry's own instruments take 5 to 7 us an observation, which for the fifteen of a round is a
+quarter of what the orchestrator computes in it; these take 0.1 to 0.4.
+`slipstream.telemetry.exposition` gives them to Prometheus and OTLP. Pure.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ _FOLDED_FROM = 2_000
 
 
 class Distribution:
-    """A histogram's counts and sum. One thread observes; any may read, and finds all that had been observed before."""
+    """A histogram's counts and sum. One thread observes; any may read, and finds all that had been
+    observed before."""
 
     __slots__ = ("_counts", "_fresh", "_lock", "_sum", "bounds", "observe", "observe_all")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        """``bounds`` are the buckets' upper bounds, ascending; one more bucket takes what is above."""
+        """``bounds`` are the buckets' upper bounds, ascending; one more bucket takes what is
+        above."""
         self.bounds = bounds
         self._counts = np.zeros(len(bounds) + 1, np.int64)
         self._sum = 0.0
@@ -38,7 +41,8 @@ class Distribution:
         """Several values."""
 
     def fold(self, least: int = _FOLDED_FROM) -> None:
-        """Count what has been observed, if that are as many. Who observes calls it now and then: there are never many more."""
+        """Count what has been observed, if that are as many. Who observes calls it now and then:
+        there are never many more."""
         if len(self._fresh) < least:
             return
         with self._lock:
@@ -67,7 +71,8 @@ class Distribution:
 
 
 class Reading(NamedTuple):
-    """What an instrument says just now: a value for each set of labels, which are in the instrument's order."""
+    """What an instrument says just now: a value for each set of labels, which are in the
+    instrument's order."""
 
     instrument: Instrument
     values: Mapping[Labels, float | Distribution]
@@ -78,5 +83,6 @@ Source = Callable[[], Iterable[Reading]]
 
 
 def reading(instrument: Instrument, value: float | Distribution | Mapping[Any, Any]) -> Reading:
-    """A reading of one value without labels, or of a number or distribution for each tuple of labels."""
+    """A reading of one value without labels, or of a number or distribution for each tuple of
+    labels."""
     return Reading(instrument, dict(value) if isinstance(value, Mapping) else {(): value})

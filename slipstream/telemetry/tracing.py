@@ -3,8 +3,8 @@
 Stream metadata travels once a stream, so every item carries its own traceparent. Without
 OTEL_EXPORTER_OTLP_ENDPOINT nothing is recorded and a span costs about a microsecond.
 
-Most spans are written once they have ended (`write_span`): of a turn's rounds only the end tells which are worth one, and
-making it then costs 4 us where a live span costs 45.
+Most spans are written once they have ended (`write_span`): of a turn's rounds only the end tells
+which are worth one, and making it then costs 4 us where a live span costs 45.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _LONGEST_MESSAGE = 1000
 """Characters of a status."""
 
 _EXPORT_DELAY, _EXPORT_BATCH, _EXPORT_QUEUE = "200", "64", "8192"
-"""Milliseconds and spans, where the environment says nothing else: a process that is killed takes along no more than that, and
-a batch holds up the event loop for three milliseconds. The library's own are 5,000, 512 and 2,048."""
+"""Milliseconds and spans, where the environment says nothing else: a process that is killed takes
+along no more than that, and a batch holds up the event loop for three milliseconds. The library's
+own are 5,000, 512 and 2,048."""
 
 AttributeValue = str | bool | int | float | Sequence[str]
 
@@ -54,7 +55,8 @@ _propagator = TraceContextTextMapPropagator()
 
 @contextmanager
 def exporting_spans(service_name: str) -> Iterator[None]:
-    """Inside, spans go out to where the environment says. TelemetrySettingsError if that cannot be followed."""
+    """Inside, spans go out to where the environment says. TelemetrySettingsError if that cannot be
+    followed."""
     exporters = span_exporters()
     if not exporters:
         yield
@@ -109,8 +111,8 @@ def write_span(
     links: Sequence[Link] = (),
     events: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """A span that has ended, with times in nanoseconds since the epoch. Nothing if tracing is not set up, or the context
-    says that it is not recorded."""
+    """A span that has ended, with times in nanoseconds since the epoch. Nothing if tracing is not
+    set up, or the context says that it is not recorded."""
     if context.trace_flags.sampled:
         _writer.write(
             name=name,
@@ -137,8 +139,9 @@ def root_span() -> SpanContext:
 
 
 def resource_of(service_name: str) -> Resource:
-    """What a service's spans and metrics are of. Its name is what OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say, if they
-    do, and its namespace what the latter say: the three services are one system."""
+    """What a service's spans and metrics are of. Its name is what OTEL_SERVICE_NAME or
+    OTEL_RESOURCE_ATTRIBUTES say, if they do, and its namespace what the latter say: the three
+    services are one system."""
     said = OTELResourceDetector().detect().attributes
     own = {SERVICE_NAME: service_name, SERVICE_NAMESPACE: "slipstream"}
     return Resource.create({**{name: said.get(name, value) for name, value in own.items()}, SERVICE_VERSION: VERSION})
@@ -149,7 +152,8 @@ _QUOTED = re.compile(r"(?<!\w)(?:'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")")
 
 
 class Ending(NamedTuple):
-    """What something ended with that did not end well. Holds no error: that would hold the frames it came through."""
+    """What something ended with that did not end well. Holds no error: that would hold the frames
+    it came through."""
 
     kind: str
     """The reason as clients get it, or the error's class where it has none."""
@@ -169,8 +173,9 @@ class Ending(NamedTuple):
 
 
 def ending_of(error: BaseException) -> Ending:
-    """By an error. What is wrong with a field may quote what a user wrote, so only the field is named; and what else a
-    message quotes is left out: names that callers choose may be long, or be secrets."""
+    """By an error. What is wrong with a field may quote what a user wrote, so only the field is
+    named; and what else a message quotes is left out: names that callers choose may be long, or be
+    secrets."""
     if isinstance(error, asyncio.CancelledError):
         return Ending("CANCELLED", "", is_cancelled=True)
     if not isinstance(error, SlipstreamError):
@@ -188,7 +193,8 @@ def fail_with(span: Span, error: BaseException) -> None:
 
 
 def trace_prefix_of(span: Span) -> str:
-    """What the traceparents of all spans in its trace begin with: version and trace id; empty if it is not recorded."""
+    """What the traceparents of all spans in its trace begin with: version and trace id; empty if it
+    is not recorded."""
     return f"00-{span.get_span_context().trace_id:032x}-" if span.is_recording() else ""
 
 
@@ -215,8 +221,8 @@ def context_of_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> C
 
 
 def server_span_below(traceparent: str, name: str) -> tuple[SpanContext, SpanContext] | None:
-    """The contexts of a server's span below ``traceparent``, and of what is above; None if it is not to be recorded. The
-    OTEL_TRACES_SAMPLER of this process has its say."""
+    """The contexts of a server's span below ``traceparent``, and of what is above; None if it is
+    not to be recorded. The OTEL_TRACES_SAMPLER of this process has its say."""
     if not traceparent or _writer.provider is None:
         return None
     around = context_of(traceparent)

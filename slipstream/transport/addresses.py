@@ -18,7 +18,8 @@ class PlaintextError(SlipstreamError):
 
 
 def stays_here(address: str) -> bool:
-    """Whether what is said at an address of gRPC's never leaves this machine: loopback, and sockets that are files.
+    """Whether what is said at an address of gRPC's never leaves this machine: loopback, and sockets
+    that are files.
 
     A name other than localhost may mean another machine tomorrow, whatever it means now.
     """

@@ -1,4 +1,5 @@
-"""Certificates and keys from PEM files, looked through before gRPC gets them: it takes anything and fails at each handshake."""
+"""Certificates and keys from PEM files, looked through before gRPC gets them: it takes anything and
+fails at each handshake."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from slipstream.transport.watched import FileError, Watched, read_bytes
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """A side's own certificate with its key, and whom it trusts, each a path or empty. ``flag`` begins their flags' names."""
+    """A side's own certificate with its key, and whom it trusts, each a path or empty. ``flag``
+    begins their flags' names."""
 
     certificate: str = ""
     key: str = ""
@@ -32,7 +34,8 @@ class TlsFiles:
         return [path for path in (self.certificate, self.key, self.authority) if path]
 
     def pair(self) -> tuple[bytes, bytes] | None:
-        """The key and the certificate chain, in PEM; None if there are none. FileError, if they don't belong together too."""
+        """The key and the certificate chain, in PEM; None if there are none. FileError, if they
+        don't belong together too."""
         if not self.certificate:
             return None
         certificate = read_bytes(f"{self.flag}-certificate", self.certificate)
@@ -52,7 +55,8 @@ class TlsFiles:
         return key, certificate
 
     def trusted(self) -> bytes | None:
-        """The certificates of the authorities that are trusted, in PEM; None if no file says so. FileError."""
+        """The certificates of the authorities that are trusted, in PEM; None if no file says so.
+        FileError."""
         if not self.authority:
             return None
         content = read_bytes(self.authority_flag, self.authority)
@@ -64,8 +68,8 @@ class TlsFiles:
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """What a server listens with: the files as they are at each handshake; with an authority, clients must show a certificate
-    of it. FileError."""
+    """What a server listens with: the files as they are at each handshake; with an authority,
+    clients must show a certificate of it. FileError."""
     watched = Watched(files.paths, lambda: _server_configuration(files))
     used = first = watched.current
 
@@ -88,7 +92,8 @@ def _server_configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguratio
 
 
 def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """What a channel is opened with, for its life; without an authority it trusts those that gRPC brings. FileError."""
+    """What a channel is opened with, for its life; without an authority it trusts those that gRPC
+    brings. FileError."""
     key, certificate = files.pair() or (None, None)
     return grpc.ssl_channel_credentials(files.trusted(), key, certificate)
 

@@ -12,12 +12,14 @@ from slipstream.transport.watched import Watched
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """By TLS with ``credentials``, else in plaintext. With a ``token``, what callers have to say to be answered."""
+    """By TLS with ``credentials``, else in plaintext. With a ``token``, what callers have to say to
+    be answered."""
 
     credentials: grpc.ServerCredentials | None = None
     token: Watched[str] | None = None
     admin_address: str = ""
-    """Where channelz and reflection are, in plaintext. Empty: on the server's own port if that is on loopback, else nowhere."""
+    """Where channelz and reflection are, in plaintext. Empty: on the server's own port if that is
+    on loopback, else nowhere."""
 
 
 def refuse_plaintext(address: str, admin_address: str, *, by_tls: bool) -> None:

@@ -8,7 +8,8 @@ from slipstream.transport.watched import FileError, Watched, read_bytes
 
 TOKEN_KEY = "authorization"
 LEAST_TOKEN_LENGTH = 16
-"""Characters of the shortest token that services accept: of 16 random letters and digits none is found by trying."""
+"""Characters of the shortest token that services accept: of 16 random letters and digits none is
+found by trying."""
 
 _PRINTABLE = re.compile(r"[!-~]+")
 
@@ -21,7 +22,8 @@ def bearer(token: str) -> str:
 
 
 def bearer_of_file(flag: str, path: str) -> str:
-    """As `bearer`, of what a file holds but for its last line break. FileError, if the token can be guessed too."""
+    """As `bearer`, of what a file holds but for its last line break. FileError, if the token can be
+    guessed too."""
     try:
         token = read_bytes(flag, path).decode("ascii").strip()
         said = bearer(token)
@@ -38,5 +40,6 @@ def bearer_of_file(flag: str, path: str) -> str:
 
 
 def watched_bearer(flag: str, path: str) -> Watched[str]:
-    """Of a file as it is: looked at for each call, so that an old token ends with its file. FileError."""
+    """Of a file as it is: looked at for each call, so that an old token ends with its file.
+    FileError."""
     return Watched([path], lambda: bearer_of_file(flag, path), look_seconds=0)

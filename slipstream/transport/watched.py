@@ -1,4 +1,5 @@
-"""What is made of files, made anew when they have changed: certificates and tokens are replaced while processes run."""
+"""What is made of files, made anew when they have changed: certificates and tokens are replaced
+while processes run."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def read_bytes(flag: str, path: str) -> bytes:
 
 
 def refuse_writable(flag: str, path: Path) -> None:
-    """Raise a FileError if every user of the machine may change a file that secures something. OSError if it is not there."""
+    """Raise a FileError if every user of the machine may change a file that secures something.
+    OSError if it is not there."""
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
         raise FileError(f"{flag} {path} can be changed by every user of this machine: chmod o-w {path}")
@@ -45,8 +47,9 @@ class Watched(Generic[ValueT]):
     """A value that ``load`` makes of files. Of any thread."""
 
     def __init__(self, paths: Sequence[str], load: Callable[[], ValueT], *, look_seconds: float = 1.0) -> None:
-        """The files are looked at when the value is asked for, every ``look_seconds`` at most. FileError as ``load`` raises
-        it; later ones are logged, each once, and the last value that was good stays."""
+        """The files are looked at when the value is asked for, every ``look_seconds`` at most.
+        FileError as ``load`` raises it; later ones are logged, each once, and the last value that
+        was good stays."""
         self._paths = tuple(map(Path, paths))
         self._load = load
         self._look_seconds = look_seconds
@@ -78,7 +81,8 @@ class Watched(Generic[ValueT]):
             log.info("%s: read again, for it has changed", names)
 
     def _read(self) -> ValueT:
-        """The value of files that did not change while they were read: half of one pair and half of another is none."""
+        """The value of files that did not change while they were read: half of one pair and half of
+        another is none."""
         while True:
             self._stamp = self._stamp_now()
             try:

@@ -27,10 +27,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 1
     """A fault of the server's. Its log has more; report it."""
     ERROR_REASON_INVALID_FIELDS: _ErrorReason.ValueType  # 2
-    """INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Mend the request."""
+    """INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Mend the
+    request.
+    """
     ERROR_REASON_PROMPT_TOO_LONG: _ErrorReason.ValueType  # 3
-    """INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count, context_length; only the latter where a text
-    is so long that its tokens were not counted). Send less.
+    """INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count,
+    context_length; only the latter where a text is so long that its tokens were not counted). Send
+    less.
     """
     ERROR_REASON_INVALID_STRUCTURE: _ErrorReason.ValueType  # 4
     """INVALID_ARGUMENT: a structure that cannot be compiled. Mend it."""
@@ -39,9 +42,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_STRUCTURE_FAILED: _ErrorReason.ValueType  # 6
     """FAILED_PRECONDITION: following a structure took more than its limits allow. Make it simpler."""
     ERROR_REASON_NO_TOKEN_TO_CHOOSE: _ErrorReason.ValueType  # 7
-    """FAILED_PRECONDITION: penalties, biases, bans and held back end tokens leave no token to choose. Allow more."""
+    """FAILED_PRECONDITION: penalties, biases, bans and held back end tokens leave no token to choose.
+    Allow more.
+    """
     ERROR_REASON_LOGITS_NOT_FINITE: _ErrorReason.ValueType  # 8
-    """INTERNAL: the model computed something that is no number. Its weights or the device are at fault."""
+    """INTERNAL: the model computed something that is no number. Its weights or the device are at
+    fault.
+    """
     ERROR_REASON_NO_CHAT_TEMPLATE: _ErrorReason.ValueType  # 9
     """FAILED_PRECONDITION: the model has no chat template. Use Generate with a text or tokens."""
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 10
@@ -49,25 +56,37 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SESSION_EXPIRED: _ErrorReason.ValueType  # 11
     """NOT_FOUND: the session was idle for too long. Create one."""
     ERROR_REASON_SESSION_BUSY: _ErrorReason.ValueType  # 12
-    """FAILED_PRECONDITION: the session runs another turn (metadata: turn). Watch it, cancel it, or try again when it has ended."""
+    """FAILED_PRECONDITION: the session runs another turn (metadata: turn). Watch it, cancel it, or
+    try again when it has ended.
+    """
     ERROR_REASON_SESSION_LIMIT: _ErrorReason.ValueType  # 13
-    """RESOURCE_EXHAUSTED: the server keeps as many sessions as it may. Try again later, or delete some."""
+    """RESOURCE_EXHAUSTED: the server keeps as many sessions as it may. Try again later, or delete
+    some.
+    """
     ERROR_REASON_TURN_NOT_FOUND: _ErrorReason.ValueType  # 14
     """NOT_FOUND: the session has no such turn, or the turn was undone."""
     ERROR_REASON_TURN_NOT_KEPT: _ErrorReason.ValueType  # 15
-    """OUT_OF_RANGE: the turn is so old that its events are not kept any more. GetSession has its text."""
+    """OUT_OF_RANGE: the turn is so old that its events are not kept any more. GetSession has its
+    text.
+    """
     ERROR_REASON_REQUEST_ID_REUSED: _ErrorReason.ValueType  # 16
-    """ALREADY_EXISTS: this request_id came with another content before. Give each request an id of its own."""
+    """ALREADY_EXISTS: this request_id came with another content before. Give each request an id of
+    its own.
+    """
     ERROR_REASON_MESSAGE_CANCELLED: _ErrorReason.ValueType  # 17
     """CANCELLED: the message was cancelled before its turn began."""
     ERROR_REASON_ACCEPTANCE_FIXED: _ErrorReason.ValueType  # 18
-    """FAILED_PRECONDITION: coupled sampling and the ratio test are never mixed within a session. Create another one."""
+    """FAILED_PRECONDITION: coupled sampling and the ratio test are never mixed within a session.
+    Create another one.
+    """
     ERROR_REASON_CHAT_PROTOCOL: _ErrorReason.ValueType  # 19
     """FAILED_PRECONDITION: a chat command that cannot come now: send `start` first, and once."""
     ERROR_REASON_CHAT_QUEUE_FULL: _ErrorReason.ValueType  # 20
     """RESOURCE_EXHAUSTED: the chat has as many messages waiting as it may. Wait for answers."""
     ERROR_REASON_TOKENIZER_MISMATCH: _ErrorReason.ValueType  # 21
-    """FAILED_PRECONDITION: draft and target do not share a tokenizer. Ask with speculation off, or start a draft that fits."""
+    """FAILED_PRECONDITION: draft and target do not share a tokenizer. Ask with speculation off, or
+    start a draft that fits.
+    """
     ERROR_REASON_NOT_READY: _ErrorReason.ValueType  # 22
     """UNAVAILABLE: the server still waits for its verifier. Try again."""
     ERROR_REASON_SHUTTING_DOWN: _ErrorReason.ValueType  # 23
@@ -75,7 +94,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_VERIFIER_LOST: _ErrorReason.ValueType  # 24
     """UNAVAILABLE: the verifier has been away for longer than turns wait. Try again."""
     ERROR_REASON_WEIGHTS_MISMATCH: _ErrorReason.ValueType  # 25
-    """FAILED_PRECONDITION: no verifier hosts the weights any more that the session's tokens come from. Create another session."""
+    """FAILED_PRECONDITION: no verifier hosts the weights any more that the session's tokens come
+    from. Create another session.
+    """
     ERROR_REASON_OUT_OF_PAGES: _ErrorReason.ValueType  # 26
     """RESOURCE_EXHAUSTED: the verifier's memory for KV is full. Try again."""
     ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 27
@@ -83,52 +104,69 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SEQUENCE_LIMIT: _ErrorReason.ValueType  # 28
     """RESOURCE_EXHAUSTED: the verifier has as many sequences open as it may. Try again."""
     ERROR_REASON_CONTEXT_EXCEEDED: _ErrorReason.ValueType  # 29
-    """OUT_OF_RANGE: the sequence can never fit into the verifier's memory (metadata: context_length). Send less."""
+    """OUT_OF_RANGE: the sequence can never fit into the verifier's memory (metadata: context_length).
+    Send less.
+    """
     ERROR_REASON_INVALID_ITEM: _ErrorReason.ValueType  # 30
-    """INVALID_ARGUMENT: draft or verifier refused what the orchestrator asked. A fault of the server's; report it."""
+    """INVALID_ARGUMENT: draft or verifier refused what the orchestrator asked. A fault of the
+    server's; report it.
+    """
     ERROR_REASON_RESULT_TOO_LARGE: _ErrorReason.ValueType  # 31
-    """OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer log-probabilities."""
+    """OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer
+    log-probabilities.
+    """
     ERROR_REASON_ITEM_TOO_LARGE: _ErrorReason.ValueType  # 32
     """INVALID_ARGUMENT: what a round asks is larger than a message may be. Send less."""
     ERROR_REASON_BAD_RESULT: _ErrorReason.ValueType  # 33
-    """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
+    """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's;
+    report it.
+    """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 34
-    """RESOURCE_EXHAUSTED: there is more to do than can be done in time (metadata: limit, which of the server's limits is met, where it is known).
-    Try again as RetryInfo says.
+    """RESOURCE_EXHAUSTED: there is more to do than can be done in time (metadata: limit, which of the
+    server's limits is met, where it is known). Try again as RetryInfo says.
     """
     ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 35
-    """UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again with the same request_id.
-    Metadata: outcome, where the call was to change something. `not_done`: nothing has changed. `unknown`: the database has not answered, and
-    the change may still be made; with the same request_id the call happens once, without one it may happen twice.
+    """UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there
+    stays. Try again with the same request_id. Metadata: outcome, where the call was to change
+    something. `not_done`: nothing has changed. `unknown`: the database has not answered, and the
+    change may still be made; with the same request_id the call happens once, without one it may
+    happen twice.
     """
     ERROR_REASON_SESSION_MOVED: _ErrorReason.ValueType  # 36
-    """UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost: make the same call again."""
+    """UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost:
+    make the same call again.
+    """
     ERROR_REASON_SESSION_UNREADABLE: _ErrorReason.ValueType  # 37
-    """DATA_LOSS: what is written of the session cannot be read: another version of the server wrote it, or it was damaged. Ask a server of that
-    version, or create another session.
+    """DATA_LOSS: what is written of the session cannot be read: another version of the server wrote
+    it, or it was damaged. Ask a server of that version, or create another session.
     """
     ERROR_REASON_TURN_CUT: _ErrorReason.ValueType  # 38
-    """ABORTED: the process that ran the turn has ended, and under acceptance RATIO its log-probabilities or origins cannot be had again. What
-    was said stays; go on with another message.
+    """ABORTED: the process that ran the turn has ended, and under acceptance RATIO its
+    log-probabilities or origins cannot be had again. What was said stays; go on with another
+    message.
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 39
-    """UNAUTHENTICATED: the server wants to know who asks (metadata: why, which is missing, wrong or expired). Send `authorization: Bearer` and a
-    token that counts.
+    """UNAUTHENTICATED: the server wants to know who asks (metadata: why, which is missing, wrong or
+    expired). Send `authorization: Bearer` and a token that counts.
     """
     ERROR_REASON_PRINCIPAL_LIMIT: _ErrorReason.ValueType  # 40
-    """RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its limits that is). Others are served. Try again
-    as RetryInfo says; without one, ask for less at once.
+    """RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its
+    limits that is). Others are served. Try again as RetryInfo says; without one, ask for less at
+    once.
     """
     ERROR_REASON_METADATA_TOO_LARGE: _ErrorReason.ValueType  # 50
     """RESOURCE_EXHAUSTED: the call's metadata is larger than 16 KiB. Send less."""
     ERROR_REASON_OPERATORS_ONLY: _ErrorReason.ValueType  # 51
     """PERMISSION_DENIED: the method is for operators, and the caller is none."""
     ERROR_REASON_CHAT_TEMPLATE_BROKEN: _ErrorReason.ValueType  # 60
-    """FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these messages. Use Generate with a text or tokens."""
+    """FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these
+    messages. Use Generate with a text or tokens.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """What google.rpc.ErrorInfo.reason says, in domain "slipstream": the names below without their prefix. A client that does not know a reason
-    goes by the status code. Where a retry can help there is a google.rpc.RetryInfo too.
+    """What google.rpc.ErrorInfo.reason says, in domain "slipstream": the names below without their
+    prefix. A client that does not know a reason goes by the status code. Where a retry can help
+    there is a google.rpc.RetryInfo too.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
@@ -136,10 +174,13 @@ ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 1
 """A fault of the server's. Its log has more; report it."""
 ERROR_REASON_INVALID_FIELDS: ErrorReason.ValueType  # 2
-"""INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Mend the request."""
+"""INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Mend the
+request.
+"""
 ERROR_REASON_PROMPT_TOO_LONG: ErrorReason.ValueType  # 3
-"""INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count, context_length; only the latter where a text
-is so long that its tokens were not counted). Send less.
+"""INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count,
+context_length; only the latter where a text is so long that its tokens were not counted). Send
+less.
 """
 ERROR_REASON_INVALID_STRUCTURE: ErrorReason.ValueType  # 4
 """INVALID_ARGUMENT: a structure that cannot be compiled. Mend it."""
@@ -148,9 +189,13 @@ ERROR_REASON_STRUCTURE_UNSUPPORTED: ErrorReason.ValueType  # 5
 ERROR_REASON_STRUCTURE_FAILED: ErrorReason.ValueType  # 6
 """FAILED_PRECONDITION: following a structure took more than its limits allow. Make it simpler."""
 ERROR_REASON_NO_TOKEN_TO_CHOOSE: ErrorReason.ValueType  # 7
-"""FAILED_PRECONDITION: penalties, biases, bans and held back end tokens leave no token to choose. Allow more."""
+"""FAILED_PRECONDITION: penalties, biases, bans and held back end tokens leave no token to choose.
+Allow more.
+"""
 ERROR_REASON_LOGITS_NOT_FINITE: ErrorReason.ValueType  # 8
-"""INTERNAL: the model computed something that is no number. Its weights or the device are at fault."""
+"""INTERNAL: the model computed something that is no number. Its weights or the device are at
+fault.
+"""
 ERROR_REASON_NO_CHAT_TEMPLATE: ErrorReason.ValueType  # 9
 """FAILED_PRECONDITION: the model has no chat template. Use Generate with a text or tokens."""
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 10
@@ -158,25 +203,37 @@ ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 10
 ERROR_REASON_SESSION_EXPIRED: ErrorReason.ValueType  # 11
 """NOT_FOUND: the session was idle for too long. Create one."""
 ERROR_REASON_SESSION_BUSY: ErrorReason.ValueType  # 12
-"""FAILED_PRECONDITION: the session runs another turn (metadata: turn). Watch it, cancel it, or try again when it has ended."""
+"""FAILED_PRECONDITION: the session runs another turn (metadata: turn). Watch it, cancel it, or
+try again when it has ended.
+"""
 ERROR_REASON_SESSION_LIMIT: ErrorReason.ValueType  # 13
-"""RESOURCE_EXHAUSTED: the server keeps as many sessions as it may. Try again later, or delete some."""
+"""RESOURCE_EXHAUSTED: the server keeps as many sessions as it may. Try again later, or delete
+some.
+"""
 ERROR_REASON_TURN_NOT_FOUND: ErrorReason.ValueType  # 14
 """NOT_FOUND: the session has no such turn, or the turn was undone."""
 ERROR_REASON_TURN_NOT_KEPT: ErrorReason.ValueType  # 15
-"""OUT_OF_RANGE: the turn is so old that its events are not kept any more. GetSession has its text."""
+"""OUT_OF_RANGE: the turn is so old that its events are not kept any more. GetSession has its
+text.
+"""
 ERROR_REASON_REQUEST_ID_REUSED: ErrorReason.ValueType  # 16
-"""ALREADY_EXISTS: this request_id came with another content before. Give each request an id of its own."""
+"""ALREADY_EXISTS: this request_id came with another content before. Give each request an id of
+its own.
+"""
 ERROR_REASON_MESSAGE_CANCELLED: ErrorReason.ValueType  # 17
 """CANCELLED: the message was cancelled before its turn began."""
 ERROR_REASON_ACCEPTANCE_FIXED: ErrorReason.ValueType  # 18
-"""FAILED_PRECONDITION: coupled sampling and the ratio test are never mixed within a session. Create another one."""
+"""FAILED_PRECONDITION: coupled sampling and the ratio test are never mixed within a session.
+Create another one.
+"""
 ERROR_REASON_CHAT_PROTOCOL: ErrorReason.ValueType  # 19
 """FAILED_PRECONDITION: a chat command that cannot come now: send `start` first, and once."""
 ERROR_REASON_CHAT_QUEUE_FULL: ErrorReason.ValueType  # 20
 """RESOURCE_EXHAUSTED: the chat has as many messages waiting as it may. Wait for answers."""
 ERROR_REASON_TOKENIZER_MISMATCH: ErrorReason.ValueType  # 21
-"""FAILED_PRECONDITION: draft and target do not share a tokenizer. Ask with speculation off, or start a draft that fits."""
+"""FAILED_PRECONDITION: draft and target do not share a tokenizer. Ask with speculation off, or
+start a draft that fits.
+"""
 ERROR_REASON_NOT_READY: ErrorReason.ValueType  # 22
 """UNAVAILABLE: the server still waits for its verifier. Try again."""
 ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 23
@@ -184,7 +241,9 @@ ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 23
 ERROR_REASON_VERIFIER_LOST: ErrorReason.ValueType  # 24
 """UNAVAILABLE: the verifier has been away for longer than turns wait. Try again."""
 ERROR_REASON_WEIGHTS_MISMATCH: ErrorReason.ValueType  # 25
-"""FAILED_PRECONDITION: no verifier hosts the weights any more that the session's tokens come from. Create another session."""
+"""FAILED_PRECONDITION: no verifier hosts the weights any more that the session's tokens come
+from. Create another session.
+"""
 ERROR_REASON_OUT_OF_PAGES: ErrorReason.ValueType  # 26
 """RESOURCE_EXHAUSTED: the verifier's memory for KV is full. Try again."""
 ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 27
@@ -192,46 +251,62 @@ ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 27
 ERROR_REASON_SEQUENCE_LIMIT: ErrorReason.ValueType  # 28
 """RESOURCE_EXHAUSTED: the verifier has as many sequences open as it may. Try again."""
 ERROR_REASON_CONTEXT_EXCEEDED: ErrorReason.ValueType  # 29
-"""OUT_OF_RANGE: the sequence can never fit into the verifier's memory (metadata: context_length). Send less."""
+"""OUT_OF_RANGE: the sequence can never fit into the verifier's memory (metadata: context_length).
+Send less.
+"""
 ERROR_REASON_INVALID_ITEM: ErrorReason.ValueType  # 30
-"""INVALID_ARGUMENT: draft or verifier refused what the orchestrator asked. A fault of the server's; report it."""
+"""INVALID_ARGUMENT: draft or verifier refused what the orchestrator asked. A fault of the
+server's; report it.
+"""
 ERROR_REASON_RESULT_TOO_LARGE: ErrorReason.ValueType  # 31
-"""OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer log-probabilities."""
+"""OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer
+log-probabilities.
+"""
 ERROR_REASON_ITEM_TOO_LARGE: ErrorReason.ValueType  # 32
 """INVALID_ARGUMENT: what a round asks is larger than a message may be. Send less."""
 ERROR_REASON_BAD_RESULT: ErrorReason.ValueType  # 33
-"""INTERNAL: what draft or verifier answered could not be understood. A fault of the server's; report it."""
+"""INTERNAL: what draft or verifier answered could not be understood. A fault of the server's;
+report it.
+"""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 34
-"""RESOURCE_EXHAUSTED: there is more to do than can be done in time (metadata: limit, which of the server's limits is met, where it is known).
-Try again as RetryInfo says.
+"""RESOURCE_EXHAUSTED: there is more to do than can be done in time (metadata: limit, which of the
+server's limits is met, where it is known). Try again as RetryInfo says.
 """
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 35
-"""UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there stays. Try again with the same request_id.
-Metadata: outcome, where the call was to change something. `not_done`: nothing has changed. `unknown`: the database has not answered, and
-the change may still be made; with the same request_id the call happens once, without one it may happen twice.
+"""UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there
+stays. Try again with the same request_id. Metadata: outcome, where the call was to change
+something. `not_done`: nothing has changed. `unknown`: the database has not answered, and the
+change may still be made; with the same request_id the call happens once, without one it may
+happen twice.
 """
 ERROR_REASON_SESSION_MOVED: ErrorReason.ValueType  # 36
-"""UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost: make the same call again."""
+"""UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost:
+make the same call again.
+"""
 ERROR_REASON_SESSION_UNREADABLE: ErrorReason.ValueType  # 37
-"""DATA_LOSS: what is written of the session cannot be read: another version of the server wrote it, or it was damaged. Ask a server of that
-version, or create another session.
+"""DATA_LOSS: what is written of the session cannot be read: another version of the server wrote
+it, or it was damaged. Ask a server of that version, or create another session.
 """
 ERROR_REASON_TURN_CUT: ErrorReason.ValueType  # 38
-"""ABORTED: the process that ran the turn has ended, and under acceptance RATIO its log-probabilities or origins cannot be had again. What
-was said stays; go on with another message.
+"""ABORTED: the process that ran the turn has ended, and under acceptance RATIO its
+log-probabilities or origins cannot be had again. What was said stays; go on with another
+message.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 39
-"""UNAUTHENTICATED: the server wants to know who asks (metadata: why, which is missing, wrong or expired). Send `authorization: Bearer` and a
-token that counts.
+"""UNAUTHENTICATED: the server wants to know who asks (metadata: why, which is missing, wrong or
+expired). Send `authorization: Bearer` and a token that counts.
 """
 ERROR_REASON_PRINCIPAL_LIMIT: ErrorReason.ValueType  # 40
-"""RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its limits that is). Others are served. Try again
-as RetryInfo says; without one, ask for less at once.
+"""RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its
+limits that is). Others are served. Try again as RetryInfo says; without one, ask for less at
+once.
 """
 ERROR_REASON_METADATA_TOO_LARGE: ErrorReason.ValueType  # 50
 """RESOURCE_EXHAUSTED: the call's metadata is larger than 16 KiB. Send less."""
 ERROR_REASON_OPERATORS_ONLY: ErrorReason.ValueType  # 51
 """PERMISSION_DENIED: the method is for operators, and the caller is none."""
 ERROR_REASON_CHAT_TEMPLATE_BROKEN: ErrorReason.ValueType  # 60
-"""FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these messages. Use Generate with a text or tokens."""
+"""FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these
+messages. Use Generate with a text or tokens.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -25,8 +25,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class GenerationSettings(_message.Message):
     """How tokens are chosen, where a turn ends and how it is sped up.
 
-    Settings are layered: a message's over its stream's, those over its session's, those over the server's and the model's defaults. A
-    field left unset takes what the layer below says; one named in `cleared` takes the server's or the model's default instead.
+    Settings are layered: a message's over its stream's, those over its session's, those over the
+    server's and the model's defaults. A field left unset takes what the layer below says; one named
+    in `cleared` takes the server's or the model's default instead.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -46,27 +47,37 @@ class GenerationSettings(_message.Message):
     CLEARED_FIELD_NUMBER: _builtins.int
     TOKEN_ORIGINS_FIELD_NUMBER: _builtins.int
     max_token_count: _builtins.int
-    """Most tokens to generate, at least 1. Unset: the server's default, or the model's own. Never past the context length."""
+    """Most tokens to generate, at least 1. Unset: the server's default, or the model's own. Never
+    past the context length.
+    """
     min_token_count: _builtins.int
-    """Fewest tokens before an end token may be chosen. Unset: the model's own min_new_tokens or min_length, or 0."""
+    """Fewest tokens before an end token may be chosen. Unset: the model's own min_new_tokens or
+    min_length, or 0.
+    """
     ignore_end_tokens: _builtins.bool
     """Go on when the model chooses one of its own end tokens. Unset: false."""
     include_stop_in_text: _builtins.bool
     """Show the stop string, or the stop token's text, that ended the turn. Unset: false."""
     acceptance: _sampling_pb2.Acceptance.ValueType
-    """How the verifier decides on a proposal. UNSPECIFIED: COUPLED. A session keeps the acceptance of its first turn."""
+    """How the verifier decides on a proposal. UNSPECIFIED: COUPLED. A session keeps the acceptance of
+    its first turn.
+    """
     proposal_top_k: _builtins.int
-    """For RATIO: the draft samples from its own distribution cut to this many tokens, from 1 to 1024. Unset: 64."""
+    """For RATIO: the draft samples from its own distribution cut to this many tokens, from 1 to 1024.
+    Unset: 64.
+    """
     token_origins: _builtins.bool
-    """Say of each token how it came about and how much of the text it brought: TurnDelta.token_origins. Unset: false."""
+    """Say of each token how it came about and how much of the text it brought:
+    TurnDelta.token_origins. Unset: false.
+    """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParameters:
         """How tokens are chosen."""
 
     @_builtins.property
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The turn ends before the first of these in its text. One may hold special tokens, which the text leaves out. None may be
-        empty; at most 16.
+        """The turn ends before the first of these in its text. One may hold special tokens, which the
+        text leaves out. None may be empty; at most 16.
         """
 
     @_builtins.property
@@ -85,12 +96,15 @@ class GenerationSettings(_message.Message):
 
     @_builtins.property
     def structure(self) -> _sampling_pb2.Structure:
-        """What the text must look like. Not together with ignore_end_tokens, min_token_count, allowed_token_ids or banned_token_ids."""
+        """What the text must look like. Not together with ignore_end_tokens, min_token_count,
+        allowed_token_ids or banned_token_ids.
+        """
 
     @_builtins.property
     def cleared(self) -> _field_mask_pb2.FieldMask:
-        """Fields of this message that are to have the server's or the model's default although a layer below sets them: "stop_strings",
-        "sampling.temperature". A field cannot be both set and cleared.
+        """Fields of this message that are to have the server's or the model's default although a layer
+        below sets them: "stop_strings", "sampling.temperature". A field cannot be both set and
+        cleared.
         """
 
     def __init__(
@@ -144,7 +158,9 @@ Global___GenerationSettings: _TypeAlias = GenerationSettings  # noqa: Y015
 
 @_typing.final
 class LogprobSettings(_message.Message):
-    """Which log-probabilities to report. They are the target's own, from its logits before any of the sampling parameters."""
+    """Which log-probabilities to report. They are the target's own, from its logits before any of the
+    sampling parameters.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -153,7 +169,9 @@ class LogprobSettings(_message.Message):
     top_count: _builtins.int
     """How many of the likeliest tokens to report beside each chosen one, from 0 to 20."""
     prompt: _builtins.bool
-    """Report the prompt's tokens too, from the second on. The prompt is then computed afresh, without prefix reuse."""
+    """Report the prompt's tokens too, from the second on. The prompt is then computed afresh, without
+    prefix reuse.
+    """
     def __init__(
         self,
         *,
@@ -185,7 +203,9 @@ class Speculation(_message.Message):
         OVERLAP_NONE: Speculation._Overlap.ValueType  # 1
         """Nothing: each round waits for its proposal."""
         OVERLAP_ENUMERATE: Speculation._Overlap.ValueType  # 2
-        """It prepares for what verification may answer; a round waits where it did not prepare for the answer."""
+        """It prepares for what verification may answer; a round waits where it did not prepare for the
+        answer.
+        """
         OVERLAP_RUN_AHEAD: Speculation._Overlap.ValueType  # 3
         """It works rounds ahead, and no round waits for it."""
 
@@ -197,7 +217,9 @@ class Speculation(_message.Message):
     OVERLAP_NONE: Speculation.Overlap.ValueType  # 1
     """Nothing: each round waits for its proposal."""
     OVERLAP_ENUMERATE: Speculation.Overlap.ValueType  # 2
-    """It prepares for what verification may answer; a round waits where it did not prepare for the answer."""
+    """It prepares for what verification may answer; a round waits where it did not prepare for the
+    answer.
+    """
     OVERLAP_RUN_AHEAD: Speculation.Overlap.ValueType  # 3
     """It works rounds ahead, and no round waits for it."""
 
@@ -261,7 +283,9 @@ class Speculation(_message.Message):
 
     @_typing.final
     class Adaptive(_message.Message):
-        """As many as pay, from what rounds have brought and taken so far; none where speculation would cost."""
+        """As many as pay, from what rounds have brought and taken so far; none where speculation would
+        cost.
+        """
 
         DESCRIPTOR: _descriptor.Descriptor
 

@@ -91,14 +91,15 @@ class GenerateRequest(_message.Message):
     text: _builtins.str
     """Raw text, tokenized as it is: no chat template."""
     choice_count: _builtins.int
-    """How many answers to generate, from 1 to 64. Answer 0 is the one that a request for one would get; the others take
-    seeds derived from its seed. 0: 1.
+    """How many answers to generate, from 1 to 64. Answer 0 is the one that a request for one would
+    get; the others take seeds derived from its seed. 0: 1.
     """
     request_id: _builtins.str
-    """The caller's own name for this request, at most 128 characters. Sent again, the request watches the answers that are there, for as long
-    as sessions live, or until newer answers need the room; after that it is a new request. Empty: none.
-    Unique among all requests of one principal on the whole server: two users behind one token who both send "1" get one
-    generation. Take a random id, or one with the user in it. Without an access file all callers are one principal.
+    """The caller's own name for this request, at most 128 characters. Sent again, the request watches
+    the answers that are there, for as long as sessions live, or until newer answers need the room;
+    after that it is a new request. Empty: none. Unique among all requests of one principal on the
+    whole server: two users behind one token who both send "1" get one generation. Take a random
+    id, or one with the user in it. Without an access file all callers are one principal.
     """
     @_builtins.property
     def conversation(self) -> Global___MessageList:
@@ -181,9 +182,10 @@ class CreateSessionRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """The caller's own name for this request, at most 128 characters. Sent again it gets the session that is there. Empty: none.
-    Unique among all requests of one principal on the whole server: two users behind one token who both send "1" get one
-    session. Take a random id, or one with the user in it. Without an access file all callers are one principal.
+    """The caller's own name for this request, at most 128 characters. Sent again it gets the session
+    that is there. Empty: none. Unique among all requests of one principal on the whole server: two
+    users behind one token who both send "1" get one session. Take a random id, or one with the
+    user in it. Without an access file all callers are one principal.
     """
     system: _builtins.str
     """The session's system message. Unset: none. Not empty."""
@@ -251,8 +253,9 @@ class SendMessageRequest(_message.Message):
     session_id: _builtins.str
     """The session."""
     request_id: _builtins.str
-    """The caller's own name for this message, unique in its session, at most 128 characters. Sent again it watches the turn that is
-    there, never a second one, unless the turn was undone: failed without a token. A session knows its last 1,024. Empty: none.
+    """The caller's own name for this message, unique in its session, at most 128 characters. Sent
+    again it watches the turn that is there, never a second one, unless the turn was undone: failed
+    without a token. A session knows its last 1,024. Empty: none.
     """
     content: _builtins.str
     """Not empty."""
@@ -411,10 +414,12 @@ class ChatRequest(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """The caller's own name for this command, at most 128 characters; a CommandFailed says whose it is. A message's is unique in its session:
-    sent again, on this stream or another, it watches the turn that is there, never a second one. Empty: none.
-    That of a `start` is among those of CreateSession, so unique among all requests of one principal on the whole server: two users behind
-    one token who both start a chat as "1" share one session. Take a random id, or one with the user in it.
+    """The caller's own name for this command, at most 128 characters; a CommandFailed says whose it
+    is. A message's is unique in its session: sent again, on this stream or another, it watches the
+    turn that is there, never a second one. Empty: none. That of a `start` is among those of
+    CreateSession, so unique among all requests of one principal on the whole server: two users
+    behind one token who both start a chat as "1" share one session. Take a random id, or one with
+    the user in it.
     """
     @_builtins.property
     def start(self) -> Global___StartChat:
@@ -422,8 +427,8 @@ class ChatRequest(_message.Message):
 
     @_builtins.property
     def message(self) -> Global___UserMessage:
-        """A user message: starts a turn. One turn runs at a time; a message sent during one waits for its end, up to 64 do, of a
-        million characters together.
+        """A user message: starts a turn. One turn runs at a time; a message sent during one waits for
+        its end, up to 64 do, of a million characters together.
         """
 
     @_builtins.property
@@ -468,7 +473,9 @@ class StartChat(_message.Message):
 
     @_builtins.property
     def template_time(self) -> _timestamp_pb2.Timestamp:
-        """What the chat template's clock says in all of a new session's turns. Unset: now. Not allowed when resuming."""
+        """What the chat template's clock says in all of a new session's turns. Unset: now. Not allowed
+        when resuming.
+        """
 
     def __init__(
         self,
@@ -508,8 +515,8 @@ class UserMessage(_message.Message):
     after_token_count: _builtins.int
     """For a message sent again: how many tokens of its turn were seen."""
     traceparent: _builtins.str
-    """Trace context of whoever sends it, as W3C has it: the turn's trace goes on from there. Unset: from the stream's metadata, which
-    is the same for all its turns.
+    """Trace context of whoever sends it, as W3C has it: the turn's trace goes on from there. Unset:
+    from the stream's metadata, which is the same for all its turns.
     """
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
@@ -542,7 +549,9 @@ class CancelTurn(_message.Message):
     turn: _builtins.int
     """By its number."""
     request_id: _builtins.str
-    """By the request_id of its message, which may still be waiting: it then fails with MESSAGE_CANCELLED."""
+    """By the request_id of its message, which may still be waiting: it then fails with
+    MESSAGE_CANCELLED.
+    """
     def __init__(
         self,
         *,
@@ -583,8 +592,8 @@ class ChatResponse(_message.Message):
 
     @_builtins.property
     def closing(self) -> Global___ChatClosing:
-        """The server has nothing more to tell, because it shuts down or because the caller's token does not count any more: the
-        stream ends. Resume the session later.
+        """The server has nothing more to tell, because it shuts down or because the caller's token does
+        not count any more: the stream ends. Resume the session later.
         """
 
     def __init__(
@@ -750,7 +759,9 @@ class ListSessionsRequest(_message.Message):
     page_size: _builtins.int
     """At most this many, from 1 to 1000. 0: 100."""
     page_token: _builtins.str
-    """From the previous response. It stays right whatever happens to the sessions meanwhile. Empty: the first page."""
+    """From the previous response. It stays right whatever happens to the sessions meanwhile. Empty:
+    the first page.
+    """
     def __init__(
         self,
         *,
@@ -805,12 +816,15 @@ class ForkSessionRequest(_message.Message):
     session_id: _builtins.str
     """The session to begin like."""
     after_turn: _builtins.int
-    """The last of its turns that the new one has, which must have ended. Unset: the last that has ended. 0: none."""
+    """The last of its turns that the new one has, which must have ended. Unset: the last that has
+    ended. 0: none.
+    """
     request_id: _builtins.str
-    """The caller's own name for this request, at most 128 characters, among those of CreateSession. Sent again it gets the session that is
-    there. Empty: none.
-    Unique among all requests of one principal on the whole server: two users behind one token who both send "1" get one
-    session. Take a random id, or one with the user in it. Without an access file all callers are one principal.
+    """The caller's own name for this request, at most 128 characters, among those of CreateSession.
+    Sent again it gets the session that is there. Empty: none. Unique among all requests of one
+    principal on the whole server: two users behind one token who both send "1" get one session.
+    Take a random id, or one with the user in it. Without an access file all callers are one
+    principal.
     """
     def __init__(
         self,
@@ -970,7 +984,9 @@ class ExportedTurn(_message.Message):
     seed: _builtins.int
     """The seed that it was sampled with."""
     shared_token_count: _builtins.int
-    """Its prompt is the session's first shared_token_count tokens as the turn before left them, and then prompt_token_ids."""
+    """Its prompt is the session's first shared_token_count tokens as the turn before left them, and
+    then prompt_token_ids.
+    """
     finish_reason: _turn_pb2.FinishReason.ValueType
     """Why it ended."""
     @_builtins.property
@@ -1082,8 +1098,9 @@ class GetServerInfoResponse(_message.Message):
     max_draft_length: _builtins.int
     """Most tokens that a proposal may have."""
     default_max_token_count: _builtins.int
-    """Tokens that a turn may generate unless it says: the operator's setting, the model's own max_new_tokens, or 512. A
-    model's own max_length, which counts the prompt, may say otherwise for a prompt.
+    """Tokens that a turn may generate unless it says: the operator's setting, the model's own
+    max_new_tokens, or 512. A model's own max_length, which counts the prompt, may say otherwise
+    for a prompt.
     """
     verifier_reachable: _builtins.bool
     """Whether a verifier can be reached just now."""
@@ -1156,8 +1173,8 @@ class Model(_message.Message):
     max_draft_length: _builtins.int
     """Most proposal tokens that a round may carry or ask for."""
     weights_fingerprint: _builtins.str
-    """A fingerprint of weights, config, dtype, kind of device, end tokens, padding and sampling_version. Verifiers that share
-    sessions agree in it.
+    """A fingerprint of weights, config, dtype, kind of device, end tokens, padding and
+    sampling_version. Verifiers that share sessions agree in it.
     """
     sampling_version: _builtins.int
     """Of how tokens are chosen from logits: under another version the same seed gives another text."""
@@ -1167,8 +1184,9 @@ class Model(_message.Message):
 
     @_builtins.property
     def sampling_defaults(self) -> _sampling_pb2.SamplingParameters:
-        """Defaults from the model's generation config: temperature, top_k, top_p, min_p, typical_p and repetition_penalty are set,
-        and logit_bias and banned_token_ids where it has such (sequence_bias, suppress_tokens, bad_words_ids).
+        """Defaults from the model's generation config: temperature, top_k, top_p, min_p, typical_p and
+        repetition_penalty are set, and logit_bias and banned_token_ids where it has such
+        (sequence_bias, suppress_tokens, bad_words_ids).
         """
 
     def __init__(

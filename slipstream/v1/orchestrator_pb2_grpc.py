@@ -28,11 +28,12 @@ if _version_not_supported:
 class OrchestratorServiceStub:
     """What clients talk to.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
-    the position that was reached, or send the same request with the same request_id again.
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
+    stream loses nothing: watch the turn on from the position that was reached, or send the same
+    request with the same request_id again.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
-    turn from sight, not ended it.
+    A call's status is about the call; what became of a turn is in its last event. A call that ends
+    without that event has lost its turn from sight, not ended it.
     """
 
     def __init__(self, channel):
@@ -116,16 +117,17 @@ class OrchestratorServiceStub:
 class OrchestratorServiceServicer:
     """What clients talk to.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
-    the position that was reached, or send the same request with the same request_id again.
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
+    stream loses nothing: watch the turn on from the position that was reached, or send the same
+    request with the same request_id again.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
-    turn from sight, not ended it.
+    A call's status is about the call; what became of a turn is in its last event. A call that ends
+    without that event has lost its turn from sight, not ended it.
     """
 
     def Generate(self, request, context):
-        """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is lost, and the same request again
-        watches it; without one it is cancelled when the call ends.
+        """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is
+        lost, and the same request again watches it; without one it is cancelled when the call ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,16 +155,18 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelTurn(self, request, context):
-        """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it is.
+        """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it
+        is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Chat(self, request_iterator, context):
-        """A session of many turns over one stream. Send `start`, then messages; a command's error comes in band and the chat goes on.
-        Closing the sending side lets the running turn and the messages that wait finish.
-        The session outlives the stream: resume it by its id. The running turn outlives it too: WatchTurn.
+        """A session of many turns over one stream. Send `start`, then messages; a command's error comes
+        in band and the chat goes on. Closing the sending side lets the running turn and the messages
+        that wait finish. The session outlives the stream: resume it by its id. The running turn
+        outlives it too: WatchTurn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,21 +187,24 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForkSession(self, request, context):
-        """A new session that begins as another is after one of its turns. What they share is not computed again while it is cached.
+        """A new session that begins as another is after one of its turns. What they share is not computed
+        again while it is cached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportSession(self, request, context):
-        """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what `slipstream export` prints.
+        """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what
+        `slipstream export` prints.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """Ends a session, cancels its turn, gives its memory back and deletes what is written of it. NOT_FOUND if there is none.
+        """Ends a session, cancels its turn, gives its memory back and deletes what is written of it.
+        NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,8 +218,9 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetTurnTraces(self, request, context):
-        """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; those
-        that are not kept any more are left out, and so are the first of more rounds than a message holds.
+        """A session's last turns, round by round: where their time went. Kept in memory, for the last
+        turns of all sessions together; those that are not kept any more are left out, and so are the
+        first of more rounds than a message holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -309,11 +317,12 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
 class OrchestratorService:
     """What clients talk to.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
-    the position that was reached, or send the same request with the same request_id again.
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
+    stream loses nothing: watch the turn on from the position that was reached, or send the same
+    request with the same request_id again.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
-    turn from sight, not ended it.
+    A call's status is about the call; what became of a turn is in its last event. A call that ends
+    without that event has lost its turn from sight, not ended it.
     """
 
     @staticmethod

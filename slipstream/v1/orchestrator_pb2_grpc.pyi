@@ -29,11 +29,12 @@ GRPC_VERSION: str
 class OrchestratorServiceStub:
     """What clients talk to.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
-    the position that was reached, or send the same request with the same request_id again.
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
+    stream loses nothing: watch the turn on from the position that was reached, or send the same
+    request with the same request_id again.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
-    turn from sight, not ended it.
+    A call's status is about the call; what became of a turn is in its last event. A call that ends
+    without that event has lost its turn from sight, not ended it.
     """
 
     @_typing.overload
@@ -41,8 +42,8 @@ class OrchestratorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.GenerateRequest, _orchestrator_pb2.GenerateResponse]
-    """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is lost, and the same request again
-    watches it; without one it is cancelled when the call ends.
+    """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is
+    lost, and the same request again watches it; without one it is cancelled when the call ends.
     """
     CreateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]
     """A session to send messages to."""
@@ -51,27 +52,37 @@ class OrchestratorServiceStub:
     WatchTurn: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTurnRequest, _orchestrator_pb2.WatchTurnResponse]
     """A turn's events from a position, running or ended. Any number of watchers may do so at a time."""
     CancelTurn: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]
-    """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it is."""
+    """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it
+    is.
+    """
     Chat: _grpc.StreamStreamMultiCallable[_orchestrator_pb2.ChatRequest, _orchestrator_pb2.ChatResponse]
-    """A session of many turns over one stream. Send `start`, then messages; a command's error comes in band and the chat goes on.
-    Closing the sending side lets the running turn and the messages that wait finish.
-    The session outlives the stream: resume it by its id. The running turn outlives it too: WatchTurn.
+    """A session of many turns over one stream. Send `start`, then messages; a command's error comes
+    in band and the chat goes on. Closing the sending side lets the running turn and the messages
+    that wait finish. The session outlives the stream: resume it by its id. The running turn
+    outlives it too: WatchTurn.
     """
     GetSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]
     """One session with its messages. NOT_FOUND says whether it expired or never was."""
     ListSessions: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]
     """Sessions without their messages, last created first."""
     ForkSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ForkSessionRequest, _orchestrator_pb2.ForkSessionResponse]
-    """A new session that begins as another is after one of its turns. What they share is not computed again while it is cached."""
+    """A new session that begins as another is after one of its turns. What they share is not computed
+    again while it is cached.
+    """
     ExportSession: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]
-    """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what `slipstream export` prints."""
+    """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what
+    `slipstream export` prints.
+    """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]
-    """Ends a session, cancels its turn, gives its memory back and deletes what is written of it. NOT_FOUND if there is none."""
+    """Ends a session, cancels its turn, gives its memory back and deletes what is written of it.
+    NOT_FOUND if there is none.
+    """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]
     """The pair being served, its limits and whether its services can be reached."""
     GetTurnTraces: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]
-    """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; those
-    that are not kept any more are left out, and so are the first of more rounds than a message holds.
+    """A session's last turns, round by round: where their time went. Kept in memory, for the last
+    turns of all sessions together; those that are not kept any more are left out, and so are the
+    first of more rounds than a message holds.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]
     """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
@@ -80,17 +91,18 @@ class OrchestratorServiceStub:
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """What clients talk to.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
-    the position that was reached, or send the same request with the same request_id again.
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
+    stream loses nothing: watch the turn on from the position that was reached, or send the same
+    request with the same request_id again.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
-    turn from sight, not ended it.
+    A call's status is about the call; what became of a turn is in its last event. A call that ends
+    without that event has lost its turn from sight, not ended it.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.GenerateRequest, _orchestrator_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is lost, and the same request again
-    watches it; without one it is cancelled when the call ends.
+    """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is
+    lost, and the same request again watches it; without one it is cancelled when the call ends.
     """
     CreateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]  # type: ignore[assignment]
     """A session to send messages to."""
@@ -99,27 +111,37 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     WatchTurn: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTurnRequest, _orchestrator_pb2.WatchTurnResponse]  # type: ignore[assignment]
     """A turn's events from a position, running or ended. Any number of watchers may do so at a time."""
     CancelTurn: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]  # type: ignore[assignment]
-    """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it is."""
+    """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it
+    is.
+    """
     Chat: _aio.StreamStreamMultiCallable[_orchestrator_pb2.ChatRequest, _orchestrator_pb2.ChatResponse]  # type: ignore[assignment]
-    """A session of many turns over one stream. Send `start`, then messages; a command's error comes in band and the chat goes on.
-    Closing the sending side lets the running turn and the messages that wait finish.
-    The session outlives the stream: resume it by its id. The running turn outlives it too: WatchTurn.
+    """A session of many turns over one stream. Send `start`, then messages; a command's error comes
+    in band and the chat goes on. Closing the sending side lets the running turn and the messages
+    that wait finish. The session outlives the stream: resume it by its id. The running turn
+    outlives it too: WatchTurn.
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]  # type: ignore[assignment]
     """One session with its messages. NOT_FOUND says whether it expired or never was."""
     ListSessions: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]  # type: ignore[assignment]
     """Sessions without their messages, last created first."""
     ForkSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ForkSessionRequest, _orchestrator_pb2.ForkSessionResponse]  # type: ignore[assignment]
-    """A new session that begins as another is after one of its turns. What they share is not computed again while it is cached."""
+    """A new session that begins as another is after one of its turns. What they share is not computed
+    again while it is cached.
+    """
     ExportSession: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]  # type: ignore[assignment]
-    """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what `slipstream export` prints."""
+    """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what
+    `slipstream export` prints.
+    """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Ends a session, cancels its turn, gives its memory back and deletes what is written of it. NOT_FOUND if there is none."""
+    """Ends a session, cancels its turn, gives its memory back and deletes what is written of it.
+    NOT_FOUND if there is none.
+    """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """The pair being served, its limits and whether its services can be reached."""
     GetTurnTraces: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]  # type: ignore[assignment]
-    """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; those
-    that are not kept any more are left out, and so are the first of more rounds than a message holds.
+    """A session's last turns, round by round: where their time went. Kept in memory, for the last
+    turns of all sessions together; those that are not kept any more are left out, and so are the
+    first of more rounds than a message holds.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]  # type: ignore[assignment]
     """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
@@ -127,11 +149,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """What clients talk to.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a stream loses nothing: watch the turn on from
-    the position that was reached, or send the same request with the same request_id again.
+    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
+    stream loses nothing: watch the turn on from the position that was reached, or send the same
+    request with the same request_id again.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends without that event has lost its
-    turn from sight, not ended it.
+    A call's status is about the call; what became of a turn is in its last event. A call that ends
+    without that event has lost its turn from sight, not ended it.
     """
 
     @_abc_1.abstractmethod
@@ -140,8 +163,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.GenerateResponse], _abc.AsyncIterator[_orchestrator_pb2.GenerateResponse]]:
-        """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is lost, and the same request again
-        watches it; without one it is cancelled when the call ends.
+        """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is
+        lost, and the same request again watches it; without one it is cancelled when the call ends.
         """
 
     @_abc_1.abstractmethod
@@ -174,7 +197,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CancelTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CancelTurnResponse, _abc.Awaitable[_orchestrator_pb2.CancelTurnResponse]]:
-        """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it is."""
+        """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it
+        is.
+        """
 
     @_abc_1.abstractmethod
     def Chat(
@@ -182,9 +207,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_orchestrator_pb2.ChatRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.ChatResponse], _abc.AsyncIterator[_orchestrator_pb2.ChatResponse]]:
-        """A session of many turns over one stream. Send `start`, then messages; a command's error comes in band and the chat goes on.
-        Closing the sending side lets the running turn and the messages that wait finish.
-        The session outlives the stream: resume it by its id. The running turn outlives it too: WatchTurn.
+        """A session of many turns over one stream. Send `start`, then messages; a command's error comes
+        in band and the chat goes on. Closing the sending side lets the running turn and the messages
+        that wait finish. The session outlives the stream: resume it by its id. The running turn
+        outlives it too: WatchTurn.
         """
 
     @_abc_1.abstractmethod
@@ -209,7 +235,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ForkSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ForkSessionResponse, _abc.Awaitable[_orchestrator_pb2.ForkSessionResponse]]:
-        """A new session that begins as another is after one of its turns. What they share is not computed again while it is cached."""
+        """A new session that begins as another is after one of its turns. What they share is not computed
+        again while it is cached.
+        """
 
     @_abc_1.abstractmethod
     def ExportSession(
@@ -217,7 +245,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ExportSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.ExportSessionResponse], _abc.AsyncIterator[_orchestrator_pb2.ExportSessionResponse]]:
-        """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what `slipstream export` prints."""
+        """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what
+        `slipstream export` prints.
+        """
 
     @_abc_1.abstractmethod
     def DeleteSession(
@@ -225,7 +255,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.DeleteSessionResponse, _abc.Awaitable[_orchestrator_pb2.DeleteSessionResponse]]:
-        """Ends a session, cancels its turn, gives its memory back and deletes what is written of it. NOT_FOUND if there is none."""
+        """Ends a session, cancels its turn, gives its memory back and deletes what is written of it.
+        NOT_FOUND if there is none.
+        """
 
     @_abc_1.abstractmethod
     def GetServerInfo(
@@ -241,8 +273,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetTurnTracesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetTurnTracesResponse, _abc.Awaitable[_orchestrator_pb2.GetTurnTracesResponse]]:
-        """A session's last turns, round by round: where their time went. Kept in memory, for the last turns of all sessions together; those
-        that are not kept any more are left out, and so are the first of more rounds than a message holds.
+        """A session's last turns, round by round: where their time went. Kept in memory, for the last
+        turns of all sessions together; those that are not kept any more are left out, and so are the
+        first of more rounds than a message holds.
         """
 
     @_abc_1.abstractmethod

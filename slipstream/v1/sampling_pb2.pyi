@@ -28,12 +28,13 @@ class _AcceptanceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Acceptance
     ACCEPTANCE_UNSPECIFIED: _Acceptance.ValueType  # 0
     """The server's default, which is COUPLED."""
     ACCEPTANCE_COUPLED: _Acceptance.ValueType  # 1
-    """Draft and target add the same noise and a draft token is accepted exactly if it is the target's own choice.
-    The text does not depend on the draft.
+    """Draft and target add the same noise and a draft token is accepted exactly if it is the target's
+    own choice. The text does not depend on the draft.
     """
     ACCEPTANCE_RATIO: _Acceptance.ValueType  # 2
-    """The ratio test: a token drawn from the draft's distribution q is accepted with min(1, p/q), else one is drawn from
-    max(0, p - q). The text follows the target's distribution and depends on the draft.
+    """The ratio test: a token drawn from the draft's distribution q is accepted with min(1, p/q),
+    else one is drawn from max(0, p - q). The text follows the target's distribution and depends on
+    the draft.
     """
 
 class Acceptance(_Acceptance, metaclass=_AcceptanceEnumTypeWrapper):
@@ -42,12 +43,13 @@ class Acceptance(_Acceptance, metaclass=_AcceptanceEnumTypeWrapper):
 ACCEPTANCE_UNSPECIFIED: Acceptance.ValueType  # 0
 """The server's default, which is COUPLED."""
 ACCEPTANCE_COUPLED: Acceptance.ValueType  # 1
-"""Draft and target add the same noise and a draft token is accepted exactly if it is the target's own choice.
-The text does not depend on the draft.
+"""Draft and target add the same noise and a draft token is accepted exactly if it is the target's
+own choice. The text does not depend on the draft.
 """
 ACCEPTANCE_RATIO: Acceptance.ValueType  # 2
-"""The ratio test: a token drawn from the draft's distribution q is accepted with min(1, p/q), else one is drawn from
-max(0, p - q). The text follows the target's distribution and depends on the draft.
+"""The ratio test: a token drawn from the draft's distribution q is accepted with min(1, p/q),
+else one is drawn from max(0, p - q). The text follows the target's distribution and depends on
+the draft.
 """
 Global___Acceptance: _TypeAlias = Acceptance  # noqa: Y015
 
@@ -94,7 +96,9 @@ class SamplingParameters(_message.Message):
     top_k: _builtins.int
     """Keep only the k most likely tokens. 0 keeps all."""
     top_p: _builtins.float
-    """Keep the smallest set of most likely tokens whose probabilities sum to at least this. In (0, 1]; 1 keeps all."""
+    """Keep the smallest set of most likely tokens whose probabilities sum to at least this. In (0,
+    1]; 1 keeps all.
+    """
     min_p: _builtins.float
     """Keep tokens at least this fraction as likely as the most likely one. From 0 to 1; 0 keeps all."""
     seed: _builtins.int
@@ -102,17 +106,19 @@ class SamplingParameters(_message.Message):
     Left unset the server draws one and says which in TurnStarted.
     """
     typical_p: _builtins.float
-    """Locally typical sampling: keep the tokens whose surprise is nearest to the expected one, up to this probability
-    in all. In (0, 1]; 1 keeps all.
+    """Locally typical sampling: keep the tokens whose surprise is nearest to the expected one, up to
+    this probability in all. In (0, 1]; 1 keeps all.
     """
     repetition_penalty: _builtins.float
-    """Divides the positive and multiplies the negative logits of tokens already in the context, prompt included.
-    From 0.01 to 100; 1 is off.
+    """Divides the positive and multiplies the negative logits of tokens already in the context,
+    prompt included. From 0.01 to 100; 1 is off.
     """
     presence_penalty: _builtins.float
     """Subtracted from the logits of tokens generated in this turn. From -2 to 2; 0 is off."""
     frequency_penalty: _builtins.float
-    """Subtracted from a token's logit once for each time it was generated in this turn. From -2 to 2; 0 is off."""
+    """Subtracted from a token's logit once for each time it was generated in this turn. From -2 to 2;
+    0 is off.
+    """
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
         """Added to logits, by token id. From -100 to 100. Empty: the model's own."""
@@ -248,7 +254,9 @@ Global___ChoiceList: _TypeAlias = ChoiceList  # noqa: Y015
 
 @_typing.final
 class TokenLogprobs(_message.Message):
-    """Log-probabilities under the target's own distribution: its logits before any of the rule is applied."""
+    """Log-probabilities under the target's own distribution: its logits before any of the rule is
+    applied.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -90,7 +90,9 @@ class Session(_message.Message):
     id: _builtins.str
     """16 hexadecimal digits."""
     turn_count: _builtins.int
-    """Turns begun so far, the running one and undone ones included: a number always means the same turn."""
+    """Turns begun so far, the running one and undone ones included: a number always means the same
+    turn.
+    """
     token_count: _builtins.int
     """Committed tokens, prompts included."""
     running_turn: _builtins.int
@@ -111,7 +113,9 @@ class Session(_message.Message):
 
     @_builtins.property
     def template_time(self) -> _timestamp_pb2.Timestamp:
-        """What the chat template's clock says in all of its turns, UTC: templates may put today's date into the prompt."""
+        """What the chat template's clock says in all of its turns, UTC: templates may put today's date
+        into the prompt.
+        """
 
     def __init__(
         self,

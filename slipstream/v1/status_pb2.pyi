@@ -23,7 +23,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ProcessStatus(_message.Message):
-    """One orchestrator process as it is now. Counts and sums are since it began: two looks at them make a rate."""
+    """One orchestrator process as it is now. Counts and sums are since it began: two looks at them make
+    a rate.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -77,7 +79,9 @@ class ProcessStatus(_message.Message):
     waiting_turn_count: _builtins.int
     """Turns that wait for a place; they have not begun."""
     refused_count: _builtins.int
-    """Messages and generations refused for there was more to do than can be done in time, or for a principal's limits."""
+    """Messages and generations refused for there was more to do than can be done in time, or for a
+    principal's limits.
+    """
     @_builtins.property
     def uptime(self) -> _duration_pb2.Duration:
         """Since it began."""

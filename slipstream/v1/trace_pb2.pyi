@@ -104,8 +104,8 @@ Global___PlanReason: _TypeAlias = PlanReason  # noqa: Y015
 
 @_typing.final
 class TurnTrace(_message.Message):
-    """A turn as its orchestrator saw it: what its rounds did, and where their time went. Times are of the orchestrator's clock unless a field
-    says whose.
+    """A turn as its orchestrator saw it: what its rounds did, and where their time went. Times are of
+    the orchestrator's clock unless a field says whose.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -135,7 +135,9 @@ class TurnTrace(_message.Message):
 
     @_builtins.property
     def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundTrace]:
-        """In order of time. Where there are many, those that failed, the slowest, and those in which the least was accepted."""
+        """In order of time. Where there are many, those that failed, the slowest, and those in which the
+        least was accepted.
+        """
 
     def __init__(
         self,
@@ -208,7 +210,9 @@ class RoundTrace(_message.Message):
     branch_hit: _builtins.bool
     """Whether the draft had prepared for how this round begins. Unset where it was not asked to."""
     least_margin: _builtins.float
-    """The least lead of a chosen token over the next best, in perturbed logits. Unset if there was no other to choose."""
+    """The least lead of a chosen token over the next best, in perturbed logits. Unset if there was no
+    other to choose.
+    """
     @_builtins.property
     def start(self) -> _duration_pb2.Duration:
         """From the turn's beginning to the round's."""
@@ -223,7 +227,9 @@ class RoundTrace(_message.Message):
 
     @_builtins.property
     def verifier_idle(self) -> _duration_pb2.Duration:
-        """How long the session gave the verifier nothing to do before this round's verification, the way there and back included."""
+        """How long the session gave the verifier nothing to do before this round's verification, the way
+        there and back included.
+        """
 
     @_builtins.property
     def exchanges(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExchangeTrace]:

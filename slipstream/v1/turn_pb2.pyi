@@ -100,9 +100,10 @@ Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
 class TurnEvent(_message.Message):
-    """One thing that happened in a turn. A turn belongs to its session and goes on whether anybody watches it or not; a stream of its
-    events begins with `started`, goes on with deltas from the position that was asked for, and ends with `finished` or `failed`.
-    A reader that is slow gets fewer and larger deltas, and the same tokens.
+    """One thing that happened in a turn. A turn belongs to its session and goes on whether anybody
+    watches it or not; a stream of its events begins with `started`, goes on with deltas from the
+    position that was asked for, and ends with `finished` or `failed`. A reader that is slow gets
+    fewer and larger deltas, and the same tokens.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -160,7 +161,9 @@ class TurnStarted(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """The session that the turn belongs to. WatchTurn and CancelTurn take it; for Generate too, whose session nobody lists."""
+    """The session that the turn belongs to. WatchTurn and CancelTurn take it; for Generate too, whose
+    session nobody lists.
+    """
     request_id: _builtins.str
     """That of the message or generation that started the turn; empty if it had none."""
     seed: _builtins.int
@@ -185,8 +188,8 @@ Global___TurnStarted: _TypeAlias = TurnStarted  # noqa: Y015
 
 @_typing.final
 class TurnDelta(_message.Message):
-    """Tokens as they are committed, and text as it becomes certain. The texts of a turn's deltas, and the text in its last event,
-    concatenated are the whole text.
+    """Tokens as they are committed, and text as it becomes certain. The texts of a turn's deltas, and
+    the text in its last event, concatenated are the whole text.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -199,9 +202,13 @@ class TurnDelta(_message.Message):
     TOKEN_ORIGINS_FIELD_NUMBER: _builtins.int
     TOKEN_TEXT_BYTE_COUNTS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text may lag behind tokens: a character may take several, and a stop string may be in the making."""
+    """Text may lag behind tokens: a character may take several, and a stop string may be in the
+    making.
+    """
     token_offset: _builtins.int
-    """How many tokens of the turn came before token_ids: what to pass to WatchTurn to go on is this and their number."""
+    """How many tokens of the turn came before token_ids: what to pass to WatchTurn to go on is this
+    and their number.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Committed tokens."""
@@ -216,12 +223,15 @@ class TurnDelta(_message.Message):
 
     @_builtins.property
     def token_origins(self) -> _containers.RepeatedScalarFieldContainer[Global___TokenOrigin.ValueType]:
-        """One for each of token_ids, if asked for: how it came about. For people to look at; the tokens are the same however they came."""
+        """One for each of token_ids, if asked for: how it came about. For people to look at; the tokens
+        are the same however they came.
+        """
 
     @_builtins.property
     def token_text_byte_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One for each of token_ids, if asked for: bytes of UTF-8 in text that it made certain. Where tokens were held back before, their text is the later
-        token's; text that the turn's last event brings is of none.
+        """One for each of token_ids, if asked for: bytes of UTF-8 in text that it made certain. Where
+        tokens were held back before, their text is the later token's; text that the turn's last event
+        brings is of none.
         """
 
     def __init__(
@@ -257,7 +267,9 @@ class TurnFinished(_message.Message):
     finish_reason: Global___FinishReason.ValueType
     """Why."""
     text: _builtins.str
-    """Text that had been held back and became certain only with the end. Empty unless the turn was cut short."""
+    """Text that had been held back and became certain only with the end. Empty unless the turn was
+    cut short.
+    """
     @_builtins.property
     def usage(self) -> Global___Usage:
         """What it used."""
@@ -302,7 +314,9 @@ class TurnFailed(_message.Message):
     """Text that had been held back."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Details hold a google.rpc.ErrorInfo, whose reason is an ErrorReason, and where a retry can help a google.rpc.RetryInfo."""
+        """Details hold a google.rpc.ErrorInfo, whose reason is an ErrorReason, and where a retry can help
+        a google.rpc.RetryInfo.
+        """
 
     @_builtins.property
     def usage(self) -> Global___Usage:
@@ -397,7 +411,9 @@ class SpeculationStatistics(_message.Message):
     draft_failure_count: _builtins.int
     """Rounds that went on without the draft because it failed or was late."""
     synchronous_round_count: _builtins.int
-    """Rounds that waited for their proposal. The rounds that are in none of these three counts did without the draft."""
+    """Rounds that waited for their proposal. The rounds that are in none of these three counts did
+    without the draft.
+    """
     enumerated_round_count: _builtins.int
     """Rounds in which the draft prepared for what verification might answer."""
     run_ahead_round_count: _builtins.int
@@ -469,7 +485,9 @@ class SpeculativeDecoding(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_SPEC_TOKENS_FIELD_NUMBER: _builtins.int
     mean_acceptance_length: _builtins.float
-    """Tokens that a round with a proposal committed on average, the target's own included. 0 if there was none."""
+    """Tokens that a round with a proposal committed on average, the target's own included. 0 if there
+    was none.
+    """
     draft_acceptance_rate: _builtins.float
     """num_accepted_draft_tokens / num_draft_tokens. 0 if there were none."""
     num_spec_steps: _builtins.int
@@ -505,7 +523,9 @@ Global___SpeculativeDecoding: _TypeAlias = SpeculativeDecoding  # noqa: Y015
 
 @_typing.final
 class TurnTiming(_message.Message):
-    """Where a turn's time went. `draft`, `verify`, `queue`, `network` and `orchestrator` sum to `total`."""
+    """Where a turn's time went. `draft`, `verify`, `queue`, `network` and `orchestrator` sum to
+    `total`.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

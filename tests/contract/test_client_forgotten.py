@@ -1,4 +1,5 @@
-"""How each client ends turns in its own way: the blocking one by the collector, the asyncio one by a task's cancellation."""
+"""How each client ends turns in its own way: the blocking one by the collector, the asyncio one by
+a task's cancellation."""
 
 from __future__ import annotations
 

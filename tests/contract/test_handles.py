@@ -1,4 +1,5 @@
-"""Handles over a real socket: they are their peer's, come back when it has gone, and nobody keeps another from opening one."""
+"""Handles over a real socket: they are their peer's, come back when it has gone, and nobody keeps
+another from opening one."""
 
 from __future__ import annotations
 
@@ -144,7 +145,8 @@ class Peer:
 
 @pytest.fixture
 async def wide_services() -> AsyncIterator[Services]:
-    """With a vocabulary in which a distribution has as many tokens as it may, and long proposals."""
+    """With a vocabulary in which a distribution has as many tokens as it may, and long
+    proposals."""
     services = Services(HostLimits(max_sequence_count=80, grace_seconds=GRACE, sweep_seconds=_SWEEP_SECONDS))
     await services.start(vocabulary=5000, max_draft_length=1000)
     yield services
@@ -224,7 +226,8 @@ async def test_a_rule_that_one_peer_has_stated_another_cannot_name(services: Ser
 
 
 async def test_no_handles_name_is_so_long_that_it_reaches_into_another_peers(services: Services) -> None:
-    """On the host a handle has its peer's hash behind it: one that ends in such a hash is still of its own peer."""
+    """On the host a handle has its peer's hash behind it: one that ends in such a hash is still of
+    its own peer."""
     ours, theirs, handle = services.peer(OURS), services.peer(THEIRS), "x" * 16
     async with ours.stream(), theirs.stream():
         await ours.verify(handle, 1, [5, 6], **opening())

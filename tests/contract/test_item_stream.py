@@ -1,4 +1,5 @@
-"""The round stream over a real socket: coalescing, matching, errors in band, and a lost stream that loses nothing."""
+"""The round stream over a real socket: coalescing, matching, errors in band, and a lost stream that
+loses nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
 
 
 class Echo(verifier_pb2_grpc.VerifierServiceServicer):
-    """Answers each item after ``tail[0]`` milliseconds with the item's own base_length; keeps the messages' sizes."""
+    """Answers each item after ``tail[0]`` milliseconds with the item's own base_length; keeps the
+    messages' sizes."""
 
     def __init__(self) -> None:
         self.message_sizes: list[int] = []

@@ -1,4 +1,5 @@
-"""A verifier that is there and loads its model is waited for; one that is away is given up after the patience."""
+"""A verifier that is there and loads its model is waited for; one that is away is given up after
+the patience."""
 
 from __future__ import annotations
 

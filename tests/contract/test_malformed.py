@@ -1,4 +1,5 @@
-"""Bytes that are no message are refused like any other bad request, whichever kind of call they come in."""
+"""Bytes that are no message are refused like any other bad request, whichever kind of call they
+come in."""
 
 from __future__ import annotations
 

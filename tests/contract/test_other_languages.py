@@ -1,4 +1,5 @@
-"""The protos folder is all that a client in another language needs: programs made from a copy of it hold real sessions."""
+"""The protos folder is all that a client in another language needs: programs made from a copy of it
+hold real sessions."""
 
 from __future__ import annotations
 

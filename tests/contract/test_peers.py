@@ -32,7 +32,8 @@ RULE = SamplingRule(temperature=0.5, seed=3)
 
 
 class Service(verifier_pb2_grpc.VerifierServiceServicer, draft_pb2_grpc.DraftServiceServicer):
-    """Keeps every item, knows the rules it was told, and answers the seed of an item's rule; the draft never answers."""
+    """Keeps every item, knows the rules it was told, and answers the seed of an item's rule; the
+    draft never answers."""
 
     def __init__(self) -> None:
         self.items: list[verifier_pb2.VerifyItem] = []

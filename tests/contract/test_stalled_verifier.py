@@ -1,5 +1,5 @@
-"""A verifier that has stopped answering is left as a dead one is, over a real socket: its model's thread hangs, or its process
-answers nothing at all."""
+"""A verifier that has stopped answering is left as a dead one is, over a real socket: its model's
+thread hangs, or its process answers nothing at all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Hanging(Service, model_pb2_grpc.ModelServiceServicer):
-    """A verifier of which a test says what works: its model's thread, the steps it counts, and whether it says so."""
+    """A verifier of which a test says what works: its model's thread, the steps it counts, and
+    whether it says so."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Errors survive the wire: code, reason, metadata and fields on the one side are those on the other."""
+"""Errors survive the wire: code, reason, metadata and fields on the one side are those on the
+other."""
 
 import re
 from pathlib import Path

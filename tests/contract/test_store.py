@@ -290,7 +290,8 @@ async def test_late_writes_of_an_owner_that_was_robbed_fail(store: Store) -> Non
 
 
 async def test_late_writes_of_an_owner_that_took_its_session_again_fail(store: Store) -> None:
-    """The owner has the same name, so only the epoch tells its writes from those of its life before."""
+    """The owner has the same name, so only the epoch tells its writes from those of its life
+    before."""
     await store.register(owner("a"))
     late = session("s")
     await store.create([late])

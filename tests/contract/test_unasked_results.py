@@ -1,4 +1,5 @@
-"""What a stream of items makes of answers that it did not ask for, of bytes that are no message, and of silence."""
+"""What a stream of items makes of answers that it did not ask for, of bytes that are no message,
+and of silence."""
 
 from __future__ import annotations
 

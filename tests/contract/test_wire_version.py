@@ -1,4 +1,5 @@
-"""Services of other wire versions refuse each other by name, where they connect and where a handle is opened."""
+"""Services of other wire versions refuse each other by name, where they connect and where a handle
+is opened."""
 
 from __future__ import annotations
 

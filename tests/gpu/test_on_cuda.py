@@ -1,4 +1,5 @@
-"""What only a CUDA device can show: bits, graphs, bfloat16. ``make gpu`` runs these where there is one."""
+"""What only a CUDA device can show: bits, graphs, bfloat16. ``make gpu`` runs these where there is
+one."""
 
 import random
 from dataclasses import replace
@@ -59,7 +60,8 @@ def drawn(counts: tuple[int, ...], seed: int) -> list[list[int]]:
 
 
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
-"""Whose experts multiply as many rows as have chosen them: in float32 by what is fastest for so many."""
+"""Whose experts multiply as many rows as have chosen them: in float32 by what is fastest for so
+many."""
 
 KINDS = [
     (family, dtype)
@@ -166,7 +168,8 @@ SAMPLED = {
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_draft_chooses_there_what_the_host_chooses(name: str, dtype: str) -> None:
-    """A logarithm's last bit may differ; of what a top-p has not settled after two more races it takes the third winner."""
+    """A logarithm's last bit may differ; of what a top-p has not settled after two more races it
+    takes the third winner."""
     rows, steps, size = 32, 3, 128_256
     generator = torch.Generator().manual_seed(0)
     logits = (torch.randn(rows, size, generator=generator) * 3).to(DTYPES[dtype])
@@ -187,7 +190,8 @@ def test_a_draft_chooses_there_what_the_host_chooses(name: str, dtype: str) -> N
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_several_steps_in_one_go_are_those_steps(dtype: str, tmp_path: Path) -> None:
-    """To the token, where nothing is nearly as good: graphs and places are the same, and only who chooses is another."""
+    """To the token, where nothing is nearly as good: graphs and places are the same, and only who
+    chooses is another."""
     engine = Computed(tiny_models.save(tiny_models.build("llama"), tmp_path), dtype, exact=False).engine
     runner, count, rows = engine.backend.runner, 40, 3
     rules = [SamplingRule(temperature=0.8, seed=row) if row else SamplingRule() for row in range(rows)]

@@ -8,12 +8,14 @@ import numpy as np
 from scipy.stats import chisquare
 
 FALSE_ALARM = 1e-6
-"""A test fails below this p-value. With a correct sampler and fresh seeds one run of all of them, fewer than two hundred,
-raises a false alarm about once in five thousand. Seeds are fixed, so a pass stays a pass."""
+"""A test fails below this p-value. With a correct sampler and fresh seeds one run of all of them,
+fewer than two hundred, raises a false alarm about once in five thousand. Seeds are fixed, so a pass
+stays a pass."""
 
 
 def p_value(counts: Sequence[float], probabilities: np.ndarray) -> float:
-    """Of counts under exact probabilities; cells expected fewer than five times are pooled, as the approximation wants."""
+    """Of counts under exact probabilities; cells expected fewer than five times are pooled, as the
+    approximation wants."""
     observed, expected = np.asarray(counts, dtype=float), probabilities * np.sum(counts)
     assert observed[expected == 0].sum() == 0, "a filtered token was served"
     rare = expected < 5

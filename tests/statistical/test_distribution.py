@@ -1,7 +1,9 @@
-"""Whatever the draft says, served tokens follow the target's own distribution: under coupled sampling and the ratio test.
+"""Whatever the draft says, served tokens follow the target's own distribution: under coupled
+sampling and the ratio test.
 
-The target is a table of next-token logits over 12 tokens, so that the exact distribution of the next three tokens can be
-written down. The rounds are the real ones: propose, verify, commit the longest equal prefix and the next token.
+The target is a table of next-token logits over 12 tokens, so that the exact distribution of the
+next three tokens can be written down. The rounds are the real ones: propose, verify, commit the
+longest equal prefix and the next token.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ def joint(rule: SamplingRule) -> np.ndarray:
 
 
 def served(rule: SamplingRule, draft: torch.Tensor, draft_length: int, token_count: int, texts: int) -> list[list[int]]:
-    """Texts after token 0, one seed each, by rounds of propose, verify and commit, all texts abreast."""
+    """Texts after token 0, one seed each, by rounds of propose, verify and commit, all texts
+    abreast."""
     rules = [replace(rule, seed=seed) for seed in range(texts)]
     contexts = [[0] for _ in range(texts)]
     while open_ := [i for i in range(texts) if len(contexts[i]) <= token_count]:
@@ -139,7 +142,8 @@ def test_texts_of_the_ratio_test_follow_the_joint_distribution(name: str, draft:
     rule = replace(RULES[name], acceptance=Acceptance.RATIO)
     texts = served(rule, DRAFTS[draft], draft_length, 3, TEXTS)
     assert p_of_texts(texts, joint(rule)) > FALSE_ALARM
-    # Whichever way a text came about, each of its tokens alone must fit too: fewer cells see smaller faults.
+    # Whichever way a text came about, each of its tokens alone must fit too: fewer cells see
+    # smaller faults.
     for place in range(3):
         exact = joint(rule).sum(axis=tuple(axis for axis in range(3) if axis != place))
         counts = Counter(text[place] for text in texts)
@@ -147,7 +151,8 @@ def test_texts_of_the_ratio_test_follow_the_joint_distribution(name: str, draft:
 
 
 def test_the_ratio_test_accepts_as_often_as_the_distributions_overlap() -> None:
-    """sum(min(p, q)): neither a draft that is never believed nor one always believed would show in the text."""
+    """sum(min(p, q)): neither a draft that is never believed nor one always believed would show in
+    the text."""
     rule = replace(RULES["plain"], acceptance=Acceptance.RATIO)
     rules = [replace(rule, seed=seed) for seed in range(DRAWS)]
     draft = choose(FAR_DRAFT[:1].expand(DRAWS, -1), [Row(rule, 1, [0], drafting=True) for rule in rules])
@@ -165,7 +170,8 @@ def test_the_ratio_test_accepts_as_often_as_the_distributions_overlap() -> None:
 
 @pytest.mark.parametrize("planted", ["", "RECOVERY", "ACCEPTANCE"])
 def test_the_statistic_sees_noise_shared_with_the_ratio_test(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The known faults: the recovered token, or the coin, is drawn with the noise that drew the draft's token."""
+    """The known faults: the recovered token, or the coin, is drawn with the noise that drew the
+    draft's token."""
     if planted:
         monkeypatch.setattr(ratio, "Domain", SimpleNamespace(**Domain.__members__ | {planted: Domain.PROPOSAL}))
     rule = replace(RULES["plain"], acceptance=Acceptance.RATIO)
@@ -175,8 +181,9 @@ def test_the_statistic_sees_noise_shared_with_the_ratio_test(planted: str, monke
 
 @pytest.mark.parametrize("name", ["plain", "top_p", "top_k"])
 def test_every_position_of_long_texts_follows_its_conditional_distribution(name: str) -> None:
-    """By quantile: the mass below the chosen token plus a fair share of its own is uniform at each of 160 positions, and a
-    position's tells nothing of the next one's. The vocabulary is five blocks of noise."""
+    """By quantile: the mass below the chosen token plus a fair share of its own is uniform at each
+    of 160 positions, and a position's tells nothing of the next one's. The vocabulary is five
+    blocks of noise."""
     size, texts, length = 300, 150, 160
     generator = torch.Generator().manual_seed(11)
     table = torch.randn(size, size, generator=generator) * 2

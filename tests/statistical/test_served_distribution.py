@@ -1,6 +1,8 @@
-"""What real services serve over real sockets follows the target's exact distribution, under either kind of acceptance.
+"""What real services serve over real sockets follows the target's exact distribution, under either
+kind of acceptance.
 
-Twelve tokens are allowed, so that the exact joint distribution of the next two can be had from transformers' own forward.
+Twelve tokens are allowed, so that the exact joint distribution of the next two can be had from
+transformers' own forward.
 """
 
 from __future__ import annotations
@@ -79,5 +81,6 @@ def test_two_served_tokens_follow_the_exact_joint_distribution(client: Client, e
     counts = Counter(answer[0] for answer in answers)
     observed = [counts[ALLOWED[i], ALLOWED[j]] for i, j in np.ndindex(exact.shape)]
     assert p_value(observed, exact.reshape(-1)) > FALSE_ALARM
-    # A statistic that could not see a difference would prove nothing: the flipped distribution must fail it.
+    # A statistic that could not see a difference would prove nothing: the flipped distribution must
+    # fail it.
     assert p_value(observed, exact[::-1].reshape(-1)) < FALSE_ALARM

@@ -1,4 +1,5 @@
-"""Real processes on real sockets. Starting three takes seconds, so tests share them where nothing is broken on purpose."""
+"""Real processes on real sockets. Starting three takes seconds, so tests share them where nothing
+is broken on purpose."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ PAPER_PAIR = PairSettings(
 )
 
 LASTING = Settings(max_token_count=8000, draft_length=0)
-"""A turn of the paper pair that goes on until something ends it: thousands of rounds, seconds on any machine. Left to choose,
-the pair soon sees that its text repeats, and is done with 5,000 tokens in 0.15 s: before another client is heard."""
+"""A turn of the paper pair that goes on until something ends it: thousands of rounds, seconds on
+any machine. Left to choose, the pair soon sees that its text repeats, and is done with 5,000 tokens
+in 0.15 s: before another client is heard."""
 
 
 def paper_tokens(prompt: list[int], count: int, settings: ArithmeticSettings = PAPER) -> list[int]:
@@ -76,7 +78,8 @@ def propose_one(channel: grpc.Channel, item: draft_pb2.ProposeItem) -> draft_pb2
 
 
 def wait_for_health(channel: grpc.Channel, serving: bool = True, timeout: float = 120) -> None:
-    """Ask a process how it is until it says so: that its port answers says nothing of its model yet."""
+    """Ask a process how it is until it says so: that its port answers says nothing of its model
+    yet."""
     health = health_pb2_grpc.HealthStub(channel)
     kind = health_pb2.HealthCheckResponse
     wanted = kind.SERVING if serving else kind.NOT_SERVING
@@ -94,7 +97,8 @@ def load_of(address: str) -> model_pb2.Load:
 
 
 def settled_load_of(address: str) -> model_pb2.Load:
-    """The load once handles given back a moment ago have arrived: nothing is in work, and four looks see the same."""
+    """The load once handles given back a moment ago have arrived: nothing is in work, and four
+    looks see the same."""
     looks: list[model_pb2.Load] = []
     while True:
         looks.append(load_of(address))

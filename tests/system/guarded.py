@@ -1,4 +1,5 @@
-"""Orchestrators that ask who is there: by token, JSON web token or certificate; one process, two of them, or two replicas."""
+"""Orchestrators that ask who is there: by token, JSON web token or certificate; one process, two of
+them, or two replicas."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Guarded:
         return () if name is None or self.authority is not None else (("authorization", f"Bearer {self.tokens[name]}"),)
 
     def client(self, name: str | None, door: int = 0) -> Client:
-        """A client of this caller's; None: of one who shows nothing, or a certificate without a name."""
+        """A client of this caller's; None: of one who shows nothing, or a certificate without a
+        name."""
         address = self.doors[door % len(self.doors)]
         if self.authority is None:
             return Client(address, metadata=self.metadata(name))

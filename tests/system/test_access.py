@@ -1,4 +1,5 @@
-"""Who may ask: tokens and web tokens are checked, and to everybody else a principal's sessions are not there."""
+"""Who may ask: tokens and web tokens are checked, and to everybody else a principal's sessions are
+not there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who a caller is holds in every process: however it is told, and however many processes there are."""
+"""Who a caller is holds in every process: however it is told, and however many processes there
+are."""
 
 from __future__ import annotations
 

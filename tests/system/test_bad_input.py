@@ -238,7 +238,8 @@ def test_long_messages_of_one_chat_do_not_pile_up(client: Client) -> None:
 
 
 def test_one_of_two_messages_at_once_gets_the_turn(client: Client) -> None:
-    """Both are tokenized beside the event loop before either begins; the turn lasts until its session is deleted."""
+    """Both are tokenized beside the event loop before either begins; the turn lasts until its
+    session is deleted."""
     content = "two at once " * 200
 
     def send(session_id: str, name: str) -> int | str:
@@ -440,7 +441,8 @@ def test_a_proposal_in_flight_is_continued_for_its_likeliest_outcome(paper: Loca
 
 
 def info_once_the_draft_is_reached(client: Client) -> pb.GetServerInfoResponse:
-    """Both models' description: the orchestrator serves without its draft where that one takes long to start."""
+    """Both models' description: the orchestrator serves without its draft where that one takes long
+    to start."""
     deadline = time.monotonic() + 60
     while not (info := client.server_info()).HasField("draft"):
         assert time.monotonic() < deadline, "the draft was not reached within 60 s"

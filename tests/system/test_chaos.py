@@ -1,4 +1,5 @@
-"""Everything goes wrong for a while, in the smallest form; and a text that is not what it should be is seen."""
+"""Everything goes wrong for a while, in the smallest form; and a text that is not what it should be
+is seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A model whose chat template is broken is served: chats are refused with the reason, raw prompts are answered."""
+"""A model whose chat template is broken is served: chats are refused with the reason, raw prompts
+are answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Chat and top on a real terminal: Ctrl-C, a server that is lost and comes back, tokens that are marked."""
+"""Chat and top on a real terminal: Ctrl-C, a server that is lost and comes back, tokens that are
+marked."""
 
 from __future__ import annotations
 

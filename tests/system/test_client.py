@@ -1,4 +1,5 @@
-"""Both clients on the real services: what is lost is watched on, what is sent twice happens once, every token comes once."""
+"""Both clients on the real services: what is lost is watched on, what is sent twice happens once,
+every token comes once."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
 
 
 def left_behind() -> list[str]:
-    """Command lines of services that are nobody's: the process that each one names as its parent has ended."""
+    """Command lines of services that are nobody's: the process that each one names as its parent
+    has ended."""
     lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     services = [line for line in lines if "slipstream.cli.child" in line]
     parent = [int(line[line.index("slipstream.cli.child") + 1]) for line in services]

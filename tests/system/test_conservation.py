@@ -1,4 +1,5 @@
-"""After a thousand turns, a third of them cancelled or abandoned at random, every page is accounted for."""
+"""After a thousand turns, a third of them cancelled or abandoned at random, every page is accounted
+for."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ TURNS_EACH = 125
 
 
 def one_client(address: str, seed: int, done: list[str]) -> None:
-    """Chats of a few turns: most end by themselves, a third are cancelled or abandoned somewhere on the way."""
+    """Chats of a few turns: most end by themselves, a third are cancelled or abandoned somewhere on
+    the way."""
     rng = random.Random(seed)
     with Client(address) as client:
         chat = client.chat()
@@ -71,7 +73,8 @@ def test_a_thousand_turns_leave_only_leased_pages_and_then_none() -> None:
         addresses = (local.verifier_address, local.draft_address)
         held = [settled_load_of(address).held_page_count for address in addresses]
         assert min(held) > 0, "the last sessions are still there"
-        # Once no session is left no page may be held, whatever leases still run: nothing is held but by a session.
+        # Once no session is left no page may be held, whatever leases still run: nothing is held
+        # but by a session.
         with Client(local.orchestrator_address) as client:
             delete_all_sessions(client)
         for address in addresses:

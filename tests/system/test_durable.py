@@ -1,4 +1,5 @@
-"""Sessions outlive the process that kept them: killed, stopped or ended, another goes on with their turns at the next token."""
+"""Sessions outlive the process that kept them: killed, stopped or ended, another goes on with their
+turns at the next token."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def read_some(stub: Stub, request: pb.SendMessageRequest, count: int = 40) -> li
 
 
 def patiently(call: Callable[[], Any]) -> None:
-    """Ask as often as a client does while a busy machine takes long to see that a process is gone."""
+    """Ask as often as a client does while a busy machine takes long to see that a process is
+    gone."""
     deadline = time.monotonic() + 120
     while True:
         try:

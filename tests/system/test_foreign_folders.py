@@ -1,4 +1,5 @@
-"""Commands in a folder whose files are called like modules: they belong to a user, and are not executed."""
+"""Commands in a folder whose files are called like modules: they belong to a user, and are not
+executed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ PAPER = ["--target", "arithmetic:ends=0", "--draft", "arithmetic:ends=0"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder whose code writes down that it was executed, and then does what the command would not survive."""
+    """A folder whose code writes down that it was executed, and then does what the command would
+    not survive."""
     code = "import os, pathlib\npathlib.Path(__file__).with_name('executed').touch()\nos._exit(3)\n"
     for name in ("queue.py", "tokenizers.py", "multiprocessing.py"):
         (tmp_path / name).write_text(code)
@@ -67,7 +69,8 @@ def test_processes_behind_one_port_execute_no_file_of_the_current_folder(folder:
 _COMMAND = re.compile(r"python3?(?P<flags>(?: -[A-Z])*) -m (?P<module>[\w.]+)")
 _WITHOUT_OUR_CODE = ("venv",)
 _SHOWN = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("operations", "security", "alerts"))]
-"""What people type elsewhere than in a checkout. Reports have the commands that they were made by, in a checkout."""
+"""What people type elsewhere than in a checkout. Reports have the commands that they were made by,
+in a checkout."""
 
 
 def test_every_command_that_people_are_shown_leaves_the_current_folder_out() -> None:

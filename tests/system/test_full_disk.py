@@ -1,5 +1,5 @@
-"""A disk that is full under the sessions: the orchestrator says so to health checks, in metrics and to every caller, and comes
-back by itself once there is room."""
+"""A disk that is full under the sessions: the orchestrator says so to health checks, in metrics and
+to every caller, and comes back by itself once there is room."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ SHORT = Settings(max_token_count=3, draft_length=0)
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[tuple[Filling, Filling]]:
-    """A file system of two megabytes, and what fills and empties it. Skips where none can be mounted."""
+    """A file system of two megabytes, and what fills and empties it. Skips where none can be
+    mounted."""
     if (
         os.geteuid()
         or subprocess.run(

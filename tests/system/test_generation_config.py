@@ -1,4 +1,5 @@
-"""What a generation_config.json says reaches turns that say nothing; what is wrong in it is told at start and ends no turn."""
+"""What a generation_config.json says reaches turns that say nothing; what is wrong in it is told at
+start and ends no turn."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ MOST = 7
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that bans two tokens it would choose, and whose end tokens are none of its vocabulary."""
+    """A model that bans two tokens it would choose, and whose end tokens are none of its
+    vocabulary."""
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path_factory.mktemp("pair") / "target")
     said = {"eos_token_id": [-1, tiny_models.VOCABULARY_SIZE], "max_new_tokens": MOST, "num_beams": 1}
     free = generated(directory, {})
@@ -40,7 +42,8 @@ def client(target: Path) -> Iterator[Client]:
 
 
 def generated(directory: Path, settings: dict[str, object]) -> list[int]:
-    """transformers' greedy tokens, with what the directory says but for its end tokens, which are none."""
+    """transformers' greedy tokens, with what the directory says but for its end tokens, which are
+    none."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     ids = torch.tensor([PROMPT])
     how = {"max_new_tokens": MOST, "eos_token_id": None, **settings}

@@ -1,4 +1,5 @@
-"""Handles in real processes belong to the peer that opened them: killed it leaves nothing, flooding it keeps nobody out."""
+"""Handles in real processes belong to the peer that opened them: killed it leaves nothing, flooding
+it keeps nobody out."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def wait_until_nothing_is_held(address: str, seconds: float) -> None:
 
 @pytest.fixture(scope="module")
 def short() -> Iterator[LocalServices]:
-    """A pair whose services give what is left of an orchestrator back after the grace, and hold few sequences."""
+    """A pair whose services give what is left of an orchestrator back after the grace, and hold few
+    sequences."""
     flags = [
         *PAPER_PAIR.target_flags,
         *("--peer-grace-seconds", str(GRACE), "--max-sequence-count", str(MOST), "--default-lease-seconds", "600"),
@@ -101,7 +103,8 @@ def test_a_chat_that_is_idle_for_longer_than_the_grace_keeps_its_pages_while_its
 
 
 class Flood:
-    """A peer that opens handles as fast as it can while the block runs, with items that are refused or answered in turn."""
+    """A peer that opens handles as fast as it can while the block runs, with items that are refused
+    or answered in turn."""
 
     def __init__(self, local: LocalServices) -> None:
         self._local = local

@@ -1,4 +1,5 @@
-"""Hostile messages to every method, in the smallest form; and an answer that is not right is seen."""
+"""Hostile messages to every method, in the smallest form; and an answer that is not right is
+seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A draft or a verifier that answers with nonsense harms no turn: the worst kinds, over real processes."""
+"""A draft or a verifier that answers with nonsense harms no turn: the worst kinds, over real
+processes."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def test_nonsense_of_a_peer_harms_no_turn(paper: LocalServices, role: str) -> No
     with HostilePeers(role, paper.verifier_address, paper.draft_address, judge) as part:
         part.run(WORST[role])
         assert part.kind_count == len(WORST[role])
-    # Another test may have the machine, and a test's process has what the nursery imported: times and memory are for
-    # `make hostile`.
+    # Another test may have the machine, and a test's process has what the nursery imported: times
+    # and memory are for `make hostile`.
     complaints = [each for each in judge.complaints if " a turn took " not in each and " MiB beside " not in each]
     assert not complaints, "\n".join(complaints)
 

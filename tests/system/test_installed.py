@@ -1,4 +1,5 @@
-"""What an installation brings: the client is usable without what hosts models, and type checkers find it."""
+"""What an installation brings: the client is usable without what hosts models, and type checkers
+find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Turns that are left leave nothing behind, in the smallest form; and what is left behind is seen."""
+"""Turns that are left leave nothing behind, in the smallest form; and what is left behind is
+seen."""
 
 from __future__ import annotations
 

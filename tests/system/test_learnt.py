@@ -26,7 +26,8 @@ def test_a_second_start_goes_on_from_what_the_first_has_learnt_and_says_the_same
     assert "going on with what was learnt" not in log
     (file,) = tmp_path.iterdir()
     learnt = json.loads(file.read_text())["knowledge"]
-    # How much was tried depends on how fast this machine was just then; that something was is what is kept.
+    # How much was tried depends on how fast this machine was just then; that something was is what
+    # is kept.
     assert learnt["acceptance"]["_all_tried"] > 0 and learnt["verifying"]["around"]["all"][1] > 0
     again, log = answered(tmp_path)
     assert (again, "going on with what was learnt" in log) == (first, True)

@@ -1,5 +1,5 @@
-"""A pair of GGUF files over three processes: the text is transformers' own, whoever drafts, however many talk at once, and
-whatever computes."""
+"""A pair of GGUF files over three processes: the text is transformers' own, whoever drafts, however
+many talk at once, and whatever computes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_its_greedy_text_is_that_of_transformers(served: LocalServices) -> None:
 
 
 def test_compiled_code_says_the_same_of_the_same_files(pair: tuple[Path, Path], served: LocalServices) -> None:
-    """In float32 both are near enough to what is exact; the draft in four bits is llama.cpp's either way."""
+    """In float32 both are near enough to what is exact; the draft in four bits is llama.cpp's
+    either way."""
     settings = Settings(max_token_count=TOKEN_COUNT)
     with LocalServices(PairSettings(target=str(pair[0]), draft=str(pair[1]))) as local:
         assert texts(local.orchestrator_address, settings) == texts(served.orchestrator_address, settings)

@@ -41,7 +41,8 @@ def embedded_prompts(count: int, seed: int) -> list[list[int]]:
 
 
 def oracle(directory: Path, prompts: list[list[int]], max_tokens: int) -> list[tuple[list[int], list[float]]]:
-    """transformers' own greedy tokens on the target alone, float32, and the lead of each over the next best logit.
+    """transformers' own greedy tokens on the target alone, float32, and the lead of each over the
+    next best logit.
 
     Prompts of one length go through it together.
     """
@@ -86,8 +87,8 @@ def greedy(prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
 def test_greedy_tokens_equal_transformers_on_the_embedded_pair(
     embedded: LocalServices, prompts: list[list[int]], greedy: list[tuple[list[int], list[float]]]
 ) -> None:
-    """In float32 exactly. In bfloat16 too, but where the pair hardly knows: where the oracle's two best logits are nearer to
-    one another than bfloat16's rounding moves them."""
+    """In float32 exactly. In bfloat16 too, but where the pair hardly knows: where the oracle's two
+    best logits are nearer to one another than bfloat16's rounding moves them."""
     expected = [tokens for tokens, _ in greedy]
     given: list[list[list[int]]] = []
     with Client(embedded.orchestrator_address) as client:
@@ -128,7 +129,8 @@ def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
     ("family", "padded"), [("llama", ()), ("qwen2", ("draft",)), ("gpt2", ("target",))], ids=lambda value: str(value)
 )
 def test_a_random_weight_pair_equals_transformers(family: str, padded: tuple[str, ...], tmp_path: Path) -> None:
-    """Vocabularies padded beyond the same tokenizer's pair up, whichever of the two is the wider."""
+    """Vocabularies padded beyond the same tokenizer's pair up, whichever of the two is the
+    wider."""
     models = {"target": tiny_models.build(family), "draft": tiny_models.perturbed(tiny_models.build(family), 0.1)}
     for role in padded:
         models[role].resize_token_embeddings(tiny_models.VOCABULARY_SIZE + 64, mean_resizing=False)

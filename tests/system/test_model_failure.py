@@ -1,4 +1,5 @@
-"""A model that cannot compute any more ends its process, and the exit status and the last line say so."""
+"""A model that cannot compute any more ends its process, and the exit status and the last line say
+so."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ import runpy
 sys.argv = ["draft_service", "--model", "arithmetic:ends=0", "--kv-memory-mib", "1", "--address", sys.argv[1]]
 runpy.run_module("draft_service", run_name="__main__")
 """
-"""A draft service whose device is lost once it has seen POISON: every operation raises from then on."""
+"""A draft service whose device is lost once it has seen POISON: every operation raises from then
+on."""
 
 
 def test_a_lost_device_fails_the_items_at_hand_and_ends_the_process_with_status_1() -> None:

@@ -1,4 +1,5 @@
-"""The alerts and the dashboard: their own tests, and both on what real services tell a real Prometheus and Alertmanager."""
+"""The alerts and the dashboard: their own tests, and both on what real services tell a real
+Prometheus and Alertmanager."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 RULE_TESTS = ROOT / "deploy" / "prometheus" / "alerts.test.yaml"
 RUNBOOK = ROOT / "docs" / "alerts.md"
 DEADLINE_SECONDS = 60.0
-"""Of whatever is waited for: more than a busy machine takes, and no test waits for it that passes."""
+"""Of whatever is waited for: more than a busy machine takes, and no test waits for it that
+passes."""
 
 INSTRUMENTS: dict[str, Instrument] = {
     f"{each.exposed_name}{suffix}": each
@@ -167,8 +169,9 @@ def until(condition: Callable[[], T], what: str) -> T:
 
 
 def shortened(rules: str) -> str:
-    """The real rules, with three things put otherwise, since nobody can wait for them here: an alert that has to hold `for`
-    some time holds for 2 s, records are made each second and not each minute, and a week counts from 5 samples on, not from
+    """The real rules, with three things put otherwise, since nobody can wait for them here: an
+    alert that has to hold `for` some time holds for 2 s, records are made each second and not each
+    minute, and a week counts from 5 samples on, not from
     360. Windows stay what they are: over ten minutes is here over all that there was."""
     rules = re.sub(r"\bfor: \w+", "for: 2s", rules)
     return rules.replace("interval: 1m", "interval: 1s").replace(">= 360", ">= 5")
@@ -300,7 +303,8 @@ def running(command: Sequence[str], log: Path) -> Iterator[None]:
 
 @contextmanager
 def monitors(targets: dict[str, str], folder: Path) -> Iterator[tuple[Prometheus, Webhook]]:
-    """A Prometheus that scrapes the jobs at their addresses each second, and an Alertmanager that it tells."""
+    """A Prometheus that scrapes the jobs at their addresses each second, and an Alertmanager that
+    it tells."""
     assert PROMETHEUS is not None and ALERTMANAGER is not None
     address, alertmanager = free_address(), free_address()
     (folder / "alerts.yaml").write_text(shortened(RULES.read_text()))
@@ -329,7 +333,8 @@ def monitors(targets: dict[str, str], folder: Path) -> Iterator[tuple[Prometheus
 
 @contextmanager
 def load(address: str, failures: set[str]) -> Iterator[None]:
-    """Chats of all ways to speculate, one after another until the context ends; turns may fail meanwhile."""
+    """Chats of all ways to speculate, one after another until the context ends; turns may fail
+    meanwhile."""
     over = threading.Event()
     kinds: tuple[Settings, ...] = (
         Settings(max_token_count=150, draft_length=4),
@@ -355,7 +360,8 @@ def load(address: str, failures: set[str]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Services under load, watched; a message is refused, the draft is killed and started again, and so is the verifier."""
+    """Services under load, watched; a message is refused, the draft is killed and started again,
+    and so is the verifier."""
     if PROMETHEUS is None or ALERTMANAGER is None:
         pytest.skip("Prometheus or its Alertmanager is not here: apt-get install prometheus prometheus-alertmanager")
     targets = {f"slipstream-{service}": free_address() for service in ("orchestrator", "verifier", "draft")}
@@ -385,7 +391,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def disturb(local: LocalServices, scene: Scene) -> None:
-    """As the proof does it (proving/disturbances.py): SIGKILL in the middle of turns, and a new process at the address."""
+    """As the proof does it (proving/disturbances.py): SIGKILL in the middle of turns, and a new
+    process at the address."""
     prometheus, webhook = scene.prometheus, scene.webhook
 
     def kill(name: str) -> None:
@@ -414,7 +421,8 @@ def test_a_panel_draws_every_one_of_its_queries(scene: Scene, panel: dict[str, A
             assert all(each["metric"].get(label) for each in series), f"{target['expr']} has no {label}"
         if panel["fieldConfig"]["defaults"]["unit"] == "percentunit" and target["format"] != "heatmap":
             values = [float(value) for each in series for _, value in each["values"]]
-            # Where a counter has just begun, a rate is a guess: a share may be above 1 for a moment.
+            # Where a counter has just begun, a rate is a guess: a share may be above 1 for a
+            # moment.
             assert 0 <= median(filter(math.isfinite, values)) <= 1, target["expr"]
 
 
@@ -426,14 +434,16 @@ def test_the_dashboards_variables_find_the_jobs_and_their_instances(scene: Scene
         assert matched is not None
         selector = matched[1].replace("$job", ".+")
         query = f"group by ({matched[2]}) ({selector})"
-        # A scrape that takes longer than its second, as one may here, leaves its service out until the next.
+        # A scrape that takes longer than its second, as one may here, leaves its service out until
+        # the next.
         until(partial(scene.prometheus.value, f"count({query}) == 3"), query)
 
 
 @pytest.mark.monitoring
 @pytest.mark.parametrize("name", sorted({rule["alert"] for rule in alerting_rules()}))
 def test_what_an_alert_looks_at_is_there(scene: Scene, name: str) -> None:
-    """Each series that its expression selects, and each record: one that selects nothing would be quiet for ever."""
+    """Each series that its expression selects, and each record: one that selects nothing would be
+    quiet for ever."""
     expressions = " ".join(rule["expr"] for rule in alerting_rules() if rule["alert"] == name)
     selectors = re.findall(r"(?:\b\w+:)?\b(?:slipstream|process)_\w+(?::\w+)?(?:{[^}]*})?|up{[^}]*}", expressions)
     assert selectors

@@ -1,4 +1,5 @@
-"""A legal item in which nothing can be chosen fails by name, in its own turn, and ends nobody's service."""
+"""A legal item in which nothing can be chosen fails by name, in its own turn, and ends nobody's
+service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Commands where standard streams are not UTF-8: no line is garbled, and what cannot be shown is replaced."""
+"""Commands where standard streams are not UTF-8: no line is garbled, and what cannot be shown is
+replaced."""
 
 from __future__ import annotations
 

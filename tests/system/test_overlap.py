@@ -1,4 +1,5 @@
-"""The draft works while the target verifies: what it prepares, what it holds, and that no mode can be told from the text."""
+"""The draft works while the target verifies: what it prepares, what it holds, and that no mode can
+be told from the text."""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ def test_more_branches_than_there_are_pages_for_are_fewer_branches(spread: Local
 
 
 _LONG = 500
-"""Tokens of a text so long that some rounds meet what no branch was there for, however many branches a plan asks for."""
+"""Tokens of a text so long that some rounds meet what no branch was there for, however many
+branches a plan asks for."""
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,4 +1,5 @@
-"""More turns than there is time for, in real processes: each is done, and says the same, or is told when to come back."""
+"""More turns than there is time for, in real processes: each is done, and says the same, or is told
+when to come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Several orchestrator processes behind one port look like one, from whichever of them a connection comes."""
+"""Several orchestrator processes behind one port look like one, from whichever of them a connection
+comes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def family() -> Iterator[LocalServices]:
 
 
 def keepers(family: LocalServices) -> list[psutil.Process]:
-    """The processes that keep sessions: not the one that started them, not multiprocessing's own."""
+    """The processes that keep sessions: not the one that started them, not multiprocessing's
+    own."""
     parent = family.services["orchestrator"].process.pid
     alive = psutil.process_iter(["ppid", "cmdline"])
     return [p for p in alive if p.info["ppid"] == parent and "spawn_main" in " ".join(p.info["cmdline"] or [])]
@@ -45,7 +47,8 @@ def opened(client: Client) -> str:
 
 
 def process_of(client: Client) -> str:
-    """What tells the process that a client's connection ends in: ids of what is not stored begin with it."""
+    """What tells the process that a client's connection ends in: ids of what is not stored begin
+    with it."""
     return client.generate([1], Settings(max_token_count=1)).wait().session_id[:4]
 
 

@@ -1,4 +1,5 @@
-"""The proof in its smallest form, and that it sees a difference: in the reference, and in a token changed on its way."""
+"""The proof in its smallest form, and that it sees a difference: in the reference, and in a token
+changed on its way."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_not_one_bit_differs_under_any_disturbance(proven: tuple[Path, str]) -> 
 
 
 def compare_changed(proven: Path, copy: Path, change: Any) -> tuple[int, str]:
-    """The verdict on a copy of a finished run that ``change`` had its hands on: nothing is run again."""
+    """The verdict on a copy of a finished run that ``change`` had its hands on: nothing is run
+    again."""
     shutil.copytree(proven, copy)
     change(ResultStore(copy / RUN))
     code, _ = finish(copy)

@@ -73,7 +73,8 @@ def test_a_draft_that_hangs_costs_its_deadline(slow: LocalServices) -> None:
 
 
 def test_a_draft_that_hangs_is_waited_for_once_by_all_sessions_together(slow: LocalServices) -> None:
-    """Of eight turns of five seconds and more, whatever probes there are meanwhile; and it is asked again when it is back."""
+    """Of eight turns of five seconds and more, whatever probes there are meanwhile; and it is asked
+    again when it is back."""
     draft, prompts = slow.services["draft"].process, [[10 + index, 20, 30] for index in range(8)]
     with Client(slow.orchestrator_address) as client:
         until_the_draft_is_used(client)  # it may have been left alone for what another test did to it
@@ -127,7 +128,8 @@ def test_a_verifier_is_unreachable_while_it_is_gone_or_hangs_and_reachable_again
 
 
 def test_a_verifier_that_stays_away_ends_the_turn_with_a_status_and_keeps_the_session() -> None:
-    """Patience is longer here than a channel's pause between two attempts to connect, as it should be everywhere."""
+    """Patience is longer here than a channel's pause between two attempts to connect, as it should
+    be everywhere."""
     pair = PairSettings(target=PAPER_PAIR.target, draft="", orchestrator_flags=["--verifier-patience-seconds", "3"])
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         with client.chat(settings=Settings(max_token_count=5)) as chat:

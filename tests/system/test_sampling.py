@@ -1,6 +1,8 @@
-"""Every sampling parameter through the whole system, with speculation off and on, against transformers' own processors.
+"""Every sampling parameter through the whole system, with speculation off and on, against
+transformers' own processors.
 
-The models have random weights: their probability is spread, so that every filter has something to do.
+The models have random weights: their probability is spread, so that every filter has something to
+do.
 """
 
 from __future__ import annotations
@@ -102,7 +104,8 @@ def test_served_tokens_equal_transformers_processors(pair: Pair, name: str) -> N
 
 
 def test_presence_and_frequency_penalties_follow_their_formula(pair: Pair) -> None:
-    """transformers has no such processor: OpenAI's formula over what was generated is written out here."""
+    """transformers has no such processor: OpenAI's formula over what was generated is written out
+    here."""
     presence, frequency = 1.5, 0.75
     for prompt in PROMPTS:
         context = list(prompt)

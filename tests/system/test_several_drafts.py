@@ -1,4 +1,5 @@
-"""Several drafts share the sessions: which of them proposes changes how fast a text comes and nothing else."""
+"""Several drafts share the sessions: which of them proposes changes how fast a text comes and
+nothing else."""
 
 from __future__ import annotations
 

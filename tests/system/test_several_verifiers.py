@@ -126,7 +126,8 @@ def test_sessions_move_away_from_a_verifier_that_is_stopped_and_come_back_to_it(
 
 
 def test_a_prompt_that_waits_behind_those_of_others_is_not_given_up_while_the_verifier_makes_steps() -> None:
-    """It is the only one that its orchestrator asks for, so nothing comes to that for seconds: others have filled the queue."""
+    """It is the only one that its orchestrator asks for, so nothing comes to that for seconds:
+    others have filled the queue."""
     with (
         group("arithmetic:ends=0&row_us=2000") as services,
         grpc.insecure_channel(services.verifiers[0].address) as channel,
@@ -148,7 +149,8 @@ def test_a_prompt_that_waits_behind_those_of_others_is_not_given_up_while_the_ve
 
 
 def until_both_are_known(services: Group, client: Client) -> None:
-    """New sessions go where the fewest are: two at once end up on two verifiers once both have been reached."""
+    """New sessions go where the fewest are: two at once end up on two verifiers once both have been
+    reached."""
     deadline = time.monotonic() + 120
     while True:
         with client.chat() as one, client.chat() as two:
@@ -165,7 +167,8 @@ def until_both_are_known(services: Group, client: Client) -> None:
 
 
 def test_sessions_that_begin_alike_find_their_beginning_cached_and_still_spread() -> None:
-    """Four system messages, four chats with each: without placement each message would be read by both verifiers."""
+    """Four system messages, four chats with each: without placement each message would be read by
+    both verifiers."""
     with group(TARGET, TARGET) as services, ExitStack() as stack, Client(services.orchestrator.address) as client:
         until_both_are_known(services, client)
         read = {index: [0, 0] for index in range(4)}
@@ -192,7 +195,8 @@ def test_new_sessions_keep_away_from_a_verifier_that_is_gone() -> None:
 
 
 def test_a_verifier_of_other_weights_is_never_used() -> None:
-    """Which of the two is reached first says what the target is; the other one must stay without a session."""
+    """Which of the two is reached first says what the target is; the other one must stay without a
+    session."""
     with group(TARGET, "arithmetic:ends=0&agreement=0.5") as services:
         with Client(services.orchestrator.address) as client:
             answers = {tuple(client.generate(PROMPT, Settings(max_token_count=40)).wait().token_ids) for _ in range(8)}

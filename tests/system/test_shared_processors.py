@@ -1,4 +1,5 @@
-"""A draft and a verifier that compute on the same processors, as on anybody's own machine: rounds do not overlap there."""
+"""A draft and a verifier that compute on the same processors, as on anybody's own machine: rounds
+do not overlap there."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def is_said_to_be_short(local: LocalServices) -> bool:
 
 
 def ways_of(pair: PairSettings, *, short: bool) -> Counter[str]:
-    """How many rounds of a fresh pair drafted in each way, which must have been found ``short`` of processors or not."""
+    """How many rounds of a fresh pair drafted in each way, which must have been found ``short`` of
+    processors or not."""
     ways: Counter[str] = Counter()
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         for name in ("join", "split", "strip", "lower", "upper", "find", "index", "count", "title", "zfill", "center"):
@@ -39,7 +41,8 @@ def test_rounds_wait_for_one_another_where_both_need_every_processor() -> None:
 
 
 def test_a_pair_with_processors_for_both_is_not_short_of_them() -> None:
-    """Whether its rounds overlap is what they take to decide: on a busy machine a small draft may not pay at all."""
+    """Whether its rounds overlap is what they take to decide: on a busy machine a small draft may
+    not pay at all."""
     processors = len(os.sched_getaffinity(0))
     if processors > 1:
         with LocalServices(embedded_pair(processors // 2)) as local, Client(local.orchestrator_address) as client:

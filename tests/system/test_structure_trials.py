@@ -1,4 +1,5 @@
-"""A structure's trial ends with the call that it is for, and its process is gone with the service."""
+"""A structure's trial ends with the call that it is for, and its process is gone with the
+service."""
 
 from __future__ import annotations
 

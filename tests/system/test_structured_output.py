@@ -1,4 +1,5 @@
-"""Structured output through the whole system: always valid, and the same with speculation as without."""
+"""Structured output through the whole system: always valid, and the same with speculation as
+without."""
 
 from __future__ import annotations
 

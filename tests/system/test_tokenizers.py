@@ -1,4 +1,5 @@
-"""Tokenizers through real services: a conversation's ids, and a draft that splits text otherwise."""
+"""Tokenizers through real services: a conversation's ids, and a draft that splits text
+otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ END = "<|end|>"
 
 
 def checkpoint(directory: Path, name: str) -> Path:
-    """A tiny Llama with that tokenizer, whose answers end with the token that the template puts there."""
+    """A tiny Llama with that tokenizer, whose answers end with the token that the template puts
+    there."""
     case = next(case for case in CASES if case.name == name)
     tokenizer = case.build()
     model = tiny_models.build(
@@ -52,7 +54,8 @@ def test_three_turns_have_the_ids_of_transformers_and_a_draft_that_splits_otherw
 
 
 def _compare(tokenizer: Any, turns: list[dict[str, Any]]) -> None:
-    """The ids before an answer stay, and those after it are transformers', which has other tokens for the answer itself."""
+    """The ids before an answer stay, and those after it are transformers', which has other tokens
+    for the answer itself."""
     tokens: list[int] = []
     conversation: list[dict[str, str]] = []
     end = tokenizer.convert_tokens_to_ids(END)

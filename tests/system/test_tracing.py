@@ -1,4 +1,5 @@
-"""Each turn is one trace over three processes, received here over OTLP/gRPC as a collector would."""
+"""Each turn is one trace over three processes, received here over OTLP/gRPC as a collector
+would."""
 
 from __future__ import annotations
 
@@ -252,7 +253,8 @@ def turn_of(troubles: tuple[Collector, dict[str, str]]) -> Callable[[str], Recei
 
 
 def reattached(client: Client) -> str:
-    """A turn whose stream is lost, and which is watched on from where it was; the session it is of."""
+    """A turn whose stream is lost, and which is watched on from where it was; the session it is
+    of."""
     session = client.create_session(settings=Settings(max_token_count=40, draft_length=4)).session_id
     call = client.stub.SendMessage(pb.SendMessageRequest(session_id=session, content="x"))
     seen = 0
@@ -265,7 +267,8 @@ def reattached(client: Client) -> str:
 
 
 def in_turn(client: Client) -> None:
-    """A message refused because a turn runs, and one of a stream that waits for that turn's end, with a trace of its own."""
+    """A message refused because a turn runs, and one of a stream that waits for that turn's end,
+    with a trace of its own."""
     session = client.create_session(settings=Settings(max_token_count=60)).session_id
     long = Settings(max_token_count=300, draft_length=0).message()
     running = client.stub.SendMessage(pb.SendMessageRequest(session_id=session, content="x", settings=long))

@@ -1,4 +1,5 @@
-"""Three services that trust nobody without a certificate and a token, and what each refuses at its start."""
+"""Three services that trust nobody without a certificate and a token, and what each refuses at its
+start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A model of pickled weights, or with code of its own, is served where its flag says so and nowhere else."""
+"""A model of pickled weights, or with code of its own, is served where its flag says so and nowhere
+else."""
 
 from __future__ import annotations
 

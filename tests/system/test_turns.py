@@ -1,4 +1,5 @@
-"""A turn is its session's: it runs whether anybody reads it or not, ends once, and outlives every stream but not its server."""
+"""A turn is its session's: it runs whether anybody reads it or not, ends once, and outlives every
+stream but not its server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An orchestrator that says it is healthy has run turns of nobody's: on the peers, and in no count."""
+"""An orchestrator that says it is healthy has run turns of nobody's: on the peers, and in no
+count."""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ import pytest
 def products_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's interpreter multiplies so that a row's bits depend on the row alone, as on a device.
 
-    By itself it asks NumPy's BLAS. The kernels of OpenBLAS for Haswell and Zen add up a row in an order that
-    depends on where the row stands. `einsum` without `optimize` asks no BLAS and treats all rows alike.
+    By itself it asks NumPy's BLAS. The kernels of OpenBLAS for Haswell and Zen add up a row in an
+    order that depends on where the row stands. `einsum` without `optimize` asks no BLAS and treats
+    all rows alike.
     """
     from triton.runtime import interpreter
 

@@ -1,4 +1,5 @@
-"""Each architecture through the verifier's own path against transformers' generate; what cannot be served is refused."""
+"""Each architecture through the verifier's own path against transformers' generate; what cannot be
+served is refused."""
 
 import asyncio
 import json
@@ -45,7 +46,8 @@ class Oracle:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    # Two threads for such small matrices, in transformers' forwards and in every host's, mostly wait for each other.
+    # Two threads for such small matrices, in transformers' forwards and in every host's, mostly
+    # wait for each other.
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -129,7 +131,8 @@ async def converse(
 ) -> Generation:
     """Generate as many tokens as ``coming`` has, on a fresh sequence.
 
-    With ``rng``, each round proposes some of the coming tokens, one of them (or none) replaced by a wrong one.
+    With ``rng``, each round proposes some of the coming tokens, one of them (or none) replaced by a
+    wrong one.
     """
     result = Generation()
     handle = secrets.token_hex(8)
@@ -153,7 +156,8 @@ async def converse(
         result.round_count += 1
         result.rejected_count += len(proposal) - job.accepted_count
         result.tokens += [*proposal[: job.accepted_count], job.next_token]
-        # As the orchestrator states it: keep what was accepted, drop the rest, then comes the target's own token.
+        # As the orchestrator states it: keep what was accepted, drop the rest, then comes the
+        # target's own token.
         base += len(tail) + job.accepted_count
         tail = [job.next_token]
     return result
@@ -171,7 +175,8 @@ async def test_greedy_tokens_equal_transformers(oracle: Oracle, speculation: boo
 
     async with served(oracle.directory) as host:
         pairs = list(zip(oracle.prompts, oracle.continuations, strict=True))
-        # Together, so that steps hold several sequences; nobody can adopt anything, for no two prompts begin alike.
+        # Together, so that steps hold several sequences; nobody can adopt anything, for no two
+        # prompts begin alike.
         first = await asyncio.gather(*(converse(host, p, c, corruption(n)) for n, (p, c) in enumerate(pairs)))
         for (_, coming), result in zip(pairs, first, strict=True):
             assert (result.tokens, result.surprises, result.adopted_count) == (coming, [], 0)
@@ -181,7 +186,8 @@ async def test_greedy_tokens_equal_transformers(oracle: Oracle, speculation: boo
             again = await converse(host, prompt, coming, corruption(10 + number))
             assert (again.tokens, again.surprises) == (coming, [])
             assert again.adopted_count == whole_pages(prompt)
-            # A session resumed elsewhere: it also adopts pages written in rounds that were partly rolled back.
+            # A session resumed elsewhere: it also adopts pages written in rounds that were partly
+            # rolled back.
             said = prompt + coming[:-6]
             resumed = await converse(host, said, coming[-6:], corruption(20 + number))
             assert (resumed.tokens, resumed.surprises) == (coming[-6:], [])

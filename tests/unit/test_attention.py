@@ -1,4 +1,5 @@
-"""Paged attention: each query has the same bits whoever is in its batch, and attends to what it may."""
+"""Paged attention: each query has the same bits whoever is in its batch, and attends to what it
+may."""
 
 import random
 from dataclasses import replace

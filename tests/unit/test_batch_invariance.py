@@ -1,4 +1,5 @@
-"""The same token at the same position has the same bits in a prefill, a verify window, any batch, any chunking, a rebuild."""
+"""The same token at the same position has the same bits in a prefill, a verify window, any batch,
+any chunking, a rebuild."""
 
 import random
 from pathlib import Path
@@ -26,7 +27,8 @@ class Recorder:
         self.engine = Engine(Planned(model), kv_memory_mib=16)
 
     def step(self, parts: list[tuple[Sequence, list[int]]]) -> list[torch.Tensor]:
-        """Append tokens to sequences in one forward; logits ``[tokens, vocabulary]`` for each part."""
+        """Append tokens to sequences in one forward; logits ``[tokens, vocabulary]`` for each
+        part."""
         segments = []
         for sequence, tokens in parts:
             start = len(sequence)
@@ -91,7 +93,8 @@ def test_one_thread_and_two_give_the_same_bits(directory: Path) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_more_threads_than_two_split_a_wide_layer_where_no_bit_shows_it(family: str, tmp_path: Path) -> None:
-    """torch splits an activation of more than 65,536 numbers into uneven parts, each with an end that fills no vector."""
+    """torch splits an activation of more than 65,536 numbers into uneven parts, each with an end
+    that fills no vector."""
     wide = {"n_inner": 1024} if family == "gpt2" else {"intermediate_size": 1024}
     directory = tiny_models.save(tiny_models.build(family, **wide), tmp_path)
     text = [random.Random(1).randrange(tiny_models.VOCABULARY_SIZE) for _ in range(272)]

@@ -18,7 +18,8 @@ ACCEPTANCE = AcceptanceEstimate(0.8)
 
 
 def knowledge(*, verify: float, step: float, row: float = 0.0, around: float = 0.0, hits: bool = True) -> PairKnowledge:
-    """Of a pair whose verification takes ``verify``, and whose draft's step ``step`` and ``row`` for each row but one."""
+    """Of a pair whose verification takes ``verify``, and whose draft's step ``step`` and ``row``
+    for each row but one."""
     pair = PairKnowledge()
     regime = Regime(Overlap.ENUMERATE)
     for _ in range(50):

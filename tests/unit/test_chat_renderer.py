@@ -1,4 +1,5 @@
-"""The process that renders chat templates: its limits, long conversations, and what counts as a message left out."""
+"""The process that renders chat templates: its limits, long conversations, and what counts as a
+message left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Prompts of chat templates after well-known models: the same ids as transformers, or a refusal that says why."""
+"""Prompts of chat templates after well-known models: the same ids as transformers, or a refusal
+that says why."""
 
 from __future__ import annotations
 

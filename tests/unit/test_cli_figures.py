@@ -1,4 +1,5 @@
-"""Rates from two looks: of processes that are restarted, that come and go, and of their peers. None is ever negative."""
+"""Rates from two looks: of processes that are restarted, that come and go, and of their peers. None
+is ever negative."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ RECOVERED, PLAIN = trace_pb2.ROUND_OUTCOME_RECOVERED, trace_pb2.ROUND_OUTCOME_PL
 
 
 def process(uptime: float, number: int = 0, rounds: int = 0, **fields: Any) -> status_pb2.ProcessStatus:
-    """After so many rounds of 20 ms, each of them with two drafted tokens of which one was accepted."""
+    """After so many rounds of 20 ms, each of them with two drafted tokens of which one was
+    accepted."""
     known = {
         "generated_token_count": 2 * rounds,
         "draft_token_count": 2 * rounds,

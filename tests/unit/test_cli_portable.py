@@ -1,4 +1,5 @@
-"""Commands where the system lacks what Linux has: macOS waits for no signal, Windows has no SIGHUP."""
+"""Commands where the system lacks what Linux has: macOS waits for no signal, Windows has no
+SIGHUP."""
 
 from __future__ import annotations
 

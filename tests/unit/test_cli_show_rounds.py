@@ -1,4 +1,5 @@
-"""Marked tokens: the same characters as without, told apart with and without colours, and counted."""
+"""Marked tokens: the same characters as without, told apart with and without colours, and
+counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A turn's rounds in parts, in sentences, in a terminal and in a file: nothing overlaps, nothing is markup."""
+"""A turn's rounds in parts, in sentences, in a terminal and in a file: nothing overlaps, nothing is
+markup."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def a_round(
 
 
 def usual_round(number: int, start: float, **fields: Any) -> trace_pb2.RoundTrace:
-    """Three milliseconds for the draft, one in the queue, five of forwards, two on the way, and one of nobody's."""
+    """Three milliseconds for the draft, one in the queue, five of forwards, two on the way, and one
+    of nobody's."""
     return a_round(
         number,
         start,

@@ -1,4 +1,5 @@
-"""When a lost call is tried again: within the deadline, within the time for reconnecting, and never one that was refused."""
+"""When a lost call is tried again: within the deadline, within the time for reconnecting, and never
+one that was refused."""
 
 from __future__ import annotations
 

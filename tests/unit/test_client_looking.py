@@ -1,4 +1,5 @@
-"""What both clients ask to look at an orchestrator, and that they hand out its answers and refusals as they are."""
+"""What both clients ask to look at an orchestrator, and that they hand out its answers and refusals
+as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A delta's text in pieces by the origin of its tokens: every character once, whatever bytes the server counts."""
+"""A delta's text in pieces by the origin of its tokens: every character once, whatever bytes the
+server counts."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_counts_that_cannot_be_right_leave_the_text_whole(counts: list[int], ori
 
 
 def event(offset: int, tokens: list[int]) -> turn_pb2.TurnEvent:
-    """Tokens 0 to 9, each with a text of as many bytes as its number says, but for 9, whose text the end brings."""
+    """Tokens 0 to 9, each with a text of as many bytes as its number says, but for 9, whose text
+    the end brings."""
     origins = list(map(turn_pb2.TokenOrigin.ValueType, (1 + token % 5 for token in tokens)))
     message = turn_pb2.TurnDelta(
         text="".join("x" * (token % 9) for token in tokens),

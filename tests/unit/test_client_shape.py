@@ -1,4 +1,5 @@
-"""The two clients have one shape: the same names with the same arguments, awaited in the one and not in the other."""
+"""The two clients have one shape: the same names with the same arguments, awaited in the one and
+not in the other."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ PAIRS = [(Client, AsyncClient), (Session, AsyncSession), (Reply, AsyncReply)]
 
 
 def methods(kind: type) -> dict[str, list[inspect.Parameter]]:
-    """Public ones and __init__, with their arguments; how a context is entered is the languages' own affair."""
+    """Public ones and __init__, with their arguments; how a context is entered is the languages'
+    own affair."""
     found = inspect.getmembers(kind, inspect.isfunction)
     made_by_users = kind in (Client, AsyncClient)
     shown = {

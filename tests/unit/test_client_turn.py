@@ -1,4 +1,5 @@
-"""A turn's events from streams that break anywhere, repeat and leave out: every token and character once, or none."""
+"""A turn's events from streams that break anywhere, repeat and leave out: every token and character
+once, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compiled functions: their operations on bits, that sums are not rearranged, and a machine without a place to keep them."""
+"""Compiled functions: their operations on bits, that sums are not rearranged, and a machine without
+a place to keep them."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def test_a_bfloat16_is_the_upper_half_of_a_float32(value: float) -> None:
 
 
 def test_a_product_is_rounded_before_it_is_added_to() -> None:
-    """A processor that can do both at once would round once, and its texts would differ from another's."""
+    """A processor that can do both at once would round once, and its texts would differ from
+    another's."""
     almost = 1 + 2.0**-30
     assert multiplied_and_added(almost, almost, -(1 + 2.0**-29)) == 0.0
 

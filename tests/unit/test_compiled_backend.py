@@ -1,4 +1,5 @@
-"""Compiled forwards: they say what transformers' own classes say, and a row's bits depend on its own sequence alone."""
+"""Compiled forwards: they say what transformers' own classes say, and a row's bits depend on its
+own sequence alone."""
 
 from __future__ import annotations
 
@@ -173,7 +174,8 @@ def test_long_and_many_sequences_grow_the_memory_that_is_computed_in() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_only_wanted_rows_are_answered_in_their_order(shape: str, dtype: torch.dtype) -> None:
-    """The last layer computes them alone; what it leaves out changes no bit, and keys and values are all there."""
+    """The last layer computes them alone; what it leaves out changes no bit, and keys and values
+    are all there."""
     backend, text, other = backend_of(built(shape, dtype), threads=2), some_tokens(40), some_tokens(30, 1)
     reference = backend.forward([Segment(text, 0, PAGES, 40)])
     beside = backend.forward([Segment(other, 0, OTHER_PAGES, 30)])

@@ -1,4 +1,5 @@
-"""GGUF files by compiled code: what llama.cpp says, in bits that depend on a sequence alone; other models are left to it."""
+"""GGUF files by compiled code: what llama.cpp says, in bits that depend on a sequence alone; other
+models are left to it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ NEAR = {"F32": 1e-5, "BF16": 0.05, "Q8_0": 0.03}
 """To llama.cpp's logits: with eight bits it rounds inputs as we do, and adds in another order."""
 
 KINDS = ["F32", "BF16", "Q8_0", "qwen2", "qwen3", "llama"]
-"""The embedded target by its weights' type, or wide layers by their architecture, queries sharing their keys."""
+"""The embedded target by its weights' type, or wide layers by their architecture, queries sharing
+their keys."""
 
 
 @pytest.fixture(autouse=True)

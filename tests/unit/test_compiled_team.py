@@ -1,4 +1,5 @@
-"""The threads of a forward: they share its work, none waits for one that is not there, and a late one changes nothing."""
+"""The threads of a forward: they share its work, none waits for one that is not there, and a late
+one changes nothing."""
 
 from __future__ import annotations
 

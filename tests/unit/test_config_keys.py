@@ -1,4 +1,5 @@
-"""A key of a config.json that changes numbers is followed, refused, or named in a warning at start: never ignored."""
+"""A key of a config.json that changes numbers is followed, refused, or named in a warning at start:
+never ignored."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ FOLLOWED: dict[str, dict[str, Any]] = {
     "per_layer_config": {"per_layer_config": {"1": {"rms_norm_eps": 0.1}}},
     "output_attentions": {"output_attentions": True},
 }
-"""Changes to a family's config.json; where a class does not know a key, transformers ignores it, and so is it here."""
+"""Changes to a family's config.json; where a class does not know a key, transformers ignores it,
+and so is it here."""
 
 
 COMPILED, TORCH, NO_ENGINE = "compiled", "torch", "none"
@@ -77,7 +79,8 @@ REFUSED: dict[tuple[str, str], str] = {
 
 
 def saved(directory: Path, family: str, changes: dict[str, Any]) -> Path:
-    """A model with those keys in its file, as its maker would have saved it: what they have it hold it holds."""
+    """A model with those keys in its file, as its maker would have saved it: what they have it hold
+    it holds."""
     known = {
         key: value for key, value in changes.items() if key in ("tie_word_embeddings", "attention_bias", "mlp_bias")
     }

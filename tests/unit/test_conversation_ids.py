@@ -1,4 +1,5 @@
-"""A conversation's ids are those of transformers' apply_chat_template, over three turns, for forty tokenizers."""
+"""A conversation's ids are those of transformers' apply_chat_template, over three turns, for forty
+tokenizers."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def _by_transformers(tokenizer: Any, messages: list[Message]) -> list[int]:
 
 
 def _generated(codec: Codec, messages: list[Message], answer: str) -> list[int]:
-    """An answer as the model gives it that knows the template: in the tokens of its text there, up to an end token."""
+    """An answer as the model gives it that knows the template: in the tokens of its text there, up
+    to an end token."""
     prompt = codec.render(messages, CLOCK)
     rendered = codec.render([*messages, Message("assistant", answer), Message("user", "x")], CLOCK)
     whole = codec.encode_with_places(rendered)
@@ -115,7 +117,8 @@ def test_generated_tokens_stay_though_their_text_has_other_ids(
 
 
 def test_a_template_that_rewrites_an_answer_keeps_the_tokens_of_the_others(tmp_path: Path) -> None:
-    """The template drops what stands before "items" of each answer, as templates drop what a model has thought."""
+    """The template drops what stands before "items" of each answer, as templates drop what a model
+    has thought."""
     session = _session("qwen3-thinking", tmp_path)
     spelt = session.codec.encode_rendered("T") + session.codec.encode_rendered("he end")
     end = _ids(session.codec, "<|im_end|>")
@@ -209,7 +212,8 @@ def test_a_token_that_another_reaches_into_is_no_place_to_cut(tmp_path: Path) ->
 
 
 def test_an_answer_is_found_where_the_template_writes_it_and_not_in_the_header_before(tmp_path: Path) -> None:
-    """The header has the answer's text, and the ids that a tokenizer gives it. The model has spelt its answer."""
+    """The header has the answer's text, and the ids that a tokenizer gives it. The model has spelt
+    its answer."""
     directory = CASES[0].write(tmp_path)
     (directory / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ 'Question' if m.role == 'user' else 'answer' }}:\n{{ m.content | trim }}\n{% endfor %}"

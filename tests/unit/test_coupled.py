@@ -65,7 +65,8 @@ def test_a_large_vocabulary_is_searched_as_well_as_a_small_one() -> None:
 
 
 def test_a_token_far_below_the_best_wins_where_its_noise_is_that_much_greater() -> None:
-    """Rows that random logits hardly ever bring: the two ends of the noise on two tokens that all others are far below."""
+    """Rows that random logits hardly ever bring: the two ends of the noise on two tokens that all
+    others are far below."""
     size, rule = 150_000, SamplingRule(temperature=1.0, seed=11)
     rows, widest = [], 0.0
     for position in range(8):
@@ -212,7 +213,8 @@ def test_logits_of_any_size_choose_without_overflow(drafting: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_token_is_found_where_every_logit_over_the_temperature_is_too_low_for_a_number(dtype: torch.dtype) -> None:
-    """A model that is damaged may compute it. Compiled code checks no index: there must be a token."""
+    """A model that is damaged may compute it. Compiled code checks no index: there must be a
+    token."""
     logits = torch.full((20, 200), -3e38, dtype=dtype)
     logits[:, 150] = -2e38
     rows = [Row(SamplingRule(temperature=MIN_TEMPERATURE, top_k=1, top_p=0.9, seed=seed), 4) for seed in range(20)]

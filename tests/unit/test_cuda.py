@@ -1,4 +1,5 @@
-"""The CUDA backend's parts without such a device: its kernel by Triton's interpreter, in float32; what it lays out and splits.
+"""The CUDA backend's parts without such a device: its kernel by Triton's interpreter, in float32;
+what it lays out and splits.
 
 Bits, graphs and bfloat16 are seen on a device (tests/gpu).
 """
@@ -252,7 +253,8 @@ def test_a_target_whose_rows_depend_on_others_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("page_size", "memory_mib"), [(16, 4), (128, 0.4), (128, 0.13)])
 def test_what_is_tried_at_load_writes_to_no_place_twice(page_size: int, memory_mib: float, tmp_path: Path) -> None:
-    """For what is then in it would differ from forward to forward, and so would a recording from what it records."""
+    """For what is then in it would differ from forward to forward, and so would a recording from
+    what it records."""
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
     loaded = load_pretrained(str(directory), device="cpu", dtype="float32", attention=NAME)
     model = TransformersModel(loaded, {}, kernels=attention.PAGED)

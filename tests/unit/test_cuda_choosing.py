@@ -74,7 +74,8 @@ def test_a_device_chooses_what_the_host_chooses(rules: list[SamplingRule], dtype
         for row, ours, theirs in zip(rows, choices, choose(logits, rows), strict=True):
             assert ours.token == theirs.token
             if row.rule.top_p < 1 and ours.logprob > theirs.logprob + 1e-5:
-                # The host threw out what was no likelier than the first winner, and some that a top-p does not keep stayed.
+                # The host threw out what was no likelier than the first winner, and some that a
+                # top-p does not keep stayed.
                 assert ours.logprob < theirs.logprob - math.log(row.rule.top_p) + 1e-5
                 assert ours.margin > min(theirs.margin, 0.1) - 1e-6
             else:

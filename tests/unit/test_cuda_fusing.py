@@ -1,4 +1,5 @@
-"""What a model's parts are replaced by on CUDA, by Triton's interpreter: the same numbers, and only where they are."""
+"""What a model's parts are replaced by on CUDA, by Triton's interpreter: the same numbers, and only
+where they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What tools/check_deploy.py finds by itself, each fault made once; and the images' health check against a server."""
+"""What tools/check_deploy.py finds by itself, each fault made once; and the images' health check
+against a server."""
 
 from __future__ import annotations
 

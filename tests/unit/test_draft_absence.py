@@ -1,4 +1,5 @@
-"""A draft that is away costs a pair one deadline: who waits learns of it at once, and one at a time sees if it is back."""
+"""A draft that is away costs a pair one deadline: who waits learns of it at once, and one at a time
+sees if it is back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Several drafts share the sessions of one target; one that is away is left, and its sessions draft elsewhere."""
+"""Several drafts share the sessions of one target; one that is away is left, and its sessions draft
+elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ AWAY = PeerError(Code.UNAVAILABLE, "STREAM_LOST", "")
 
 
 class Named(Draft):
-    """A draft at an address, that answers at once unless it is away, or its answers are lost on their way."""
+    """A draft at an address, that answers at once unless it is away, or its answers are lost on
+    their way."""
 
     def __init__(self, address: str, info: ModelInfo = MODEL) -> None:
         super().__init__()

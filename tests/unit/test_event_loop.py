@@ -11,7 +11,8 @@ from slipstream.event_loop import run_in_loop
 
 
 def test_what_runs_beside_the_loop_starts_no_thread() -> None:
-    """Threads of earlier tests may end meanwhile: grpc's poller outlives its last channel for a while."""
+    """Threads of earlier tests may end meanwhile: grpc's poller outlives its last channel for a
+    while."""
     before = set(threading.enumerate())
     beside: list[set[threading.Thread]] = []
 

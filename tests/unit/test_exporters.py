@@ -1,4 +1,5 @@
-"""Where telemetry goes, by OpenTelemetry's variables: each of their values is followed or refused in one line."""
+"""Where telemetry goes, by OpenTelemetry's variables: each of their values is followed or refused
+in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows in which nothing can be chosen are errors by name; every legal rule leaves numbers to choose among."""
+"""Rows in which nothing can be chosen are errors by name; every legal rule leaves numbers to choose
+among."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ def test_filters_equal_transformers(rule: SamplingRule, spread: float) -> None:
 
 
 def test_presence_and_frequency_count_what_was_generated_and_nothing_before() -> None:
-    """OpenAI's formula: ``logit - count * frequency - (count > 0) * presence``; transformers has no such processor."""
+    """OpenAI's formula: ``logit - count * frequency - (count > 0) * presence``; transformers has no
+    such processor."""
     rule = SamplingRule(presence_penalty=0.5, frequency_penalty=0.25, first_generated_position=3)
     context = [1, 2, 2, 2, 4, 2, 9]
     logits = torch.zeros(1, 12)

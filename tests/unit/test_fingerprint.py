@@ -1,4 +1,5 @@
-"""Two models that would answer differently have two fingerprints; how and by whom a checkpoint was saved makes none."""
+"""Two models that would answer differently have two fingerprints; how and by whom a checkpoint was
+saved makes none."""
 
 from __future__ import annotations
 

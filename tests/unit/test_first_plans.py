@@ -1,4 +1,5 @@
-"""Plans that sessions take over from one another: seldom at first, and often once weighings agree."""
+"""Plans that sessions take over from one another: seldom at first, and often once weighings
+agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Garbage is not looked for while a service imports, and is from when it loads its model or reads its settings."""
+"""Garbage is not looked for while a service imports, and is from when it loads its model or reads
+its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When a step waits for others: only as long as it is worth, and only for those who use to come back soon."""
+"""When a step waits for others: only as long as it is worth, and only for those who use to come
+back soon."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ STEP = 0.020
 
 
 def habitual(absences: dict[str, float]) -> tuple[Gathering, float]:
-    """Sequences that have come back so after ten answers each, and the time since their last answer began."""
+    """Sequences that have come back so after ten answers each, and the time since their last answer
+    began."""
     gathering, now = Gathering(), 0.0
     for _ in range(10):
         gathering.stepped(STEP)

@@ -1,4 +1,5 @@
-"""generation_config.json: what settings can express is followed, the rest is told in one line, and no request pays for it."""
+"""generation_config.json: what settings can express is followed, the rest is told in one line, and
+no request pays for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A GGUF model is all of its files, and all of their keys: each is followed, refused, or left to llama.cpp by its name."""
+"""A GGUF model is all of its files, and all of their keys: each is followed, refused, or left to
+llama.cpp by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tokenizer in a GGUF file gives llama.cpp's ids, and its end tokens are llama.cpp's, or it is refused."""
+"""The tokenizer in a GGUF file gives llama.cpp's ids, and its end tokens are llama.cpp's, or it is
+refused."""
 
 from __future__ import annotations
 

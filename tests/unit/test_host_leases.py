@@ -84,7 +84,8 @@ class Hosted:
         return answer
 
     async def until_swept(self) -> None:
-        """A handle that has nothing to renew its lease has been taken out: so the sweep has seen all others too."""
+        """A handle that has nothing to renew its lease has been taken out: so the sweep has seen
+        all others too."""
         self.host.open("other", 0.001)
         self.swept.clear()  # opening a handle ends what had its name before
         self.clock.now += 0.001

@@ -14,7 +14,8 @@ from proving.hostile.doors import ATTACKS, attack
 
 @pytest.fixture
 def closing_server() -> Iterator[tuple[str, list[int]]]:
-    """The address of a server that ends each connection at once, and how many timers ran at each."""
+    """The address of a server that ends each connection at once, and how many timers ran at
+    each."""
     timers: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

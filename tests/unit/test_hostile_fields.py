@@ -1,6 +1,8 @@
-"""Whatever comes from outside is understood or refused by name, in bounded time: what parses requests raises nothing else.
+"""Whatever comes from outside is understood or refused by name, in bounded time: what parses
+requests raises nothing else.
 
-Messages come from `proving.hostile.fields`, whose choices hypothesis makes here, so that what fails is made small.
+Messages come from `proving.hostile.fields`, whose choices hypothesis makes here, so that what fails
+is made small.
 """
 
 from __future__ import annotations
@@ -172,6 +174,7 @@ def test_a_prompt_without_room_is_refused_by_its_length() -> None:
 
 @pytest.mark.parametrize("session_id", ["a\0b", "\0", ""], ids=["NUL inside", "NUL", "nothing"])
 def test_a_page_that_no_list_has_ended_with_is_refused(session_id: str) -> None:
-    """The first two no database looks for: PostgreSQL refuses them, and the store would seem to be away."""
+    """The first two no database looks for: PostgreSQL refuses them, and the store would seem to be
+    away."""
     with pytest.raises(InvalidFieldsError, match="page_token"):
         commands.cursor_of(commands.page_token((1, session_id)))

@@ -1,4 +1,5 @@
-"""What wakes the thread that computes: nothing is missed, and nothing gathers while it never rests."""
+"""What wakes the thread that computes: nothing is missed, and nothing gathers while it never
+rests."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def test_who_never_waits_hears_one_ring() -> None:
 
 @pytest.mark.timeout(60)
 def test_the_shortest_wait_ends() -> None:
-    """Its seconds may be over before it has begun. A queue's `get` then waited for ever, and an item in work with it."""
+    """Its seconds may be over before it has begun. A queue's `get` then waited for ever, and an
+    item in work with it."""
     inbox = Inbox()
     for seconds in (1e-9, 1e-7, 1e-6, 3e-6, 1e-5):
         for _ in range(5_000):

@@ -1,4 +1,5 @@
-"""What a pair has learnt goes into a file and comes back as a beginning; what is not such a file is left alone."""
+"""What a pair has learnt goes into a file and comes back as a beginning; what is not such a file is
+left alone."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ ALONE, AHEAD = Regime(Overlap.NONE, 1), Regime(Overlap.RUN_AHEAD, 2)
 
 
 def taught(rounds: int = 400) -> PairKnowledge:
-    """A pair whose draft is right in nine of ten, whose verifier takes 20 ms and whose draft 2 ms a step."""
+    """A pair whose draft is right in nine of ten, whose verifier takes 20 ms and whose draft 2 ms a
+    step."""
     pair, rng = PairKnowledge(), random.Random(1)
     costs = pair.verifiers["here:1"].costs
     for _ in range(rounds):
@@ -180,8 +182,8 @@ def test_what_is_learnt_is_kept_when_the_process_ends_and_nothing_where_nothing_
 
 
 def test_an_estimate_fades_as_if_each_observation_took_its_share_of_all_before() -> None:
-    """It lets what is new weigh more instead, puts counts in terms of one token now and then, and tells them without a
-    change."""
+    """It lets what is new weigh more instead, puts counts in terms of one token now and then, and
+    tells them without a change."""
     estimate, rng = AcceptanceEstimate(0.7, window=50), random.Random(0)
     tried, accepted = 0.0, 0.0
     for _ in range(5000):

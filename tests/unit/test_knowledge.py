@@ -91,8 +91,8 @@ def show(planner: Planner, plan: RoundPlan) -> None:
 
 
 def observing(*, previous: Overlap | None, rounds_before: int = 200) -> tuple[PairKnowledge, float]:
-    """What is believed of synchronous rounds after twenty that brought half of their forecast, one to a turn, each after
-    a round of another way if ``previous`` says so."""
+    """What is believed of synchronous rounds after twenty that brought half of their forecast, one
+    to a turn, each after a round of another way if ``previous`` says so."""
     pair = PairKnowledge()
     pair.common.way = NONE
     for _ in range(rounds_before):
@@ -113,8 +113,8 @@ def test_a_turns_first_round_shows_what_its_way_brings_and_the_first_after_anoth
 
 
 def test_turns_of_a_single_round_show_what_they_bring_where_the_draft_enumerates() -> None:
-    """A first round finds nothing prepared: it is judged as one that waits for a proposal, whether it did or not. What a way
-    loses by not waiting is its own loss."""
+    """A first round finds nothing prepared: it is judged as one that waits for a proposal, whether
+    it did or not. What a way loses by not waiting is its own loss."""
     for tokens, believed in ((4, 0.5), (1, 0.3)):
         pair = PairKnowledge()
         pair.common.way = ENUMERATE

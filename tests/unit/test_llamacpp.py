@@ -1,4 +1,5 @@
-"""llama.cpp as a backend: a row's bits depend on its sequence alone, and what cannot be served is said in a line."""
+"""llama.cpp as a backend: a row's bits depend on its sequence alone, and what cannot be served is
+said in a line."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def engine(
     request: pytest.FixtureRequest, files: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Engine:
-    """Of the embedded target by its weights' type, or of wide layers by its architecture, queries sharing their keys."""
+    """Of the embedded target by its weights' type, or of wide layers by its architecture, queries
+    sharing their keys."""
     if request.param[0].isupper():
         return engine_of(files(request.param))
     weights = {"qwen2": "BF16", "qwen3": "Q8_0", "llama": "F32"}[request.param]
@@ -57,7 +59,8 @@ def engine_of(path: Path, *, exact: bool = True, mib: float = 200) -> Engine:
 def logits_of(
     engine: Engine, counts: Sequence[int], other: Callable[[int], int] | None = None, wanted: int | None = None
 ) -> torch.Tensor:
-    """The text's logits, so many tokens a step, beside another sequence with as many as ``other`` says."""
+    """The text's logits, so many tokens a step, beside another sequence with as many as ``other``
+    says."""
     rng = random.Random(7)
     mine, theirs = CachedSequence("mine"), CachedSequence("theirs")
     found: list[torch.Tensor] = []

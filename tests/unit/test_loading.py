@@ -1,4 +1,5 @@
-"""Checkpoints that would serve another model than they say, or none: each is refused by name, in one line."""
+"""Checkpoints that would serve another model than they say, or none: each is refused by name, in
+one line."""
 
 from __future__ import annotations
 
@@ -269,7 +270,8 @@ def test_a_config_that_is_none_is_told(checkpoint: Path, content: bytes, message
 
 
 def test_a_generation_config_that_is_not_json_is_told(checkpoint: Path) -> None:
-    # Without it the model would end its texts, and choose its tokens, otherwise than it was meant to.
+    # Without it the model would end its texts, and choose its tokens, otherwise than it was meant
+    # to.
     (checkpoint / "generation_config.json").write_text("{nope")
     assert refused(checkpoint).startswith(f"generation_config.json of {checkpoint} is not JSON: ")
 

@@ -1,4 +1,5 @@
-"""Products by the matrix unit: bits as its instruction is said to make them, that depend on their own row and output alone."""
+"""Products by the matrix unit: bits as its instruction is said to make them, that depend on their
+own row and output alone."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def multiply(kind: str) -> Multiply:
-    """Rows ``[rows, blocks, inputs]`` by ``[blocks, outputs, inputs]``, in bfloat16, over `BLOCKS`: ``[rows, outputs]``."""
+    """Rows ``[rows, blocks, inputs]`` by ``[blocks, outputs, inputs]``, in bfloat16, over `BLOCKS`:
+    ``[rows, outputs]``."""
     place, is_product = tiles.place_of(kind), kind == "matrix_products"
 
     @numba.njit  # type: ignore[untyped-decorator] # Numba is untyped

@@ -1,4 +1,5 @@
-"""Metrics: cheap to add to, read from any thread, shown to Prometheus and OTLP alike, and all of them written down."""
+"""Metrics: cheap to add to, read from any thread, shown to Prometheus and OTLP alike, and all of
+them written down."""
 
 from __future__ import annotations
 
@@ -165,7 +166,8 @@ def test_logs_for_machines_are_one_object_a_line(capsys: pytest.CaptureFixture[s
 
 
 def test_every_metric_that_is_written_down_is_read_by_somebody() -> None:
-    """Looked for by name: a metric that nobody yields would be a line in the page and nothing else."""
+    """Looked for by name: a metric that nobody yields would be a line in the page and nothing
+    else."""
     code = "\n".join(
         Path(path).read_text() for path in ("orchestrator/processes/metrics.py", "slipstream/hosting/metrics.py")
     )

@@ -1,4 +1,5 @@
-"""The model thread with a model whose answers can be worked out: no job can end it, and none harms another."""
+"""The model thread with a model whose answers can be worked out: no job can end it, and none harms
+another."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ async def hosting(load: Callable[[], Engine], limits: BatchLimits | None = None)
 
 @pytest.fixture(params=["thread", "here"], autouse=True)
 def is_profiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Where it is not known what steps take all is computed by the thread; else lone jobs are where they are asked for."""
+    """Where it is not known what steps take all is computed by the thread; else lone jobs are where
+    they are asked for."""
     monkeypatch.setattr(sys.modules[__name__], "_is_profiled", request.param == "here")
     return bool(request.param == "here")
 
@@ -299,7 +301,8 @@ async def test_logits_that_are_no_numbers_fail_their_job_alone_and_their_pages_a
 
 
 async def test_a_draft_that_computes_nan_on_its_way_fails_alone() -> None:
-    """In a run of several steps, and on branches: the second of them meets the poison in its own pages."""
+    """In a run of several steps, and on branches: the second of them meets the poison in its own
+    pages."""
     prompt = [POISON - 3 - 2, 1, 1]  # its own next token is the poison
     assert said(prompt, 1) == [POISON]
     for runs_on in (False, True):
@@ -312,7 +315,8 @@ async def test_a_draft_that_computes_nan_on_its_way_fails_alone() -> None:
 
 
 async def test_nan_in_a_real_models_pages_reaches_no_other_sequence(tmp_path: Path) -> None:
-    """Masked keys are multiplied too: NaN left in a page, or in the padding page, would spread to whoever has it next."""
+    """Masked keys are multiplied too: NaN left in a page, or in the padding page, would spread to
+    whoever has it next."""
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
 
     def load() -> Engine:
@@ -456,7 +460,8 @@ async def test_while_the_thread_is_at_work_nothing_is_computed_here(monkeypatch:
 
 
 async def test_whoever_computes_each_job_has_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lone ones and crowds in turns, handles closed in between: both compute as fast as they can."""
+    """Lone ones and crowds in turns, handles closed in between: both compute as fast as they
+    can."""
     monkeypatch.setattr(hosts, "_CROWDED_SECONDS", 0.0)
     draw = random.Random(0)
 
@@ -633,7 +638,8 @@ class Held(Crowd):
 
 
 async def test_a_prompt_gets_on_in_every_step_that_rounds_would_fill() -> None:
-    """Five drafts in steps of four tokens: a prompt that waited for them would wait for them all."""
+    """Five drafts in steps of four tokens: a prompt that waited for them would wait for them
+    all."""
     prompt = [90, *range(100, 112)]
     limits = BatchLimits(max_step_tokens=4, prefill_chunk=4)
     model = Held(PAPER)

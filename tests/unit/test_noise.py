@@ -1,4 +1,5 @@
-"""The field of noise: its definition in plain integers, its distribution, and that nothing else has a part in it."""
+"""The field of noise: its definition in plain integers, its distribution, and that nothing else has
+a part in it."""
 
 from __future__ import annotations
 
@@ -115,7 +116,8 @@ def test_what_texts_are_compared_with_is_the_same_field() -> None:
 
 
 def test_the_field_is_what_it_always_was() -> None:
-    """Values of this version: a text must not change with the release. Whoever changes them raises the version."""
+    """Values of this version: a text must not change with the release. Whoever changes them raises
+    the version."""
     got = [field(seed, position, 128)[token] for seed, position, token in ((7, 0, 0), (7, 31, 5), (8, 31, 100))]
     assert SAMPLING_VERSION == 2
     assert got == pytest.approx(PINNED, rel=1e-12)
@@ -130,7 +132,8 @@ def test_threads_draw_without_disturbing_one_another() -> None:
 
 
 def test_arrivals_are_independent_exponentials() -> None:
-    """Each token's own over many seeds, and all tokens' of one seed; and neighbours of a block know nothing of one another."""
+    """Each token's own over many seeds, and all tokens' of one seed; and neighbours of a block know
+    nothing of one another."""
     one_seed = np.exp(-field(5, 1, 128_000))
     assert kstest(one_seed, expon.cdf).pvalue > 1e-4
     many = np.exp(-np.stack([field(seed, 9, BLOCK) for seed in range(4000)]))

@@ -1,4 +1,5 @@
-"""What one message holds is tested with the streams; here, that answers leave before more is read."""
+"""What one message holds is tested with the streams; here, that answers leave before more is
+read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who holds the open sequences: nobody keeps another from its share, and who has gone keeps nothing for long."""
+"""Who holds the open sequences: nobody keeps another from its share, and who has gone keeps nothing
+for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a peer sends is held against what can be; what cannot be is that peer's fault, by the field's name."""
+"""What a peer sends is held against what can be; what cannot be is that peer's fault, by the
+field's name."""
 
 from __future__ import annotations
 

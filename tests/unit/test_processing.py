@@ -1,4 +1,5 @@
-"""Compiled processing against torch's own operations, row by row: equal to the bit, and so are the maxima of its blocks."""
+"""Compiled processing against torch's own operations, row by row: equal to the bit, and so are the
+maxima of its blocks."""
 
 import random
 from collections.abc import Iterator
@@ -103,7 +104,8 @@ def test_logits_are_changed_as_torch_changes_them(seed: int, dtype: torch.dtype)
 
 
 def test_rows_that_threads_share_are_the_same(threads: int) -> None:
-    """More than a piece: one rule's rows are then worked at from different places of their context."""
+    """More than a piece: one rule's rows are then worked at from different places of their
+    context."""
     size, draw = 100_003, random.Random(1)
     logits = torch.randn(12, size, generator=torch.Generator().manual_seed(2)).bfloat16()
     contexts = [[draw.randrange(size) for _ in range(60)] for _ in range(2)]

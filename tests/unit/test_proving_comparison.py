@@ -1,4 +1,5 @@
-"""The proof's comparison sees one token, one bit, one missing turn, one silent disturbance, one round answered in two ways."""
+"""The proof's comparison sees one token, one bit, one missing turn, one silent disturbance, one
+round answered in two ways."""
 
 from __future__ import annotations
 

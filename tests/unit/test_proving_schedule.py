@@ -1,4 +1,5 @@
-"""The proof's schedule: every disturbance on its share of the prompts, evenly over dtypes and temperatures, by seed alone."""
+"""The proof's schedule: every disturbance on its share of the prompts, evenly over dtypes and
+temperatures, by seed alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The ratio test's corners: hostile and narrow distributions, vocabularies of two sizes, draws that repeat themselves."""
+"""The ratio test's corners: hostile and narrow distributions, vocabularies of two sizes, draws that
+repeat themselves."""
 
 from dataclasses import replace
 
@@ -28,7 +29,8 @@ def test_the_draft_sends_what_it_drew_from_cut_to_its_likeliest() -> None:
 
 
 def test_each_kind_of_draw_has_noise_of_its_own() -> None:
-    """What a seed says is kept: another number, or one number for two kinds, is another `SAMPLING_VERSION`."""
+    """What a seed says is kept: another number, or one number for two kinds, is another
+    `SAMPLING_VERSION`."""
     assert {name: int(kind) for name, kind in Domain.__members__.items()} == {
         "FIRST": 0,
         "SECOND": 1,
@@ -81,7 +83,8 @@ def by_the_formula(p: np.ndarray, q: np.ndarray, x: int, seed: int, position: in
 
 
 def test_the_test_accepts_and_recovers_by_the_formula() -> None:
-    """A few hundred rows at once, each with its own seed and position; probabilities are taken by their sum."""
+    """A few hundred rows at once, each with its own seed and position; probabilities are taken by
+    their sum."""
     rng, size, count = np.random.default_rng(4), 12, 300
     logits = torch.tensor(rng.normal(size=(count, size)) * 2, dtype=torch.float32)
     rows, expected, proposed = [], [], []

@@ -1,4 +1,5 @@
-"""Where people meet a request_id it says among whose requests the id is unique: two users behind one token share those."""
+"""Where people meet a request_id it says among whose requests the id is unique: two users behind
+one token share those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rotary positions that transformers chooses by the step: what is served of them depends on the position alone."""
+"""Rotary positions that transformers chooses by the step: what is served of them depends on the
+position alone."""
 
 from __future__ import annotations
 

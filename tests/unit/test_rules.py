@@ -1,4 +1,5 @@
-"""Rules are stated once for a handle: what a service keeps of them, and what the orchestrator counts on."""
+"""Rules are stated once for a handle: what a service keeps of them, and what the orchestrator
+counts on."""
 
 from __future__ import annotations
 

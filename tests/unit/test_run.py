@@ -219,7 +219,8 @@ def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) ->
 def test_several_steps_in_a_call_are_those_steps_to_the_bit(
     rule: SamplingRule | tuple[SamplingRule, ...], threads: int, dtype: str, tmp_path: Path
 ) -> None:
-    """Sequences of different lengths, which append different numbers of tokens, over borders of blocks and pages."""
+    """Sequences of different lengths, which append different numbers of tokens, over borders of
+    blocks and pages."""
     rules = rule if isinstance(rule, tuple) else (rule,) * 4
     saved = tiny_models.save(tiny_models.build("llama", head_dim=32, num_key_value_heads=2), tmp_path)
     backend = load_compiled(str(saved), dtype=dtype, page_size=32, runs_on=True, threads=threads)

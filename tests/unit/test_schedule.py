@@ -1,4 +1,5 @@
-"""What goes into a step: neither rounds nor prompts can keep the other out, and no room is left while anyone waits."""
+"""What goes into a step: neither rounds nor prompts can keep the other out, and no room is left
+while anyone waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The page accounting against brute force: every sequence's content is what plain lists say, and no page is lost."""
+"""The page accounting against brute force: every sequence's content is what plain lists say, and no
+page is lost."""
 
 import itertools
 
@@ -16,8 +17,8 @@ PAGE_COUNT = 12
 
 
 class Memory:
-    """What a model would do with the accounting: write to slots, copy pages. As with keys and values, what is written depends
-    on the token and on all that can be read before it."""
+    """What a model would do with the accounting: write to slots, copy pages. As with keys and
+    values, what is written depends on the token and on all that can be read before it."""
 
     def __init__(self, cache: SequenceCache) -> None:
         self.cache = cache

@@ -205,7 +205,8 @@ Holds = Callable[[Snapshot, str, Any], bool]
 
 @dataclass(frozen=True)
 class Asked:
-    """A call, and what the store has to have held before the move if it was answered all the same."""
+    """A call, and what the store has to have held before the move if it was answered all the
+    same."""
 
     call: Callable[[System, str], Awaitable[object]]
     claims: Holds | None = None

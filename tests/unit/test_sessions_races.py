@@ -1,4 +1,5 @@
-"""What meets in one moment: requests that come twice, a drain, a session that changes hands. A real store, scripted peers."""
+"""What meets in one moment: requests that come twice, a drain, a session that changes hands. A real
+store, scripted peers."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ LEASE = 600.0
 
 
 class Process:
-    """An orchestrator's sessions, one of several over a store, and the verifier that answers them."""
+    """An orchestrator's sessions, one of several over a store, and the verifier that answers
+    them."""
 
     def __init__(self, name: str, place: Path, stack: AsyncExitStack, most: int = 100) -> None:
         self.store = open_store(str(place))
@@ -78,7 +80,8 @@ class Process:
         return self.sessions.kept(session_id, ANYBODY)
 
     def holding(self, operation: str) -> tuple[asyncio.Event, asyncio.Event]:
-        """From now on an operation of the store says when it is asked for, and waits to be let go."""
+        """From now on an operation of the store says when it is asked for, and waits to be let
+        go."""
         asked, may_go = asyncio.Event(), asyncio.Event()
         work: Callable[..., Awaitable[Any]] = getattr(self.store, operation)
 

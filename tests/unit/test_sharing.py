@@ -1,4 +1,5 @@
-"""Rows that threads share: the same choices, whoever computes them, and no waiting for a thread that does not come."""
+"""Rows that threads share: the same choices, whoever computes them, and no waiting for a thread
+that does not come."""
 
 from __future__ import annotations
 

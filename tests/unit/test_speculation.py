@@ -98,7 +98,8 @@ def test_the_longest_continuation_wins_and_keeps_what_belongs_to_its_tokens() ->
 
 
 def brute_force_ngram(tokens: list[int], length: int) -> tuple[int, ...] | None:
-    """The latest of the best-agreeing ends among the last eight occurrences of the last three tokens."""
+    """The latest of the best-agreeing ends among the last eight occurrences of the last three
+    tokens."""
     ends = [end for end in range(3, len(tokens)) if tokens[end - 3 : end] == tokens[-3:]][-8:]
     if len(tokens) <= 3 or not ends:
         return None
@@ -210,7 +211,8 @@ def test_the_step_time_curve_is_linear_between_what_was_measured_and_never_falls
 
 
 def test_what_a_slow_minute_showed_of_few_tokens_is_over_when_more_take_less() -> None:
-    """Plain rounds alone have one token: where the way is another, no step would ever say anything new of it."""
+    """Plain rounds alone have one token: where the way is another, no step would ever say anything
+    new of it."""
     curve = StepTimeCurve()
     curve.profile([(1, 0.006), (8, 0.006), (16, 0.007)])
     for _ in range(50):
@@ -221,7 +223,8 @@ def test_what_a_slow_minute_showed_of_few_tokens_is_over_when_more_take_less() -
 
 
 def test_a_step_between_two_sizes_does_not_make_the_larger_seem_as_fast() -> None:
-    """A draft length of 4 alone is taken, and 5 tokens verified: what 9 take is still known, and is scaled with what 5 take."""
+    """A draft length of 4 alone is taken, and 5 tokens verified: what 9 take is still known, and is
+    scaled with what 5 take."""
     curve = StepTimeCurve()
     curve.profile([(1, 0.0010), (8, 0.0017), (16, 0.0025)])
     for _ in range(100):
@@ -236,8 +239,9 @@ def test_a_step_between_two_sizes_does_not_make_the_larger_seem_as_fast() -> Non
 
 
 def test_what_a_drafts_work_leaves_behind_is_not_what_tokens_cost() -> None:
-    """Half a millisecond more for any verification that comes after a draft's work, plain ones between: a token's price is as
-    the verifier measured it, and plain decoding's rounds are what they were."""
+    """Half a millisecond more for any verification that comes after a draft's work, plain ones
+    between: a token's price is as the verifier measured it, and plain decoding's rounds are what
+    they were."""
     costs, plain, waiting = VerifyCosts(), Regime(None), Regime(Overlap.NONE)
     costs.profile([(1, 0.0005), (8, 0.0009), (16, 0.0013)])
     for _ in range(100):

@@ -51,7 +51,8 @@ def test_a_hiccup_is_not_a_models_speed() -> None:
 
 
 def test_a_length_taken_all_the_time_looks_no_better_for_that() -> None:
-    """A draft whose every proposal takes 0.6 ms and 0.05 ms a step more: short ones must not make its steps look slow."""
+    """A draft whose every proposal takes 0.6 ms and 0.05 ms a step more: short ones must not make
+    its steps look slow."""
     costs = DraftCosts()
     for steps in [8, 6, 4, 2] * 5 + [2] * 20:
         costs.observe(1, steps, 0.0006 + steps * 0.00005, 0.001 + steps * 0.00005, _WAITING)

@@ -84,7 +84,8 @@ def grammar(source: str) -> Structure:
 
 
 def generate(matcher: Matcher, seed: int, limit: int = 400) -> list[int]:
-    """Random allowed tokens, single bytes as likely as long ones; ends when it may, after a while."""
+    """Random allowed tokens, single bytes as likely as long ones; ends when it may, after a
+    while."""
     rng = random.Random(seed)
     tokens: list[int] = []
     while len(tokens) < limit:
@@ -583,7 +584,8 @@ def test_a_replay_that_runs_out_of_time_on_the_way_back_fails_the_turn(monkeypat
 
 
 class MeetsALimit:
-    """Goes back, and meets a limit with its next mask; as the library's, it then says that it is stopped."""
+    """Goes back, and meets a limit with its next mask; as the library's, it then says that it is
+    stopped."""
 
     is_over = False
 

@@ -82,7 +82,8 @@ def test_matchers_give_way_to_others_and_are_made_anew(structures: Structures) -
 def test_eight_sessions_with_eight_branches_each_make_each_matcher_once(
     structures: Structures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A matcher made anew walks a turn's whole text: at every step, that would cost more than the step."""
+    """A matcher made anew walks a turn's whole text: at every step, that would cost more than the
+    step."""
     made: list[Structure] = []
     compiler = structures.compiler
     assert compiler is not None

@@ -24,7 +24,8 @@ def codec(template: str | None = TEMPLATE) -> Codec:
     return Codec(FILES["tokenizer.json"], json.loads(FILES["tokenizer_config.json"]), template)
 
 
-# Templates in the wild: Llama 3's trimming and header, Mistral's alternation check, a date, a tojson.
+# Templates in the wild: Llama 3's trimming and header, Mistral's alternation check, a date, a
+# tojson.
 TEMPLATES = [
     TEMPLATE,
     "{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}<|{{ m.role }}|>\n{{ m.content | trim }}"
@@ -109,7 +110,8 @@ THE, E_ACUTE = 257, 258
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(["A", "é", "€", "🜲", " the", "é as one token"]), max_size=8))
 def test_characters_spelt_byte_by_byte_come_out_whole(parts: list[str]) -> None:
-    """A byte is decoded together with those before it: what it begins takes back what was decoded, until it is whole."""
+    """A byte is decoded together with those before it: what it begins takes back what was decoded,
+    until it is whole."""
     tokens: list[int] = []
     for part in parts:
         whole = {" the": THE, "é as one token": E_ACUTE}.get(part)
@@ -282,7 +284,8 @@ def test_random_tokens_have_the_text_of_the_whole_decoding(data: st.DataObject, 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from([*(1 + byte for byte in BYTES_THAT_MATTER), 258, 262, 263]), min_size=33, max_size=120))
 def test_long_runs_of_bytes_that_are_no_characters_lose_no_word(tokens: list[int]) -> None:
-    """The run that begins with a bad byte has the text of the whole decoding: a bad character for each of its bytes."""
+    """The run that begins with a bad byte has the text of the whole decoding: a bad character for
+    each of its bytes."""
     shared, tokens = llama(), [1 + 0xFF, *tokens]
     detokenizer = Detokenizer(shared, ())
     text = "".join(detokenizer.push(token)[0] for token in tokens) + detokenizer.flush()
@@ -293,7 +296,8 @@ def test_long_runs_of_bytes_that_are_no_characters_lose_no_word(tokens: list[int
 
 @pytest.mark.parametrize("make", [bytes_alone, llama])
 def test_tokens_that_never_make_a_character_are_held_back_for_a_while_alone(make: Callable[[], Codec]) -> None:
-    """What is held back is decoded with each token: without a bound 8,000 of them take half a minute."""
+    """What is held back is decoded with each token: without a bound 8,000 of them take half a
+    minute."""
     shared = make()
     byte = shared.tokenizer.token_to_id("<0xE2>") or shared.tokenizer.token_to_id("â")
     end = shared.tokenizer.token_to_id("<end>")

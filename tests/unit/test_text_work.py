@@ -19,7 +19,8 @@ TOKENIZER = Path(embedded_directory("target")) / "tokenizer.json"
 
 
 async def test_the_event_loop_goes_on_while_a_long_text_is_tokenized() -> None:
-    """The library has to release Python's lock. Its plain `encode` does not, and the loop would not turn at all."""
+    """The library has to release Python's lock. Its plain `encode` does not, and the loop would not
+    turn at all."""
     codec, text = Codec(TOKENIZER.read_bytes(), {}, None), "How do I use asyncio.Queue in a program? " * 20_000
     work = asyncio.create_task(TextWork().run(len(text), partial(codec.encode_text, text)))
     turns = 0

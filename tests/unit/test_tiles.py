@@ -50,7 +50,8 @@ def test_few_registers_change_no_bit(made: tuple[str, list[numba.core.ccallback.
 def _sums(
     tile: numba.core.ccallback.CFunc, inputs: np.ndarray, weights: np.ndarray, table: np.ndarray, columns: int
 ) -> np.ndarray:
-    """What a tile makes of ``inputs [rows, bytes]`` and ``weights [2, blocks, bytes]``: float32 ``[rows, columns * 16]``."""
+    """What a tile makes of ``inputs [rows, bytes]`` and ``weights [2, blocks, bytes]``: float32
+    ``[rows, columns * 16]``."""
     outputs = np.full((len(inputs), columns * LANES), 7, dtype=np.float32)
     tile.ctypes(
         len(inputs),
@@ -76,7 +77,8 @@ def _widened(halves: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["paired_products", "float_products"])
 def test_a_sum_is_one_chain_of_fused_multiply_adds(kind: str) -> None:
-    """In the order of the inputs, from 0 on. The processor's own bfloat16 instruction rounds otherwise."""
+    """In the order of the inputs, from 0 on. The processor's own bfloat16 instruction rounds
+    otherwise."""
     if kind == "paired_products" and not WIDENED:
         pytest.skip("bfloat16 has an instruction of its own here")
     rng = np.random.default_rng(0)
@@ -97,8 +99,8 @@ def test_a_sum_is_one_chain_of_fused_multiply_adds(kind: str) -> None:
 
 
 def _rounded_once(products: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Exact products and float32 totals, their sum as float32. In float64 what is lost is added as a last bit, so that to round
-    again makes no difference (Boldo and Melquiond 2008)."""
+    """Exact products and float32 totals, their sum as float32. In float64 what is lost is added as
+    a last bit, so that to round again makes no difference (Boldo and Melquiond 2008)."""
     terms = totals.astype(np.float64)
     sums = products + terms
     back = sums - products

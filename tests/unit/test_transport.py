@@ -1,4 +1,5 @@
-"""What is refused before anything listens or connects: plaintext abroad, and files that cannot be what a flag says."""
+"""What is refused before anything listens or connects: plaintext abroad, and files that cannot be
+what a flag says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When a verifier that owes answers has stalled: by what it answers, the steps it makes, and what its tokens should take."""
+"""When a verifier that owes answers has stalled: by what it answers, the steps it makes, and what
+its tokens should take."""
 
 from __future__ import annotations
 
@@ -195,7 +196,8 @@ def test_tokens_count_at_the_slower_of_what_was_measured() -> None:
 
 
 def test_a_lone_round_beside_a_draft_says_nothing_of_how_large_a_step_may_be() -> None:
-    """One that had ten tokens, of 25 ms like any: a burst of prompts would have waited for as many steps as it has tens."""
+    """One that had ten tokens, of 25 ms like any: a burst of prompts would have waited for as many
+    steps as it has tens."""
     costs = VerifyCosts()
     costs.profile([(1, 0.025), (256, 0.025)])
     costs.observe(10, 10, 0.025, 0.026, Regime(Overlap.ENUMERATE))

@@ -1,4 +1,5 @@
-"""The pair with more rows in its heads is the pair: the same logits, and none of an added row that could ever win."""
+"""The pair with more rows in its heads is the pair: the same logits, and none of an added row that
+could ever win."""
 
 from __future__ import annotations
 

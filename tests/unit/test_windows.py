@@ -1,4 +1,5 @@
-"""Sliding windows are those of the masks that transformers makes, whatever else a config or a layer says of them."""
+"""Sliding windows are those of the masks that transformers makes, whatever else a config or a layer
+says of them."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def test_a_window_as_long_as_the_context_is_compiled(case: str, window: int, tmp
 
 @pytest.mark.parametrize("window", [1, 0, -3])
 def test_a_window_in_which_transformers_contradicts_itself_is_refused(window: int, tmp_path: Path) -> None:
-    """Of one token: its forward sees one, and the same text token by token sees all, for its cache keeps all but none."""
+    """Of one token: its forward sees one, and the same text token by token sees all, for its cache
+    keeps all but none."""
     tiny_models.save(built("mistral", window), tmp_path)
     with pytest.raises(UnsupportedModelError, match="sliding_window"):
         TransformersModel.load(str(tmp_path), device="cpu", dtype="float32")
@@ -115,7 +117,8 @@ def test_a_window_longer_than_a_trial_is_tried_all_the_same(tmp_path: Path, monk
 
 
 def test_positions_that_a_trial_does_not_reach_are_compared(tmp_path: Path) -> None:
-    """Llama 3.1's frequencies have to hold to the end of the context, and not for a trial's tokens alone."""
+    """Llama 3.1's frequencies have to hold to the end of the context, and not for a trial's tokens
+    alone."""
     rope = {
         "rope_type": "llama3",
         "rope_theta": 10000.0,

@@ -1,4 +1,5 @@
-"""The comparisons that all checks are made of. Each raises PeerFaultError with the field's name and what would be right."""
+"""The comparisons that all checks are made of. Each raises PeerFaultError with the field's name and
+what would be right."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def check_all_within(field: str, values: Sequence[float], low: float, high: floa
 
 
 def check_text(field: str, text: str, most: int, least: int = 0) -> None:
-    """A text has to have from ``least`` to ``most`` characters, all of which can be printed: it goes to logs and terminals."""
+    """A text has to have from ``least`` to ``most`` characters, all of which can be printed: it
+    goes to logs and terminals."""
     if not least <= len(text) <= most:
         raise PeerFaultError(field, f"must have from {least} to {most} characters, but has {len(text)}")
     if not text.isprintable():

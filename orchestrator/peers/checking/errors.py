@@ -37,10 +37,12 @@ ITEM_ERRORS = {
     "WEIGHTS_MISMATCH": Code.FAILED_PRECONDITION,
     "WIRE_VERSION_MISMATCH": Code.FAILED_PRECONDITION,
 }
-"""Every reason that a model service refuses an item for, with its code. A test compares them with the services' own errors."""
+"""Every reason that a model service refuses an item for, with its code. A test compares them with
+the services' own errors."""
 
 OF_THE_ITEM = frozenset({"INVALID_FIELDS", "INVALID_ITEM", "STALE_ROUND", "ROUND_CONFLICT"})
-"""Reasons that blame an item which this orchestrator made and checked: of a verifier's they say that it is wrong itself."""
+"""Reasons that blame an item which this orchestrator made and checked: of a verifier's they say
+that it is wrong itself."""
 
 _LONGEST_MESSAGE, _LONGEST_VALUE = 2048, 1024
 _MOST_DETAILS = 16
@@ -50,7 +52,8 @@ _LONGEST_NUMBER = 10
 
 
 def checked_error(status: status_pb2.Status) -> PeerError:
-    """The error that an item's status means. PeerFaultError if no model service refuses an item like that."""
+    """The error that an item's status means. PeerFaultError if no model service refuses an item
+    like that."""
     if len(status.message) > _LONGEST_MESSAGE:
         raise PeerFaultError("error.message", f"must have at most {_LONGEST_MESSAGE} characters")
     check_count("error.details", status.details, _MOST_DETAILS)

@@ -19,7 +19,8 @@ _SAY_AGAIN_SECONDS = 10.0
 class PeerFaultError(PeerError):
     """A peer sent a value that it cannot mean (metadata: field).
 
-    UNAVAILABLE: such a peer is as good as away. Its circuit breaker opens, and no caller is told that its request was wrong.
+    UNAVAILABLE: such a peer is as good as away. Its circuit breaker opens, and no caller is told
+    that its request was wrong.
     """
 
     def __init__(self, field: str, requirement: str) -> None:

@@ -88,7 +88,8 @@ class TokenizerFiles:
         self._byte_count = 0
 
     def take(self, chunk: model_pb2.GetTokenizerResponse) -> bool:
-        """The next chunk. False if its file did not arrive whole; PeerFaultError if no file is like that."""
+        """The next chunk. False if its file did not arrive whole; PeerFaultError if no file is like
+        that."""
         name = chunk.file_name
         if not _FILE_NAME.fullmatch(name):
             raise PeerFaultError("file_name", "must be the name of a tokenizer's file")

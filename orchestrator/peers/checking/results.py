@@ -30,13 +30,14 @@ _MOST_CONFIDENCE = 1.0
 _LEAST_LOGPROB = -1e9
 _LEAST_MARGIN = -1.0
 _CLOCK_FACTOR, _CLOCK_SECONDS = 1.5, 5.0
-"""A service's clock may run a little faster than this process's: what it says an item took is at most so many times what the
-item took here, and so much more."""
+"""A service's clock may run a little faster than this process's: what it says an item took is at
+most so many times what the item took here, and so much more."""
 _MOST_STEPS = 2**20
 
 
 def check_timing(timing: model_pb2.ItemTiming, round_trip: float) -> None:
-    """PeerFaultError if an item that took ``round_trip`` seconds here cannot have taken that there."""
+    """PeerFaultError if an item that took ``round_trip`` seconds here cannot have taken that
+    there."""
     most = _CLOCK_FACTOR * round_trip + _CLOCK_SECONDS
     check_seconds("timing.queue", timing.queue, most)
     check_seconds("timing.forward", timing.forward, most)
@@ -126,7 +127,8 @@ class VerificationCheck:
         self._check_logprobs("tail_logprobs", result.tail_logprobs, scored)
 
     def error(self, result: verifier_pb2.VerifyResult) -> PeerError:
-        """The error of a result that has one. PeerFaultError if a verifier cannot refuse the item so."""
+        """The error of a result that has one. PeerFaultError if a verifier cannot refuse the item
+        so."""
         error = checked_error(result.error)
         if error.reason in OF_THE_ITEM:
             raise PeerFaultError("error.reason", f"must not be {error.reason} for an item that is right: {error}")

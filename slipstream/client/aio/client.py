@@ -26,7 +26,8 @@ from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
 
 class AsyncClient:
-    """A connection to one orchestrator. It may be made anywhere, and belongs to the event loop where it is first used.
+    """A connection to one orchestrator. It may be made anywhere, and belongs to the event loop
+    where it is first used.
 
     It has Client's methods, awaited.
     """
@@ -42,10 +43,11 @@ class AsyncClient:
         reconnect: float = 30.0,
         on_lost: Callable[[PeerError], None] | None = None,
     ) -> None:
-        """``credentials`` make it TLS; None is plaintext. ``token`` says who calls, by TLS or to a loopback address only:
-        PlaintextError. ``metadata`` goes with every call. ``timeout`` is the calls' own default in seconds, for replies of
-        the whole turn; None is none. ``reconnect`` is for how many seconds a lost server is called again; one that was
-        never there is not waited for. ``on_lost`` is told once of each loss."""
+        """``credentials`` make it TLS; None is plaintext. ``token`` says who calls, by TLS or to a
+        loopback address only: PlaintextError. ``metadata`` goes with every call. ``timeout`` is the
+        calls' own default in seconds, for replies of the whole turn; None is none. ``reconnect`` is
+        for how many seconds a lost server is called again; one that was never there is not waited
+        for. ``on_lost`` is told once of each loss."""
         said = call_metadata(address, credentials, metadata, token)
         self._connection = AsyncConnection(address, credentials, said, timeout, Contact(reconnect, on_lost))
 
@@ -64,8 +66,8 @@ class AsyncClient:
     ) -> AsyncReply:
         """One answer to a raw text or to token ids: no chat template, no session.
 
-        A ``request_id`` of your own is unique among all requests of one token, its users' together: the same again gets the
-        same answer. Left out, it is a random one.
+        A ``request_id`` of your own is unique among all requests of one token, its users' together:
+        the same again gets the same answer. Left out, it is a random one.
         """
         return self._reply(requests.generate(prompt, settings, request_id), timeout)
 
@@ -78,8 +80,8 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> list[Result]:
-        """Several answers to one prompt, waited for; the first is the one `generate` would give with the same seed. PeerError
-        if one of them fails; the others then end."""
+        """Several answers to one prompt, waited for; the first is the one `generate` would give
+        with the same seed. PeerError if one of them fails; the others then end."""
         request = requests.generate(prompt, settings, request_id, choice_count=count)
         watching = Watching(request, self._connection.attempts(timeout))
         await AsyncReply(AsyncWatcher(self._connection, watching)).wait()
@@ -94,8 +96,8 @@ class AsyncClient:
         template_time: datetime | None = None,
         timeout: float | None = None,
     ) -> AsyncReply:
-        """One answer to a conversation of (role, content) pairs; no session. ``template_time`` is what the chat template's
-        clock says."""
+        """One answer to a conversation of (role, content) pairs; no session. ``template_time`` is
+        what the chat template's clock says."""
         return self._reply(requests.answer(messages, settings, template_time, request_id), timeout)
 
     async def chat(
@@ -107,11 +109,13 @@ class AsyncClient:
         template_time: datetime | None = None,
         timeout: float | None = None,
     ) -> AsyncSession:
-        """A new session, or with ``session_id`` an old one, for a conversation. PeerError if it is unknown or has expired.
+        """A new session, or with ``session_id`` an old one, for a conversation. PeerError if it is
+        unknown or has expired.
 
-        An old session's ``settings`` lie between its own and a message's, and it takes no ``system`` and no
-        ``template_time``. It rides on SendMessage and WatchTurn rather than on the Chat stream, so that no stream has to
-        stay open between messages and a lost one is simply watched on; the stream is at ``stub.Chat``.
+        An old session's ``settings`` lie between its own and a message's, and it takes no
+        ``system`` and no ``template_time``. It rides on SendMessage and WatchTurn rather than on
+        the Chat stream, so that no stream has to stay open between messages and a lost one is
+        simply watched on; the stream is at ``stub.Chat``.
         """
         if session_id is None:
             return await self.create_session(system, settings, template_time, timeout=timeout)
@@ -127,9 +131,9 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> AsyncSession:
-        """A session to send messages to; ``settings`` are all its turns'. Sent again with the same ``request_id`` it is the
-        session that is there: the id is unique among all requests of one token, its users' together. Left out, it is a random
-        one."""
+        """A session to send messages to; ``settings`` are all its turns'. Sent again with the same
+        ``request_id`` it is the session that is there: the id is unique among all requests of one
+        token, its users' together. Left out, it is a random one."""
         request = requests.create_session(system, settings, template_time, request_id)
         created = await self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.of(created.session))
@@ -139,7 +143,8 @@ class AsyncClient:
         return await self._session(session_id, None, timeout)
 
     async def list_sessions(self, *, page_size: int = 0, timeout: float | None = None) -> AsyncIterator[SessionInfo]:
-        """All sessions, last created first, asked for ``page_size`` at a time. ``timeout`` is a page's."""
+        """All sessions, last created first, asked for ``page_size`` at a time. ``timeout`` is a
+        page's."""
         request = orchestrator_pb2.ListSessionsRequest(page_size=page_size)
         while True:
             page = await self._connection.call(self.stub.ListSessions, request, self._connection.attempts(timeout))
@@ -157,14 +162,15 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> AsyncSession:
-        """A new session that begins as another is after a turn that has ended; None: after the last."""
+        """A new session that begins as another is after a turn that has ended; None: after the
+        last."""
         request = requests.fork_session(session_id, after_turn, request_id)
         forked = await self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.of(forked.session))
 
     async def export_session(self, session_id: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """All that is kept of a session, in protobuf's JSON: an ExportedSession, with an ExportedTurn in ``turns`` for each
-        turn that has ended."""
+        """All that is kept of a session, in protobuf's JSON: an ExportedSession, with an
+        ExportedTurn in ``turns`` for each turn that has ended."""
         request = orchestrator_pb2.ExportSessionRequest(session_id=session_id)
         attempts = self._connection.attempts(timeout)
         return exported(await self._connection.collect(self.stub.ExportSession, request, attempts))
@@ -176,12 +182,13 @@ class AsyncClient:
     async def watch(
         self, session_id: str, turn: int, after_token_count: int = 0, *, timeout: float | None = None
     ) -> AsyncReply:
-        """Look on at a turn, running or ended, from a position; the result has the tokens after it. ``session_id`` may be a
-        single answer's ``result.session_id``."""
+        """Look on at a turn, running or ended, from a position; the result has the tokens after it.
+        ``session_id`` may be a single answer's ``result.session_id``."""
         return sessions.watch(self._connection, session_id, turn, after_token_count, timeout)
 
     async def cancel(self, session_id: str, turn: int, *, timeout: float | None = None) -> None:
-        """End a turn early; one that has ended is left as it is. PeerError if there is no such turn."""
+        """End a turn early; one that has ended is left as it is. PeerError if there is no such
+        turn."""
         await sessions.cancel(self._connection, session_id, turn, timeout)
 
     async def server_info(self, *, timeout: float | None = None) -> orchestrator_pb2.GetServerInfoResponse:
@@ -193,13 +200,15 @@ class AsyncClient:
     async def turn_traces(
         self, session_id: str, turn_count: int = 1, *, timeout: float | None = None
     ) -> orchestrator_pb2.GetTurnTracesResponse:
-        """A session's last turns round by round, at most 64 and as far as they are kept: where their time went.
-        ``session_id`` may be a single answer's ``result.session_id``. PeerError if there is no such session."""
+        """A session's last turns round by round, at most 64 and as far as they are kept: where
+        their time went. ``session_id`` may be a single answer's ``result.session_id``. PeerError if
+        there is no such session."""
         request = orchestrator_pb2.GetTurnTracesRequest(session_id=session_id, turn_count=turn_count)
         return await self._connection.call(self.stub.GetTurnTraces, request, self._connection.attempts(timeout))
 
     async def status(self, *, timeout: float | None = None) -> orchestrator_pb2.GetStatusResponse:
-        """How busy the orchestrator's processes and their peers are. Counts are since each began: two looks make a rate."""
+        """How busy the orchestrator's processes and their peers are. Counts are since each began:
+        two looks make a rate."""
         return await self._connection.call(
             self.stub.GetStatus, orchestrator_pb2.GetStatusRequest(), self._connection.attempts(timeout)
         )

@@ -1,4 +1,5 @@
-"""An asyncio connection: a channel, its calls with another attempt where one was lost, and the replies that still run."""
+"""An asyncio connection: a channel, its calls with another attempt where one was lost, and the
+replies that still run."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class _Opened:
 
 
 class AsyncConnection:
-    """Belongs to the event loop on which it is first used: grpc's channel takes the loop that runs when it is opened."""
+    """Belongs to the event loop on which it is first used: grpc's channel takes the loop that runs
+    when it is opened."""
 
     def __init__(
         self,
@@ -65,7 +67,8 @@ class AsyncConnection:
 
     @property
     def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub:
-        """The bare service. RuntimeError on no event loop, or on another than where the connection was first used."""
+        """The bare service. RuntimeError on no event loop, or on another than where the connection
+        was first used."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -97,7 +100,8 @@ class AsyncConnection:
     async def collect(
         self, method: Callable[..., AsyncIterable[Response]], request: object, attempts: Attempts
     ) -> list[Response]:
-        """All answers of a stream that is asked for anew where it is lost. PeerError if there are none."""
+        """All answers of a stream that is asked for anew where it is lost. PeerError if there are
+        none."""
         while True:
             try:
                 call = method(request, timeout=attempts.remaining(), metadata=self._metadata)
@@ -114,7 +118,8 @@ class AsyncConnection:
         return self._stream(request, watching.attempts.remaining())
 
     async def cancel_turns(self, watching: Watching, patience: float) -> None:
-        """End its turns at the server, as far as that can be done in so many seconds. Never raises."""
+        """End its turns at the server, as far as that can be done in so many seconds. Never
+        raises."""
         deadline = time.monotonic() + patience
         with contextlib.suppress(grpc.aio.AioRpcError, PeerError):
             if not watching.known:  # the answer to the same request says which turns they are

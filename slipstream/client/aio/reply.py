@@ -11,12 +11,14 @@ from slipstream.client.results import Delta, Result
 
 
 class AsyncReply:
-    """One turn in progress: iterate over its text; ``result`` is whole once the iteration has ended.
+    """One turn in progress: iterate over its text; ``result`` is whole once the iteration has
+    ended.
 
-    Leaving early ends the turn at the server: a ``break`` out of the loop (a moment later, in a task of the event loop's), an
-    exception in it or the task's cancellation, ``close``, or the end of an ``async with`` block. What the turn has said so far
-    stays in its session. A reply that ``watch`` gave only looks on: leaving it leaves the turn alone, and so does ``detach``.
-    A lost connection is made anew and goes on where it was.
+    Leaving early ends the turn at the server: a ``break`` out of the loop (a moment later, in a
+    task of the event loop's), an exception in it or the task's cancellation, ``close``, or the end
+    of an ``async with`` block. What the turn has said so far stays in its session. A reply that
+    ``watch`` gave only looks on: leaving it leaves the turn alone, and so does ``detach``. A lost
+    connection is made anew and goes on where it was.
     """
 
     def __init__(self, watcher: AsyncWatcher) -> None:
@@ -29,11 +31,13 @@ class AsyncReply:
 
     @property
     def request_id(self) -> str:
-        """Sent again with the same content, the server knows the turn by it. Empty if the reply only looks on."""
+        """Sent again with the same content, the server knows the turn by it. Empty if the reply
+        only looks on."""
         return self._watcher.watching.request_id
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
-        """Text with its tokens, as they come. PeerError if the turn fails, or the server is gone for too long."""
+        """Text with its tokens, as they come. PeerError if the turn fails, or the server is gone
+        for too long."""
         try:
             while (delta := await self._watcher.next_delta()) is not None:
                 yield delta
@@ -54,8 +58,8 @@ class AsyncReply:
         return self.result
 
     async def cancel(self, *, timeout: float | None = None) -> None:
-        """End the turn early; the iteration goes on to its last events, and it then has finished as CANCELLED. Callable from
-        another task. PeerError if the server cannot be told."""
+        """End the turn early; the iteration goes on to its last events, and it then has finished as
+        CANCELLED. Callable from another task. PeerError if the server cannot be told."""
         await self._watcher.cancel(timeout)
 
     async def detach(self) -> None:

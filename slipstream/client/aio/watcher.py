@@ -1,4 +1,5 @@
-"""Reads a turn's events over one stream after another, from any task, and ends the turn if it is left early."""
+"""Reads a turn's events over one stream after another, from any task, and ends the turn if it is
+left early."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class AsyncWatcher:
         return not (self.watching.ended or self.watching.refused or self._closed.is_set())
 
     async def next_delta(self) -> Delta | None:
-        """What comes next; None at the end. PeerError if the turn failed, cannot be watched, or was left."""
+        """What comes next; None at the end. PeerError if the turn failed, cannot be watched, or was
+        left."""
         while True:
             async with self._reading:  # for one event at a time: who wants to cancel waits for the first
                 if self.watching.deltas:
@@ -45,7 +47,8 @@ class AsyncWatcher:
         return None
 
     async def cancel(self, timeout: float | None) -> None:
-        """End the turns early; their last events still come. PeerError if the server cannot be told."""
+        """End the turns early; their last events still come. PeerError if the server cannot be
+        told."""
         while self.running and not self.watching.known:
             async with self._reading:
                 if not self.watching.known:
@@ -56,8 +59,8 @@ class AsyncWatcher:
                 await self._connection.call(self._connection.stub.CancelTurn, request, attempts)
 
     async def end(self, patience: float = FAREWELL_SECONDS, *, cancelling: bool = True) -> None:
-        """Watch no more, and end the turns at the server if they are ours and still run. Raises nothing of the server's;
-        returns when whoever called first is done."""
+        """Watch no more, and end the turns at the server if they are ours and still run. Raises
+        nothing of the server's; returns when whoever called first is done."""
         async with self._ending:
             if not self._closed.is_set():
                 cancelling = cancelling and self.running and self.watching.owned

@@ -26,7 +26,8 @@ from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
 
 class Client:
-    """A connection to one orchestrator, safe to use from threads. AsyncClient has the same methods, awaited."""
+    """A connection to one orchestrator, safe to use from threads. AsyncClient has the same methods,
+    awaited."""
 
     def __init__(
         self,
@@ -39,10 +40,11 @@ class Client:
         reconnect: float = 30.0,
         on_lost: Callable[[PeerError], None] | None = None,
     ) -> None:
-        """``credentials`` make it TLS; None is plaintext. ``token`` says who calls, by TLS or to a loopback address only:
-        PlaintextError. ``metadata`` goes with every call. ``timeout`` is the calls' own default in seconds, for replies of
-        the whole turn; None is none. ``reconnect`` is for how many seconds a lost server is called again; one that was
-        never there is not waited for. ``on_lost`` is told once of each loss."""
+        """``credentials`` make it TLS; None is plaintext. ``token`` says who calls, by TLS or to a
+        loopback address only: PlaintextError. ``metadata`` goes with every call. ``timeout`` is the
+        calls' own default in seconds, for replies of the whole turn; None is none. ``reconnect`` is
+        for how many seconds a lost server is called again; one that was never there is not waited
+        for. ``on_lost`` is told once of each loss."""
         said = call_metadata(address, credentials, metadata, token)
         self._connection = Connection(address, credentials, said, timeout, Contact(reconnect, on_lost))
 
@@ -61,8 +63,8 @@ class Client:
     ) -> Reply:
         """One answer to a raw text or to token ids: no chat template, no session.
 
-        A ``request_id`` of your own is unique among all requests of one token, its users' together: the same again gets the
-        same answer. Left out, it is a random one.
+        A ``request_id`` of your own is unique among all requests of one token, its users' together:
+        the same again gets the same answer. Left out, it is a random one.
         """
         return self._reply(requests.generate(prompt, settings, request_id), timeout)
 
@@ -75,8 +77,8 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> list[Result]:
-        """Several answers to one prompt, waited for; the first is the one `generate` would give with the same seed. PeerError
-        if one of them fails; the others then end."""
+        """Several answers to one prompt, waited for; the first is the one `generate` would give
+        with the same seed. PeerError if one of them fails; the others then end."""
         request = requests.generate(prompt, settings, request_id, choice_count=count)
         watching = Watching(request, self._connection.attempts(timeout))
         Reply(Watcher(self._connection, watching)).wait()
@@ -91,8 +93,8 @@ class Client:
         template_time: datetime | None = None,
         timeout: float | None = None,
     ) -> Reply:
-        """One answer to a conversation of (role, content) pairs; no session. ``template_time`` is what the chat template's
-        clock says."""
+        """One answer to a conversation of (role, content) pairs; no session. ``template_time`` is
+        what the chat template's clock says."""
         return self._reply(requests.answer(messages, settings, template_time, request_id), timeout)
 
     def chat(
@@ -104,11 +106,13 @@ class Client:
         template_time: datetime | None = None,
         timeout: float | None = None,
     ) -> Session:
-        """A new session, or with ``session_id`` an old one, for a conversation. PeerError if it is unknown or has expired.
+        """A new session, or with ``session_id`` an old one, for a conversation. PeerError if it is
+        unknown or has expired.
 
-        An old session's ``settings`` lie between its own and a message's, and it takes no ``system`` and no
-        ``template_time``. It rides on SendMessage and WatchTurn rather than on the Chat stream, so that no stream has to
-        stay open between messages and a lost one is simply watched on; the stream is at ``stub.Chat``.
+        An old session's ``settings`` lie between its own and a message's, and it takes no
+        ``system`` and no ``template_time``. It rides on SendMessage and WatchTurn rather than on
+        the Chat stream, so that no stream has to stay open between messages and a lost one is
+        simply watched on; the stream is at ``stub.Chat``.
         """
         if session_id is None:
             return self.create_session(system, settings, template_time, timeout=timeout)
@@ -124,9 +128,9 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> Session:
-        """A session to send messages to; ``settings`` are all its turns'. Sent again with the same ``request_id`` it is the
-        session that is there: the id is unique among all requests of one token, its users' together. Left out, it is a random
-        one."""
+        """A session to send messages to; ``settings`` are all its turns'. Sent again with the same
+        ``request_id`` it is the session that is there: the id is unique among all requests of one
+        token, its users' together. Left out, it is a random one."""
         request = requests.create_session(system, settings, template_time, request_id)
         created = self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
         return Session(self._connection, SessionInfo.of(created.session))
@@ -136,7 +140,8 @@ class Client:
         return self._session(session_id, None, timeout)
 
     def list_sessions(self, *, page_size: int = 0, timeout: float | None = None) -> Iterator[SessionInfo]:
-        """All sessions, last created first, asked for ``page_size`` at a time. ``timeout`` is a page's."""
+        """All sessions, last created first, asked for ``page_size`` at a time. ``timeout`` is a
+        page's."""
         request = orchestrator_pb2.ListSessionsRequest(page_size=page_size)
         while True:
             page = self._connection.call(self.stub.ListSessions, request, self._connection.attempts(timeout))
@@ -153,14 +158,15 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> Session:
-        """A new session that begins as another is after a turn that has ended; None: after the last."""
+        """A new session that begins as another is after a turn that has ended; None: after the
+        last."""
         request = requests.fork_session(session_id, after_turn, request_id)
         forked = self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
         return Session(self._connection, SessionInfo.of(forked.session))
 
     def export_session(self, session_id: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """All that is kept of a session, in protobuf's JSON: an ExportedSession, with an ExportedTurn in ``turns`` for each
-        turn that has ended."""
+        """All that is kept of a session, in protobuf's JSON: an ExportedSession, with an
+        ExportedTurn in ``turns`` for each turn that has ended."""
         request = orchestrator_pb2.ExportSessionRequest(session_id=session_id)
         attempts = self._connection.attempts(timeout)
         return exported(self._connection.collect(self.stub.ExportSession, request, attempts))
@@ -170,12 +176,13 @@ class Client:
         sessions.delete(self._connection, session_id, timeout)
 
     def watch(self, session_id: str, turn: int, after_token_count: int = 0, *, timeout: float | None = None) -> Reply:
-        """Look on at a turn, running or ended, from a position; the result has the tokens after it. ``session_id`` may be a
-        single answer's ``result.session_id``."""
+        """Look on at a turn, running or ended, from a position; the result has the tokens after it.
+        ``session_id`` may be a single answer's ``result.session_id``."""
         return sessions.watch(self._connection, session_id, turn, after_token_count, timeout)
 
     def cancel(self, session_id: str, turn: int, *, timeout: float | None = None) -> None:
-        """End a turn early; one that has ended is left as it is. PeerError if there is no such turn."""
+        """End a turn early; one that has ended is left as it is. PeerError if there is no such
+        turn."""
         sessions.cancel(self._connection, session_id, turn, timeout)
 
     def server_info(self, *, timeout: float | None = None) -> orchestrator_pb2.GetServerInfoResponse:
@@ -187,13 +194,15 @@ class Client:
     def turn_traces(
         self, session_id: str, turn_count: int = 1, *, timeout: float | None = None
     ) -> orchestrator_pb2.GetTurnTracesResponse:
-        """A session's last turns round by round, at most 64 and as far as they are kept: where their time went.
-        ``session_id`` may be a single answer's ``result.session_id``. PeerError if there is no such session."""
+        """A session's last turns round by round, at most 64 and as far as they are kept: where
+        their time went. ``session_id`` may be a single answer's ``result.session_id``. PeerError if
+        there is no such session."""
         request = orchestrator_pb2.GetTurnTracesRequest(session_id=session_id, turn_count=turn_count)
         return self._connection.call(self.stub.GetTurnTraces, request, self._connection.attempts(timeout))
 
     def status(self, *, timeout: float | None = None) -> orchestrator_pb2.GetStatusResponse:
-        """How busy the orchestrator's processes and their peers are. Counts are since each began: two looks make a rate."""
+        """How busy the orchestrator's processes and their peers are. Counts are since each began:
+        two looks make a rate."""
         return self._connection.call(
             self.stub.GetStatus, orchestrator_pb2.GetStatusRequest(), self._connection.attempts(timeout)
         )

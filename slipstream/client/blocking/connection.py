@@ -1,4 +1,5 @@
-"""A blocking connection: a channel, its calls with another attempt where one was lost, and the replies that still run."""
+"""A blocking connection: a channel, its calls with another attempt where one was lost, and the
+replies that still run."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class Connection:
                 return response
 
     def collect(self, method: Callable[..., Iterator[Response]], request: object, attempts: Attempts) -> list[Response]:
-        """All answers of a stream that is asked for anew where it is lost. PeerError if there are none."""
+        """All answers of a stream that is asked for anew where it is lost. PeerError if there are
+        none."""
         return self.call(lambda *asked, **how: list(method(*asked, **how)), request, attempts)
 
     def watch(self, watching: Watching) -> TurnCall:
@@ -85,7 +87,8 @@ class Connection:
         return self._stream(request, watching.attempts.remaining())
 
     def cancel_turns(self, watching: Watching, patience: float) -> None:
-        """End its turns at the server, as far as that can be done in so many seconds. Never raises."""
+        """End its turns at the server, as far as that can be done in so many seconds. Never
+        raises."""
         deadline = time.monotonic() + patience
         with contextlib.suppress(grpc.RpcError, PeerError):
             if not watching.known:  # the answer to the same request says which turns they are

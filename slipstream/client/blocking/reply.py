@@ -11,7 +11,8 @@ from slipstream.client.results import Delta, Result
 
 
 class Deltas(Iterator[Delta]):
-    """A reply's text with its tokens, as they come. Left before its end, by ``close`` or for good, it ends the turn."""
+    """A reply's text with its tokens, as they come. Left before its end, by ``close`` or for good,
+    it ends the turn."""
 
     def __init__(self, reply: Reply, watcher: Watcher) -> None:
         self._reply = reply  # lives as long: it is not left by those who hold but this
@@ -42,12 +43,14 @@ class Deltas(Iterator[Delta]):
 
 
 class Reply:
-    """One turn in progress: iterate over its text; ``result`` is whole once the iteration has ended.
+    """One turn in progress: iterate over its text; ``result`` is whole once the iteration has
+    ended.
 
-    Leaving early ends the turn at the server: ``close``, the end of a ``with`` block, or, a moment later, a ``break`` out of
-    the loop, an exception in it, or dropping the last reference. What the turn has said so far stays in its session. A reply
-    that ``watch`` gave only looks on: leaving it leaves the turn alone, and so does ``detach``. A lost connection is made anew
-    and goes on where it was.
+    Leaving early ends the turn at the server: ``close``, the end of a ``with`` block, or, a moment
+    later, a ``break`` out of the loop, an exception in it, or dropping the last reference. What the
+    turn has said so far stays in its session. A reply that ``watch`` gave only looks on: leaving it
+    leaves the turn alone, and so does ``detach``. A lost connection is made anew and goes on where
+    it was.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -60,11 +63,13 @@ class Reply:
 
     @property
     def request_id(self) -> str:
-        """Sent again with the same content, the server knows the turn by it. Empty if the reply only looks on."""
+        """Sent again with the same content, the server knows the turn by it. Empty if the reply
+        only looks on."""
         return self._watcher.watching.request_id
 
     def deltas(self) -> Deltas:
-        """Text with its tokens, as they come. PeerError if the turn fails, or the server is gone for too long."""
+        """Text with its tokens, as they come. PeerError if the turn fails, or the server is gone
+        for too long."""
         return Deltas(self, self._watcher)
 
     def __iter__(self) -> Iterator[str]:
@@ -78,8 +83,8 @@ class Reply:
         return self.result
 
     def cancel(self, *, timeout: float | None = None) -> None:
-        """End the turn early; the iteration goes on to its last events, and it then has finished as CANCELLED. Callable from
-        another thread. PeerError if the server cannot be told."""
+        """End the turn early; the iteration goes on to its last events, and it then has finished as
+        CANCELLED. Callable from another thread. PeerError if the server cannot be told."""
         self._watcher.cancel(timeout)
 
     def detach(self) -> None:

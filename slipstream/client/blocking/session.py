@@ -20,8 +20,8 @@ from slipstream.v1 import orchestrator_pb2
 
 
 class Session:
-    """Sends messages to one session, one turn at a time. As a context it ends a running reply behind it; the session itself
-    stays at the server until it is deleted or expires."""
+    """Sends messages to one session, one turn at a time. As a context it ends a running reply
+    behind it; the session itself stays at the server until it is deleted or expires."""
 
     def __init__(
         self,
@@ -54,8 +54,9 @@ class Session:
     ) -> Reply:
         """Send a user message. ``timeout`` is for the whole turn, which ends when it has passed.
 
-        A reply of this session that was not read to its end is left first, as by its ``close``. Sent again with the
-        ``request_id`` of a message that was sent before, it is that message's turn which is watched.
+        A reply of this session that was not read to its end is left first, as by its ``close``.
+        Sent again with the ``request_id`` of a message that was sent before, it is that message's
+        turn which is watched.
         """
         request = requests.send_message(self.session_id, content, settings, self._settings, request_id)
         with self._sending:
@@ -66,12 +67,13 @@ class Session:
             return Reply(self._watcher)
 
     def watch(self, turn: int, after_token_count: int = 0, *, timeout: float | None = None) -> Reply:
-        """Look on at a turn, running or ended, from a position; the result has the tokens after it."""
+        """Look on at a turn, running or ended, from a position; the result has the tokens after
+        it."""
         return watch(self._connection, self.session_id, turn, after_token_count, timeout)
 
     def cancel(self, turn: int | None = None, *, timeout: float | None = None) -> None:
-        """End a turn early, or without a number the running reply's, if there is one. Callable from another thread.
-        PeerError if there is no such turn or the server cannot be told."""
+        """End a turn early, or without a number the running reply's, if there is one. Callable from
+        another thread. PeerError if there is no such turn or the server cannot be told."""
         if turn is not None:
             cancel(self._connection, self.session_id, turn, timeout)
         elif self._watcher is not None:

@@ -1,4 +1,5 @@
-"""Reads a turn's events over one stream after another, from any thread, and ends the turn if it is left early."""
+"""Reads a turn's events over one stream after another, from any thread, and ends the turn if it is
+left early."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Watcher:
         return not (self.watching.ended or self.watching.refused or self._closed.is_set())
 
     def next_delta(self) -> Delta | None:
-        """What comes next; None at the end. PeerError if the turn failed, cannot be watched, or was left."""
+        """What comes next; None at the end. PeerError if the turn failed, cannot be watched, or was
+        left."""
         with self._reading:
             while not self.watching.deltas:
                 if self.watching.ended:
@@ -49,7 +51,8 @@ class Watcher:
             return self.watching.deltas.popleft()
 
     def cancel(self, timeout: float | None) -> None:
-        """End the turns early; their last events still come. PeerError if the server cannot be told."""
+        """End the turns early; their last events still come. PeerError if the server cannot be
+        told."""
         while self.running and not self.watching.known:
             if self._reading.acquire(
                 timeout=_LOOK_SECONDS
@@ -63,8 +66,8 @@ class Watcher:
                 self._connection.call(self._connection.stub.CancelTurn, request, self._connection.attempts(timeout))
 
     def end(self, patience: float = FAREWELL_SECONDS, *, cancelling: bool = True) -> None:
-        """Watch no more, and end the turns at the server if they are ours and still run. Never raises; returns when
-        whoever called first is done."""
+        """Watch no more, and end the turns at the server if they are ours and still run. Never
+        raises; returns when whoever called first is done."""
         with self._ending:
             if not self._closed.is_set():
                 cancelling = cancelling and self.running and self.watching.owned
@@ -77,8 +80,9 @@ class Watcher:
             self._connection.running.discard(self)
 
     def forget(self) -> None:
-        """Nobody holds it any more. Whoever finds that out may do so anywhere, a collector of garbage even inside grpc's locks
-        and in `end` itself: so it ends elsewhere, a moment later."""
+        """Nobody holds it any more. Whoever finds that out may do so anywhere, a collector of
+        garbage even inside grpc's locks and in `end` itself: so it ends elsewhere, a moment
+        later."""
         if self.running and not self._forgotten and not sys.is_finalizing():  # by then no thread would begin
             self._forgotten = True
             with contextlib.suppress(RuntimeError):  # none can be had

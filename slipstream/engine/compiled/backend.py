@@ -1,4 +1,5 @@
-"""A model of Llama's family as the engine drives it: steps in, logits out, by one call of compiled code."""
+"""A model of Llama's family as the engine drives it: steps in, logits out, by one call of compiled
+code."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class CompiledBackend:
     any_thread = True
 
     def __init__(self, model: Decoder, *, page_size: int, runs_on: bool, threads: int) -> None:
-        """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another without being asked for."""
+        """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another
+        without being asked for."""
         self.model = model
         self.runs_on = runs_on
         self.processors = own_processors(threads)

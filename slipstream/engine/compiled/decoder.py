@@ -1,5 +1,5 @@
-"""What a compiled forward knows of a model, and how weights lie for products. `pretrained_decoder` and `gguf_decoder` read
-it."""
+"""What a compiled forward knows of a model, and how weights lie for products. `pretrained_decoder`
+and `gguf_decoder` read it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class NotCompiledError(Exception):
 
 
 class Decoder:
-    """A model's facts, its weights and where they lie: `slipstream.engine.model.ModelFacts`, and what `backend` tells of it.
-    Those who read it from somewhere set all of this."""
+    """A model's facts, its weights and where they lie: `slipstream.engine.model.ModelFacts`, and
+    what `backend` tells of it. Those who read it from somewhere set all of this."""
 
     architecture: str
     vocabulary_size: int
@@ -85,8 +85,9 @@ def refuse_odd_pages(page_size: int) -> None:
 
 
 def in_lanes(weight: torch.Tensor) -> torch.Tensor:
-    """A matrix ``[outputs, inputs]`` as products read it: ``[outputs / 16, inputs, 16, 1]`` in float32, ``[outputs / 16,
-    inputs / 2, 16, 2]`` in bfloat16; outputs are filled up with zeros to whole tiles."""
+    """A matrix ``[outputs, inputs]`` as products read it: ``[outputs / 16, inputs, 16, 1]`` in
+    float32, ``[outputs / 16, inputs / 2, 16, 2]`` in bfloat16; outputs are filled up with zeros to
+    whole tiles."""
     outputs, inputs = weight.shape
     missing = -outputs % TILE_COLUMNS
     if missing:
@@ -96,6 +97,7 @@ def in_lanes(weight: torch.Tensor) -> torch.Tensor:
 
 
 def alternating(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Sixteen outputs of one and sixteen of the other in turn, so that a tile has a gate and what goes through it."""
+    """Sixteen outputs of one and sixteen of the other in turn, so that a tile has a gate and what
+    goes through it."""
     parts = [each.detach().view(-1, LANES, *each.shape[1:]) for each in (gate, up)]
     return torch.stack(parts, dim=1).flatten(0, 2)

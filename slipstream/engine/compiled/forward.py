@@ -1,5 +1,5 @@
-"""One forward, compiled as a whole: the walk through the layers, which all threads of a team take together. Of a run (`runner`)
-it is several, with what `following` does between them.
+"""One forward, compiled as a whole: the walk through the layers, which all threads of a team take
+together. Of a run (`runner`) it is several, with what `following` does between them.
 """
 
 from __future__ import annotations
@@ -214,6 +214,6 @@ def _entry_of(made_of: str) -> Callable[..., Any]:
 
 @functools.cache
 def compiled_walk() -> Walk:
-    """What a team's threads call with a step's place and their number; a helper returns when its team ends. Compiling it for
-    the first time on a machine takes twenty seconds or so."""
+    """What a team's threads call with a step's place and their number; a helper returns when its
+    team ends. Compiling it for the first time on a machine takes twenty seconds or so."""
     return cast(Walk, keep(types.void(types.int64, types.int64), _entry_of(made_of())).ctypes)

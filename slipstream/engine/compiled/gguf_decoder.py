@@ -1,4 +1,5 @@
-"""What a compiled forward reads of a GGUF file: its shape, and its weights as they lie for products."""
+"""What a compiled forward reads of a GGUF file: its shape, and its weights as they lie for
+products."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Of the shape of `pretrained_decoder.ARCHITECTURES`; Mistral's are llama's there."""
 
 _HALVES_TURN = "llama"
-"""Whose queries and keys the converter has put in another order: pairs that turn together are neighbours."""
+"""Whose queries and keys the converter has put in another order: pairs that turn together are
+neighbours."""
 
 _TYPES = {"F32": "f32", "BF16": "bf16", "Q8_0": "q8_0"}
 """Of matrices, and what we call them."""
@@ -74,7 +76,8 @@ class GgufDecoder(Decoder):
     """Of a file whose matrices are of one type."""
 
     def __init__(self, path: Path, page_size: int) -> None:
-        """NotCompiledError if another backend has to serve it, UnsupportedModelError if there is no such file."""
+        """NotCompiledError if another backend has to serve it, UnsupportedModelError if there is no
+        such file."""
         super().__init__()
         refuse_no_file(path)
         refuse_odd_pages(page_size)
@@ -201,8 +204,8 @@ class GgufDecoder(Decoder):
         row["down_bias"] = self._biases([f"{of}ffn_down"], torch.cat)
 
     def _matrix(self, name: str) -> torch.Tensor:
-        """``[outputs, inputs]``; of one in eight bits ``[outputs, bytes]``, a row being blocks of a scale in float16 and 32
-        bytes."""
+        """``[outputs, inputs]``; of one in eight bits ``[outputs, bytes]``, a row being blocks of a
+        scale in float16 and 32 bytes."""
         tensor = self._tensors.pop(f"{name}.weight", None)
         if tensor is None:
             raise NotCompiledError(f"it has no {name}.weight")
@@ -212,7 +215,8 @@ class GgufDecoder(Decoder):
         return data.view(torch.bfloat16) if self.paired else data
 
     def _packed(self, matrix: torch.Tensor) -> tuple[int, int]:
-        """Where a matrix lies for products, and how many outputs it has with those that fill it up."""
+        """Where a matrix lies for products, and how many outputs it has with those that fill it
+        up."""
         if not self.quantised:
             packed = in_lanes(matrix)
             return self._hold(packed), packed.shape[0] * LANES
@@ -241,8 +245,8 @@ class GgufDecoder(Decoder):
         return self._hold(join([_floats(part) for part in parts]))
 
     def _in_order(self, rows: torch.Tensor, head_count: int) -> torch.Tensor:
-        """The outputs of queries or keys as checkpoints have them: the first halves of pairs that turn together, then the
-        second. 0 for values, which do not turn."""
+        """The outputs of queries or keys as checkpoints have them: the first halves of pairs that
+        turn together, then the second. 0 for values, which do not turn."""
         if not head_count or self.architecture != _HALVES_TURN:
             return rows
         pairs = rows.view(head_count, self.head_size // 2, 2, *rows.shape[1:])

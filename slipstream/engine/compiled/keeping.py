@@ -1,7 +1,8 @@
-"""Compiled functions are kept: beside the source, or in the user's cache (`NUMBA_CACHE_DIR` names another).
+"""Compiled functions are kept: beside the source, or in the user's cache (`NUMBA_CACHE_DIR` names
+another).
 
-Numba takes what it kept for current as long as the file of the function is that has been compiled. So each has the hash of all
-that it may be made of in its closure, and nothing else of it is kept.
+Numba takes what it kept for current as long as the file of the function is that has been compiled.
+So each has the hash of all that it may be made of in its closure, and nothing else of it is kept.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _MADE_OF = """
 
 
 def made_of() -> str:
-    """A hash of the sources of all that is compiled, and of what Numba does not know: whether the system lets us use all of
-    the processor."""
+    """A hash of the sources of all that is compiled, and of what Numba does not know: whether the
+    system lets us use all of the processor."""
     folder = Path(__file__).parent
     files = [*(folder / f"{name}.py" for name in _MADE_OF), Path(kernel.__file__)]
     return hashlib.sha256(b"".join([PAIRED_BY.encode(), *(file.read_bytes() for file in files)])).hexdigest()

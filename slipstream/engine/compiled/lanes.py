@@ -1,8 +1,9 @@
-"""Sixteen float32 numbers as one value, for compiled code: what Numba lacks to say which lanes are computed together.
+"""Sixteen float32 numbers as one value, for compiled code: what Numba lacks to say which lanes are
+computed together.
 
-Every operation is a few instructions of LLVM's, the same on every processor: nothing is left to a compiler that might take
-sums apart one way here and another way there. Products are joined to sums in one rounding (fused) where it is said, and nowhere
-else.
+Every operation is a few instructions of LLVM's, the same on every processor: nothing is left to a
+compiler that might take sums apart one way here and another way there. Products are joined to sums
+in one rounding (fused) where it is said, and nowhere else.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Function = TypeVar("Function", bound=Code)
 
 
 def compiled(function: Function) -> Function:
-    """A function for compiled code. What is kept on disk is the whole that it becomes part of (`forward`)."""
+    """A function for compiled code. What is kept on disk is the whole that it becomes part of
+    (`forward`)."""
     return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
@@ -48,7 +50,8 @@ _vector, _address, _number, _count = _Vector(), types.int64, types.float32, type
 
 
 def operation(result: Any, arguments: tuple[Any, ...], build: Code) -> Any:
-    """What compiled code may call: ``build`` is given LLVM's builder and as many values as there are ``arguments``."""
+    """What compiled code may call: ``build`` is given LLVM's builder and as many values as there
+    are ``arguments``."""
 
     def typed(*_: Any) -> tuple[Any, Code]:
         def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -105,7 +108,8 @@ def _load_halves(builder: Any, address: Any) -> Any:
 
 
 def _rounded(builder: Any, bits: Any, value: Any) -> Any:
-    """Upper halves of float32 bits, rounded to the nearest, ties to even; what is no number stays none."""
+    """Upper halves of float32 bits, rounded to the nearest, ties to even; what is no number stays
+    none."""
 
     def constant(number: int) -> Any:
         return integers(number) if bits.type == INTS else ir.Constant(INT32, number)
@@ -156,7 +160,8 @@ def _larger(builder: Any, first: Any, second: Any) -> Any:
 
 
 def _exponential(builder: Any, exponent: Any) -> Any:
-    """As Cephes' expf has it (Moshier 1989): a power of two and a polynomial, to two units in the last place."""
+    """As Cephes' expf has it (Moshier 1989): a power of two and a polynomial, to two units in the
+    last place."""
     kept = _larger(builder, exponent, numbers(-87.0))
     shift = numbers(1.5 * 2**23)  # added and taken off again it leaves a whole number
     power = builder.fsub(fuse(builder, kept, numbers(1.44269504088896341), shift), shift)

@@ -1,4 +1,5 @@
-"""Loads a checkpoint or a GGUF file for compiled forwards, and sees that these say what the model says."""
+"""Loads a checkpoint or a GGUF file for compiled forwards, and sees that these say what the model
+says."""
 
 from __future__ import annotations
 
@@ -21,19 +22,21 @@ from slipstream.engine.pretrained.windows import layer_windows
 
 _PROBE_LENGTH = 24
 _PROBE_WINDOW = 7
-"""Tokens that a query sees in a trial, in layers with a window of any length: a trial of more tokens than Mistral's 4096 would
-take minutes. The true length is in the masks that `layer_windows` reads."""
+"""Tokens that a query sees in a trial, in layers with a window of any length: a trial of more
+tokens than Mistral's 4096 would take minutes. The true length is in the masks that `layer_windows`
+reads."""
 
 _POSITION_TOLERANCE = 1e-3
 _TOLERANCES = {"float32": 1e-3, "f32": 1e-3, "bfloat16": 0.15, "bf16": 0.15, "q8_0": 0.15}
-"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a millionth and a hundredth,
-with random weights a tenth."""
+"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a
+millionth and a hundredth, with random weights a tenth."""
 
 
 def load_compiled(
     name: str, *, dtype: str, page_size: int, runs_on: bool, threads: int, trust: Trust = NO_TRUST
 ) -> CompiledBackend:
-    """A model directory or hub id. NotCompiledError if another backend has to serve it, UnsupportedModelError if none can."""
+    """A model directory or hub id. NotCompiledError if another backend has to serve it,
+    UnsupportedModelError if none can."""
     if trust.code:
         raise NotCompiledError("it may bring code of its own")
     directory = directory_of(name, weights=True, trust=trust)
@@ -56,8 +59,8 @@ def load_compiled(
 
 @contextmanager
 def _short_windows(config: Any) -> Iterator[None]:
-    """Have transformers make its masks with a window that a trial's tokens are longer than, unless the config's own is as long
-    as the context: `layer_windows` then finds none."""
+    """Have transformers make its masks with a window that a trial's tokens are longer than, unless
+    the config's own is as long as the context: `layer_windows` then finds none."""
     before = getattr(config, "sliding_window", None)
     if before is None or before >= config.max_position_embeddings:
         yield
@@ -71,8 +74,8 @@ def _short_windows(config: Any) -> Iterator[None]:
 
 @torch.inference_mode()
 def compare_positions(model: Any, frequencies: torch.Tensor, scale: float, context_length: int) -> None:
-    """NotCompiledError if positions turn otherwise than the model turns them, up to the context's end: a trial's few tokens
-    would not show it."""
+    """NotCompiledError if positions turn otherwise than the model turns them, up to the context's
+    end: a trial's few tokens would not show it."""
     size = len(frequencies)
     spread = {context_length - 1, *(2**power for power in range(context_length.bit_length() - 1))}
     for position in sorted(spread):
@@ -86,8 +89,8 @@ def compare_positions(model: Any, frequencies: torch.Tensor, scale: float, conte
 def load_compiled_gguf(
     path: Path, *, page_size: int, runs_on: bool, threads: int, reference: Callable[[list[int]], torch.Tensor]
 ) -> CompiledBackend:
-    """A GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp. NotCompiledError if that has to serve
-    it, UnsupportedModelError if nothing can."""
+    """A GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp.
+    NotCompiledError if that has to serve it, UnsupportedModelError if nothing can."""
     try:
         from slipstream.engine.compiled.gguf_decoder import GgufDecoder
     except ModuleNotFoundError as error:  # of an extra
@@ -101,8 +104,8 @@ def load_compiled_gguf(
 
 
 def _compare(backend: CompiledBackend, probe: list[int], expected: torch.Tensor) -> None:
-    """NotCompiledError if compiled forwards say something else than the model. Whatever memory the backend has then, it needs
-    other."""
+    """NotCompiledError if compiled forwards say something else than the model. Whatever memory the
+    backend has then, it needs other."""
     page_count = -(-len(probe) // backend.page_size)
     backend.reserve((page_count + 0.5) * backend.page_size * backend.model.bytes_per_token / MIB)
     logits = backend.forward([Segment(probe, 0, range(1, page_count + 1), len(probe))])

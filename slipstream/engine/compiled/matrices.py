@@ -1,13 +1,16 @@
-"""Products by a processor's matrix unit (AMX): sixteen rows by sixteen outputs by 32 inputs in one instruction.
+"""Products by a processor's matrix unit (AMX): sixteen rows by sixteen outputs by 32 inputs in one
+instruction.
 
-Matrices, keys and values lie as `products` has them: what a chain takes in sixteen steps, a kilobyte, is one operand of the
-unit as it is. An instruction sums the products of its 32 inputs (16 where they are values) by two chains of fused
-multiply-adds, one of the even and one of the odd, adds these two, and that to the sum; numbers below the smallest normal one
-are 0. So a sum's bits depend on its own row and output alone, here too, but they are not those of `products`:
+Matrices, keys and values lie as `products` has them: what a chain takes in sixteen steps, a
+kilobyte, is one operand of the unit as it is. An instruction sums the products of its 32 inputs (16
+where they are values) by two chains of fused multiply-adds, one of the even and one of the odd,
+adds these two, and that to the sum; numbers below the smallest normal one are 0. So a sum's bits
+depend on its own row and output alone, here too, but they are not those of `products`:
 `products.PAIRED_BY` says which they are.
 
-The unit always takes sixteen rows: what lies after the last is multiplied too, and nobody reads what comes of it. Each thread
-opens it before, and closes it after, or the system would save what is in it whenever the thread rests.
+The unit always takes sixteen rows: what lies after the last is multiplied too, and nobody reads
+what comes of it. Each thread opens it before, and closes it after, or the system would save what is
+in it whenever the thread rests.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ _ADDRESS = _BYTE.as_pointer()
 
 
 class _Operands(NamedTuple):
-    """By their numbers; there are eight: ``sums`` of each sixteen rows by each sixteen outputs, ``inputs`` of each sixteen
-    rows, ``weights`` of each sixteen outputs, these two for so many ``steps`` at a time."""
+    """By their numbers; there are eight: ``sums`` of each sixteen rows by each sixteen outputs,
+    ``inputs`` of each sixteen rows, ``weights`` of each sixteen outputs, these two for so many
+    ``steps`` at a time."""
 
     sums: tuple[tuple[int, ...], ...]
     inputs: tuple[int, ...]
@@ -49,7 +53,8 @@ _VALUES = _Operands(sums=((0, 1),), inputs=(5,), weights=(2, 3), steps=8)
 
 
 def write_matrix_products(builder: Any, rows: Any, *values: Any) -> None:
-    """A tile of up to `MOST_ROWS` rows of a matrix and 32 outputs. What it is told is as in `tiles`, as of the next two."""
+    """A tile of up to `MOST_ROWS` rows of a matrix and 32 outputs. What it is told is as in
+    `tiles`, as of the next two."""
     one, both, done = map(builder.function.append_basic_block, ("sixteen", "thirty_two", "written"))
     builder.cbranch(builder.icmp_signed("<=", rows, constant(MATRIX_ROWS)), one, both)
     for block, operands in ((one, _SIXTEEN), (both, _THIRTY_TWO)):
@@ -65,7 +70,8 @@ def write_matrix_scores(builder: Any, rows: Any, *values: Any) -> None:
 
 
 def write_matrix_values(builder: Any, rows: Any, *values: Any) -> None:
-    """Of up to `MATRIX_ROWS` queries, 32 sums of values over blocks of sixteen tokens, which are eight steps."""
+    """Of up to `MATRIX_ROWS` queries, 32 sums of values over blocks of sixteen tokens, which are
+    eight steps."""
     _write(builder, _VALUES, *values)
 
 
@@ -83,8 +89,8 @@ def _write(
     outputs: Any,
     output_bytes: Any,
 ) -> None:
-    """A loop over blocks around one over steps, and then the sums. A block's ``steps`` are a multiple of what operands take
-    at a time."""
+    """A loop over blocks around one over steps, and then the sums. A block's ``steps`` are a
+    multiple of what operands take at a time."""
     entry = builder.block
     outer, inner, after, end = map(builder.function.append_basic_block, ("block", "steps", "next", "sums"))
     at_once, step_bytes = constant(operands.steps), constant(INPUT_BYTES)

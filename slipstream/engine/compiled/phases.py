@@ -1,14 +1,18 @@
-"""The phases of a forward, for compiled code: what is done to a row, to a head, to a tile of outputs.
+"""The phases of a forward, for compiled code: what is done to a row, to a head, to a tile of
+outputs.
 
-**A row's bits depend on its own sequence alone**, by construction and not by padding: each number that is computed is one
-chain of operations, in an order that only the model's shape decides. Sixteen lanes are sixteen outputs and never parts of one
-sum, but where a row is summed over (norms, softmax): lane by lane then, and the lanes as a tree. How many rows are computed
-beside it, in which thread, and in how many pieces changes nothing of a row.
+**A row's bits depend on its own sequence alone**, by construction and not by padding: each number
+that is computed is one chain of operations, in an order that only the model's shape decides.
+Sixteen lanes are sixteen outputs and never parts of one sum, but where a row is summed over (norms,
+softmax): lane by lane then, and the lanes as a tree. How many rows are computed beside it, in which
+thread, and in how many pieces changes nothing of a row.
 
-Keys of a block of sixteen tokens lie like a matrix whose outputs are the tokens, values like one whose inputs are: attention is
-products too (`slipstream.engine.compiled.products`). A key that a query does not see has the weight 0, which changes no sum.
+Keys of a block of sixteen tokens lie like a matrix whose outputs are the tokens, values like one
+whose inputs are: attention is products too (`slipstream.engine.compiled.products`). A key that a
+query does not see has the weight 0, which changes no sum.
 
-``share`` is what a thread takes part with, and a phase's number is its own among those of a forward (`team`).
+``share`` is what a thread takes part with, and a phase's number is its own among those of a forward
+(`team`).
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ from slipstream.engine.compiled.team import Share, complete, take
 from slipstream.engine.compiled.tiles import call_tile
 
 STORED, ADDED, GATED = 0, 1, 2
-"""What becomes of a product: it is stored, added to what is there, or is a gate and what goes through it."""
+"""What becomes of a product: it is stored, added to what is there, or is a gate and what goes
+through it."""
 
 _TILE_BYTES = 4 * TILE_COLUMNS
 _ZERO, _LEAST = np.float32(0.0), np.float32(-np.inf)
@@ -141,7 +146,8 @@ def normalize(step: Any, residual: int, row: int, weight: int) -> None:
 
 @compiled
 def _rows_at_once(step: Any, rows: int) -> int:
-    """Of a tile. Nine rows are five and four: one alone would wait for its own sums. The matrix unit takes all that it can."""
+    """Of a tile. Nine rows are five and four: one alone would wait for its own sums. The matrix
+    unit takes all that it can."""
     if step.in_matrices:
         return MOST_ROWS
     passes = max(1, (rows + TILE_ROWS - 1) // TILE_ROWS)
@@ -163,7 +169,8 @@ def multiply_rows(
     outputs: int,
     output_bytes: int,
 ) -> None:
-    """A product of ``rows`` rows: a phase, whose units are tiles; ``kind`` says what becomes of it."""
+    """A product of ``rows`` rows: a phase, whose units are tiles; ``kind`` says what becomes of
+    it."""
     if step.quantised:
         _multiply_quantised(
             step, share, phase, inputs, input_size, rows, weights, bias, tiles, kind, outputs, output_bytes
@@ -214,8 +221,8 @@ def _multiply_quantised(
     outputs: int,
     output_bytes: int,
 ) -> None:
-    """The same of a matrix in eight bits. Every thread has the rows in eight bits for itself: that takes less than to wait for
-    one another."""
+    """The same of a matrix in eight bits. Every thread has the rows in eight bits for itself: that
+    takes less than to wait for one another."""
     scratch, blocks = share[2], input_size // BLOCK
     row_bytes, column_bytes = blocks * INPUT_BYTES, blocks * BLOCK_BYTES
     quantised = scratch + rows * _TILE_BYTES
@@ -272,7 +279,8 @@ def _finish(step: Any, sums: int, rows: int, tile: int, bias: int, kind: int, ou
 
 @compiled
 def _turn(step: Any, row: int, source: int, norm: int, to: int) -> None:
-    """A head's query or key ``[head size]``, normalised if the model does that, turned by its position: as float32."""
+    """A head's query or key ``[head size]``, normalised if the model does that, turned by its
+    position: as float32."""
     size, half = step.head_size, step.head_size // 2
     cosines = step.rotations + row * size * 4
     factor = splat(_norm_factor(step, source, size) if norm else np.float32(1.0))
@@ -315,7 +323,8 @@ def _keep(step: Any, layer: Any, row: int, head: int, key: int, value: int) -> N
 
 @compiled
 def place_row(step: Any, layer: Any, row: int, scratch: int) -> None:
-    """Turn a row's queries and keys, and keep its keys and values. The queries of a key head lie together, row after row."""
+    """Turn a row's queries and keys, and keep its keys and values. The queries of a key head lie
+    together, row after row."""
     size = step.head_size
     shared = step.head_count // step.kv_head_count
     head_bytes = size * 4
@@ -379,7 +388,8 @@ def _copy_residuals(step: Any, first_row: int, count: int, to: int) -> None:
 
 @compiled
 def attend(step: Any, layer: Any, share: Share, phase: int, going: Going) -> None:
-    """What rows that go on see, a phase, whose units are parts and heads. Their residuals are brought together."""
+    """What rows that go on see, a phase, whose units are parts and heads. Their residuals are
+    brought together."""
     shared, scratch = step.head_count // step.kv_head_count, share[2]
     part_count = going.part_count
     if step.in_matrices:
@@ -420,8 +430,8 @@ def _attend(
     queries: int,
     scratch: int,
 ) -> None:
-    """What up to ``most_queries`` queries of a key head see; ``first_query`` is counted from those of a part's first row, which
-    comes as a row and as a place among those that go on."""
+    """What up to ``most_queries`` queries of a key head see; ``first_query`` is counted from those
+    of a part's first row, which comes as a row and as a place among those that go on."""
     first_row, first_place = part
     size, width, shared = step.head_size, input_width_of(step), step.head_count // step.kv_head_count
     scores = scratch
@@ -462,8 +472,8 @@ def _score(
 
 @compiled
 def _weigh(step: Any, scores: int, weights: int, keys: tuple[int, int], blocks: tuple[int, int]) -> np.float32:
-    """A query's scores to the weights of the ``keys`` that it sees, the first and the one after the last, not yet divided by
-    their sum, which is returned; the other keys of the blocks get none."""
+    """A query's scores to the weights of the ``keys`` that it sees, the first and the one after the
+    last, not yet divided by their sum, which is returned; the other keys of the blocks get none."""
     top = splat(_LEAST)
     for block in range(blocks[0], blocks[1]):
         place = block * LANES

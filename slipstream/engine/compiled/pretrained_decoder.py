@@ -1,4 +1,5 @@
-"""What a compiled forward reads of a transformers model: its shape, and its weights as they lie for products."""
+"""What a compiled forward reads of a transformers model: its shape, and its weights as they lie for
+products."""
 
 from __future__ import annotations
 
@@ -25,11 +26,13 @@ from slipstream.engine.pretrained.loading import DTYPES
 from slipstream.engine.pretrained.windows import layer_windows
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-"""Of one shape: RMS norms, rotary positions, a gated feed-forward by silu, at times biases, or norms of queries and keys."""
+"""Of one shape: RMS norms, rotary positions, a gated feed-forward by silu, at times biases, or
+norms of queries and keys."""
 
 
 def refuse_foreign(config: Any, architecture: str, page_size: int = LANES) -> None:
-    """NotCompiledError for a model of another shape, by its config alone, or for pages that are not whole blocks."""
+    """NotCompiledError for a model of another shape, by its config alone, or for pages that are not
+    whole blocks."""
     refuse_odd_pages(page_size)
     if architecture not in ARCHITECTURES:
         raise NotCompiledError(f"{architecture} is none of {', '.join(ARCHITECTURES)}")
@@ -45,9 +48,10 @@ class PretrainedDecoder(Decoder):
     """Of a transformers model."""
 
     def __init__(self, model: Any, generation: Mapping[str, Any], windows: list[int] | None = None) -> None:
-        """Take a loaded ``PreTrainedModel`` apart: it cannot compute any more. ``generation`` is its generation_config.json,
-        ``windows`` are its layers', by default those that `layer_windows` learns. NotCompiledError if compiled forwards would
-        not say what the model says."""
+        """Take a loaded ``PreTrainedModel`` apart: it cannot compute any more. ``generation`` is
+        its generation_config.json, ``windows`` are its layers', by default those that
+        `layer_windows` learns. NotCompiledError if compiled forwards would not say what the model
+        says."""
         super().__init__()
         config, base = model.config, model.model
         refuse_foreign(config, type(model).__name__)
@@ -111,6 +115,7 @@ class PretrainedDecoder(Decoder):
         return 0 if parts[0] is None else self._hold(torch.cat([part.float() for part in parts]))
 
     def _matrix(self, weight: torch.Tensor) -> tuple[int, int]:
-        """Where a matrix ``[outputs, inputs]`` lies for products, and how many outputs it has with those that fill it up."""
+        """Where a matrix ``[outputs, inputs]`` lies for products, and how many outputs it has with
+        those that fill it up."""
         packed = in_lanes(weight.detach())
         return self._hold(packed), packed.shape[0] * LANES

@@ -1,5 +1,5 @@
-"""What this machine's processor has that products are compiled for. None of it changes a sum, but `HAS_BFLOAT16_DOTS` and
-`HAS_MATRICES`."""
+"""What this machine's processor has that products are compiled for. None of it changes a sum, but
+`HAS_BFLOAT16_DOTS` and `HAS_MATRICES`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import llvmlite.binding as llvm
 _FEATURES = llvm.get_host_cpu_features()
 
 HAS_BFLOAT16_DOTS = bool(_FEATURES.get("avx512bf16"))
-"""One instruction that adds the products of two bfloat16 to a sum, rounded otherwise than two fused multiply-adds."""
+"""One instruction that adds the products of two bfloat16 to a sum, rounded otherwise than two fused
+multiply-adds."""
 
 
 def _may_use_matrices() -> bool:
@@ -23,7 +24,8 @@ def _may_use_matrices() -> bool:
 
 
 HAS_MATRICES = bool(_FEATURES.get("amx-bf16") and _FEATURES.get("amx-tile")) and _may_use_matrices()
-"""A unit that multiplies sixteen rows of bfloat16 by sixteen outputs (AMX), rounded in a way of its own."""
+"""A unit that multiplies sixteen rows of bfloat16 by sixteen outputs (AMX), rounded in a way of its
+own."""
 
 HAS_BYTE_DOTS = bool(_FEATURES.get("avx512vnni"))
 """One that adds the products of four bytes."""
@@ -34,8 +36,9 @@ HAS_WORD_DOTS = bool(_FEATURES.get("avx2"))
 _HAS_LARGE_REGISTERS = bool(_FEATURES.get("avx512f"))
 
 REGISTERS = 32 if _HAS_LARGE_REGISTERS else 8
-"""Sixteen float32 numbers that it holds at a time: 32 registers of 64 bytes, 16 of 32, or Arm's 32 of 16."""
+"""Sixteen float32 numbers that it holds at a time: 32 registers of 64 bytes, 16 of 32, or Arm's 32
+of 16."""
 
 ASKS_AHEAD = not _HAS_LARGE_REGISTERS
-"""Whether weights are to be asked for before they are needed. Where a tile is computed in parts, memory rests during all but
-the first; where it is not, nobody has measured what that brings."""
+"""Whether weights are to be asked for before they are needed. Where a tile is computed in parts,
+memory rests during all but the first; where it is not, nobody has measured what that brings."""

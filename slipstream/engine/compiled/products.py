@@ -1,12 +1,15 @@
-"""Products of rows and matrices, tile by tile: each sum one chain of operations, whatever else is in its tile.
+"""Products of rows and matrices, tile by tile: each sum one chain of operations, whatever else is
+in its tile.
 
-A matrix ``[outputs, inputs]`` lies as ``[outputs / 16][steps][16]``: what a step of a chain needs of sixteen outputs is one
-vector of 64 bytes. In float32 a step takes one input; in bfloat16 two, which lie in four bytes. So a step takes four bytes of a
-row of inputs and 64 of weights in either, and addresses are the same.
+A matrix ``[outputs, inputs]`` lies as ``[outputs / 16][steps][16]``: what a step of a chain needs
+of sixteen outputs is one vector of 64 bytes. In float32 a step takes one input; in bfloat16 two,
+which lie in four bytes. So a step takes four bytes of a row of inputs and 64 of weights in either,
+and addresses are the same.
 
-bfloat16 steps are one instruction where the processor has it (AVX-512 BF16), and two fused multiply-adds elsewhere; the two
-differ in their last bits, and `PAIRED_BY` says which it is. For two multiply-adds a row's inputs lie there as float32
-(`WIDENED`): to take them apart would be done anew for each sixteen outputs, and is a fifth of all instructions.
+bfloat16 steps are one instruction where the processor has it (AVX-512 BF16), and two fused
+multiply-adds elsewhere; the two differ in their last bits, and `PAIRED_BY` says which it is. For
+two multiply-adds a row's inputs lie there as float32 (`WIDENED`): to take them apart would be done
+anew for each sixteen outputs, and is a fifth of all instructions.
 """
 
 from __future__ import annotations
@@ -50,12 +53,14 @@ WIDENED = PAIRED_BY == "fma"
 """Whether inputs that are rounded to bfloat16 lie as float32."""
 
 PAIRED_BESIDE, FLOAT_BESIDE = 4, 2
-"""Registers that a step has full beside its sums: of weights and inputs, taken apart in bfloat16."""
+"""Registers that a step has full beside its sums: of weights and inputs, taken apart in
+bfloat16."""
 
 
 class Part(NamedTuple):
-    """Of a tile: rows, and columns of sixteen outputs. Memory is asked for as many columns after these, by all parts of the
-    same columns: if ``asking`` by this one for its share, its number and how many there are."""
+    """Of a tile: rows, and columns of sixteen outputs. Memory is asked for as many columns after
+    these, by all parts of the same columns: if ``asking`` by this one for its share, its number and
+    how many there are."""
 
     rows: range
     columns: range
@@ -76,8 +81,8 @@ class _Brain(ir.Type):  # type: ignore[misc] # llvmlite is untyped, and has no s
 
 
 def _paired_step(builder: Any, total: Any, weights: Any, *inputs: Any) -> Any:
-    """Add the products of a step: of two bfloat16 in each lane's 32 bits, and as many inputs, in one lane or one after the
-    other."""
+    """Add the products of a step: of two bfloat16 in each lane's 32 bits, and as many inputs, in
+    one lane or one after the other."""
     if HAS_BFLOAT16_DOTS:
         pairs = ir.VectorType(_Brain(), 2 * LANES)
         products = llvm_function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, pairs, pairs])
@@ -127,8 +132,8 @@ class _Tile:
         outputs: Any,
         output_bytes: Any,
     ) -> None:
-        """A loop over blocks around one over steps, and then the sums. ``table`` has the blocks' places in the ``weights``;
-        inputs go on from one to the next."""
+        """A loop over blocks around one over steps, and then the sums. ``table`` has the blocks'
+        places in the ``weights``; inputs go on from one to the next."""
         builder, entry = self._builder, self._builder.block
         outer, inner, after, done = map(builder.function.append_basic_block, ("block", "step", "next", "sums"))
         builder.branch(outer)
@@ -197,7 +202,8 @@ def carried(builder: Any, start: Any, block: Any) -> Any:
 def repeat(
     builder: Any, loop: Any, counter: Any, end: Any, carried: dict[Any, Any], totals: dict[Any, Any], then: Any
 ) -> None:
-    """Go on with a loop until its counter has come to the ``end``; what is ``carried`` goes on as its ``totals``."""
+    """Go on with a loop until its counter has come to the ``end``; what is ``carried`` goes on as
+    its ``totals``."""
     following = builder.add(counter, constant(1))
     counter.add_incoming(following, builder.block)
     for place, phi in carried.items():
@@ -206,7 +212,8 @@ def repeat(
 
 
 def ask_for_next(builder: Any, part: Part, weights: Any, column_bytes: Any, read: Any) -> None:
-    """What a step of a part asks for, so many bytes of each column having been ``read`` before it."""
+    """What a step of a part asks for, so many bytes of each column having been ``read`` before
+    it."""
     if part.asking is None:
         return
     number, count = part.asking

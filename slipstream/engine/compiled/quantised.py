@@ -1,13 +1,15 @@
-"""Products of rows and matrices in eight bits: as GGUF's Q8_0, blocks of 32 whole numbers with a scale, inputs too.
+"""Products of rows and matrices in eight bits: as GGUF's Q8_0, blocks of 32 whole numbers with a
+scale, inputs too.
 
 A matrix ``[outputs, inputs]`` lies as ``[outputs / 16][inputs / 32]`` blocks::
 
     [8 steps][16 outputs][4 inputs] of one byte each, 128 above what they mean     512 bytes
     [16 outputs] scales in float16                                                  32 bytes
 
-and a row of inputs as one block after another: 32 numbers of one byte, their scale in float32, and -128 times their sum, which
-takes off what the weights' bytes are above what they mean. The products of a block are whole numbers, so they have the same
-bits however a processor adds them; the sums of blocks are one chain of fused multiply-adds in their order.
+and a row of inputs as one block after another: 32 numbers of one byte, their scale in float32, and
+-128 times their sum, which takes off what the weights' bytes are above what they mean. The products
+of a block are whole numbers, so they have the same bits however a processor adds them; the sums of
+blocks are one chain of fused multiply-adds in their order.
 """
 
 from __future__ import annotations
@@ -76,8 +78,8 @@ _HALF_INTS, _HALF_WORDS = ir.VectorType(INT32, LANES // 2), ir.VectorType(ir.Int
 
 
 def _dot(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
-    """Add the four products in each lane's 32 bits, of a byte without a sign and one with it: whole numbers, so by whatever
-    instructions the same."""
+    """Add the four products in each lane's 32 bits, of a byte without a sign and one with it: whole
+    numbers, so by whatever instructions the same."""
     if HAS_BYTE_DOTS:
         dots = llvm_function(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, [INTS] * 3)
         return builder.call(dots, [sums, weights, inputs])
@@ -91,7 +93,8 @@ def _dot(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
 
 
 def _dot_of_words(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
-    """The same by products of 16-bit numbers: of a lane's first and third byte, and of its second and fourth."""
+    """The same by products of 16-bit numbers: of a lane's first and third byte, and of its second
+    and fourth."""
 
     def every(number: int) -> Any:
         return ir.Constant(_WORDS, [number] * (2 * LANES))
@@ -128,8 +131,8 @@ def write_quantised(
     outputs: Any,
     output_bytes: Any,
 ) -> None:
-    """A part of a tile: a loop over blocks around one over a block's steps, and then the sums. A tile's step is a block, and
-    there is no table."""
+    """A part of a tile: a loop over blocks around one over a block's steps, and then the sums. A
+    tile's step is a block, and there is no table."""
     rows, columns = part.rows, part.columns
     entry, places = builder.block, [(row, column) for row in rows for column in columns]
     outer, inner, after, done = map(builder.function.append_basic_block, ("block", "step", "next", "sums"))
@@ -185,8 +188,8 @@ def _read(builder: Any, address: Any, place: int, kind: Any, alignment: int) -> 
 
 @compiled
 def quantise(source: int, size: int, to: int) -> None:
-    """A row of float32 inputs as blocks: the largest of a block becomes 127 or -127. One that is no number makes its block's
-    scale none, so that it is not lost."""
+    """A row of float32 inputs as blocks: the largest of a block becomes 127 or -127. One that is no
+    number makes its block's scale none, so that it is not lost."""
     for place in range(0, size, BLOCK):
         first, second = load(source + 4 * place), load(source + 4 * (place + LANES))
         largest = largest_of(larger(absolute(first), absolute(second)))
@@ -201,8 +204,9 @@ def quantise(source: int, size: int, to: int) -> None:
 
 
 def in_blocks(numbers: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """A matrix as products read it, of its ``numbers`` ``[outputs, inputs]`` in int8 and ``scales`` ``[outputs, inputs / 32]``
-    in float16; outputs are a multiple of 16. Bytes ``[outputs / 16, inputs / 32, BLOCK_BYTES]``."""
+    """A matrix as products read it, of its ``numbers`` ``[outputs, inputs]`` in int8 and ``scales``
+    ``[outputs, inputs / 32]`` in float16; outputs are a multiple of 16. Bytes
+    ``[outputs / 16, inputs / 32, BLOCK_BYTES]``."""
     outputs, inputs = numbers.shape
     packed = np.empty((outputs // LANES, inputs // BLOCK, BLOCK_BYTES), dtype=np.uint8)
     above = numbers.view(np.uint8) ^ np.uint8(OFFSET)

@@ -45,7 +45,8 @@ class CompiledRunner:
     ) -> list[list[Choice]]:
         """See `slipstream.engine.model.Runner`."""
         step, run, row_count = self._step, self._run, len(segments)
-        # What follows is laid out as its last step: that has the longest tables. Compiled code writes where each one is.
+        # What follows is laid out as its last step: that has the longest tables. Compiled code
+        # writes where each one is.
         last = [Segment([0], segment.end + count - 2, segment.pages, 1) for segment in segments]
         first = Layout(segments, self._page_size, self._most_rows)
         following = Layout(last, self._page_size, self._most_rows)

@@ -1,13 +1,16 @@
-"""The threads that compute a forward together, for compiled code: a leader, helpers, and phases whose work they share.
+"""The threads that compute a forward together, for compiled code: a leader, helpers, and phases
+whose work they share.
 
-A phase is so many units of work. Each thread begins with those of its own share, and goes on with what is left of the
-others': nobody waits for a thread, only for units that are begun. So a helper whose core somebody else has taken holds up
-what it is at, and nothing else. Where each phase waited for every thread, a walk beside one busy process took up to nine
-times as long as by one thread alone.
+A phase is so many units of work. Each thread begins with those of its own share, and goes on with
+what is left of the others': nobody waits for a thread, only for units that are begun. So a helper
+whose core somebody else has taken holds up what it is at, and nothing else. Where each phase waited
+for every thread, a walk beside one busy process took up to nine times as long as by one thread
+alone.
 
-Forwards are numbered, and a ticket (how many units of a share are taken) says which one it is of. A helper that comes late,
-when its forward has been finished, finds tickets that are full or of a later forward. What it reads of the step may be a
-later one's by then, so a unit that it takes counts only if the forward is not finished yet.
+Forwards are numbered, and a ticket (how many units of a share are taken) says which one it is of. A
+helper that comes late, when its forward has been finished, finds tickets that are full or of a
+later forward. What it reads of the step may be a later one's by then, so a unit that it takes
+counts only if the forward is not finished yet.
 
 ::
 
@@ -33,7 +36,8 @@ from numba import types
 from slipstream.engine.compiled.lanes import INT64, at, compiled, llvm_function, operation
 
 Share = tuple[int, int, int, int, int]
-"""A thread's number, how many there are, where it has memory of its own, the team's place and the forward's number."""
+"""A thread's number, how many there are, where it has memory of its own, the team's place and the
+forward's number."""
 
 _LINE = 64
 _NEWEST, _FINISHED, _SLEEPING, _MUTEX, _CONDITION, _TICKETS = (line * _LINE for line in (0, 1, 2, 3, 5, 7))
@@ -85,8 +89,8 @@ _nap = _of_the_system("usleep")
 
 @compiled
 def _taken(ticket: int, number: int, size: int) -> tuple[int, int]:
-    """Half of what is left of a share of forward ``number``, taken: the first unit and the one after the last. None if there is
-    none left, or that forward is over."""
+    """Half of what is left of a share of forward ``number``, taken: the first unit and the one
+    after the last. None if there is none left, or that forward is over."""
     seen = _read_shared(ticket)
     while True:
         of = seen >> _COUNT_BITS
@@ -126,7 +130,8 @@ def _wait_until_done(share: Share, ticket: int, count: int) -> None:
 
 @compiled
 def take(share: Share, phase: int, count: int) -> tuple[int, int]:
-    """Units of a phase of ``count`` that fall to this thread, the first and the one after the last; none if none are left."""
+    """Units of a phase of ``count`` that fall to this thread, the first and the one after the last;
+    none if none are left."""
     thread, threads, _, team, number = share
     tickets = team + _TICKETS + phase * (threads + 1) * _LINE
     for turn in range(threads):
@@ -140,7 +145,8 @@ def take(share: Share, phase: int, count: int) -> tuple[int, int]:
 
 @compiled
 def complete(share: Share, phase: int, count: int, done: int) -> None:
-    """This thread has ``done`` so many of a phase's units: wait until the others have done the rest."""
+    """This thread has ``done`` so many of a phase's units: wait until the others have done the
+    rest."""
     _, threads, _, team, number = share
     ticket = team + _TICKETS + (phase * (threads + 1) + threads) * _LINE
     if done:
@@ -199,8 +205,9 @@ class Team:
         weakref.finalize(self, _stop, self._memory)
 
     def start(self, walk: Callable[[int], None]) -> None:
-        """Each helper calls ``walk`` with its number, from 1 on, which returns once `next_forward` says that there is none.
-        What helpers look at they have to keep; but not the team, which ends when nobody else keeps it."""
+        """Each helper calls ``walk`` with its number, from 1 on, which returns once `next_forward`
+        says that there is none. What helpers look at they have to keep; but not the team, which
+        ends when nobody else keeps it."""
         for thread in range(1, self._threads):
             arguments = self._memory, walk, thread
             threading.Thread(target=_help, args=arguments, name=f"helper {thread}", daemon=True).start()

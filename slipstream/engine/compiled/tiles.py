@@ -1,9 +1,11 @@
-"""Tiles as functions of their own, which a walk calls by their places: as parts of all that multiplies they would be compiled a
-dozen times over, and where a processor has no single instruction for what they do that takes minutes.
+"""Tiles as functions of their own, which a walk calls by their places: as parts of all that
+multiplies they would be compiled a dozen times over, and where a processor has no single
+instruction for what they do that takes minutes.
 
-All of them are told the same: how many rows, `TILE_ROWS` at most (or as `matrices` has it); the inputs' place, and bytes from
-a row to the next; the weights', and bytes from sixteen columns to the next; steps of each block; the place of a table of
-blocks, how many, and the bytes of one; the outputs' place, and bytes from a row to the next.
+All of them are told the same: how many rows, `TILE_ROWS` at most (or as `matrices` has it); the
+inputs' place, and bytes from a row to the next; the weights', and bytes from sixteen columns to the
+next; steps of each block; the place of a table of blocks, how many, and the bytes of one; the
+outputs' place, and bytes from a row to the next.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from slipstream.engine.compiled.products import TILE_ROWS, Part, constant
 
 
 class _InParts(NamedTuple):
-    """``columns`` of sixteen outputs; ``write`` gives the instructions of a `Part`. Beside sums a step has ``beside`` registers
-    full. From so many rows on it ``asks_from`` memory for the next columns, where it has several."""
+    """``columns`` of sixteen outputs; ``write`` gives the instructions of a `Part`. Beside sums a
+    step has ``beside`` registers full. From so many rows on it ``asks_from`` memory for the next
+    columns, where it has several."""
 
     columns: int
     write: Code
@@ -64,9 +67,10 @@ SIGNATURE = types.void(*[types.int64] * 11)
 
 
 def parts_of(rows: int, columns: int, most: int, asks_from: int = 1) -> list[Part]:
-    """The parts of a tile, one after the other: as much each as there is room for sums, ``most``. Those of the same columns
-    follow one another, since what they read is in the nearest cache then; all of these ask for the next columns, so that memory
-    has something to do as long as they compute."""
+    """The parts of a tile, one after the other: as much each as there is room for sums, ``most``.
+    Those of the same columns follow one another, since what they read is in the nearest cache then;
+    all of these ask for the next columns, so that memory has something to do as long as they
+    compute."""
     at_once = columns if rows * columns <= most else 1
     passes = -(-rows * at_once // most)
     asks = ASKS_AHEAD and columns > 1 and rows >= asks_from

@@ -1,11 +1,14 @@
-"""A GGUF model as the engine drives it: each sequence's KV in a stream of libllama's memory, which is a page here.
+"""A GGUF model as the engine drives it: each sequence's KV in a stream of libllama's memory, which
+is a page here.
 
-Batch invariance on the CPU, measured with llama.cpp b11284 and b11549 in f32, bf16 and Q8_0, with KV in float32 and a stream
-for each sequence: built without llamafile's kernels and without repacked weights, a row has the same bits whatever is computed
-beside it. Built with them, it has so for every count of rows above one. A lone row goes another way there, and so does one that
-alone is asked for its logits: the last layer computes only such rows. So with such a build, where bits are promised, each
-sequence has two rows at least, two of them asked for logits, and sequences with as many rows share a batch: libllama would take
-others apart by what all of them have, and leave a lone row of the longest.
+Batch invariance on the CPU, measured with llama.cpp b11284 and b11549 in f32, bf16 and Q8_0, with
+KV in float32 and a stream for each sequence: built without llamafile's kernels and without repacked
+weights, a row has the same bits whatever is computed beside it. Built with them, it has so for
+every count of rows above one. A lone row goes another way there, and so does one that alone is
+asked for its logits: the last layer computes only such rows. So with such a build, where bits are
+promised, each sequence has two rows at least, two of them asked for logits, and sequences with as
+many rows share a batch: libllama would take others apart by what all of them have, and leave a lone
+row of the longest.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ _PADDED_ROWS = 2
 """Of a sequence, where a lone row has other bits than one of several."""
 
 _PROPOSAL_ROOM = 64
-"""Cells beyond a context: who asks for all of it is counted with a proposal's tokens, and is to take one stream."""
+"""Cells beyond a context: who asks for all of it is counted with a proposal's tokens, and is to
+take one stream."""
 
 _MOST_STREAMS = 64
 
@@ -55,8 +59,9 @@ class LlamaCppBackend:
     any_thread = False
 
     def __init__(self, path: Path, *, threads: int, most_tokens: int, exact: bool) -> None:
-        """``most_tokens`` go into one forward. ``exact`` promises that a row's bits depend on its sequence alone; without it
-        anything goes. UnsupportedModelError says what is wrong with the file, or why it cannot promise that."""
+        """``most_tokens`` go into one forward. ``exact`` promises that a row's bits depend on its
+        sequence alone; without it anything goes. UnsupportedModelError says what is wrong with the
+        file, or why it cannot promise that."""
         self.model = GgufModel(path)
         if exact:
             self.model.refuse_unproven()
@@ -103,7 +108,8 @@ class LlamaCppBackend:
         return Reserved(streams, self._cell_count - _PADDED_ROWS, byte_count)
 
     def logits_of(self, tokens: list[int]) -> torch.Tensor:
-        """``[tokens, vocabulary]`` of a short text by itself, in as little memory as can be; for nothing else."""
+        """``[tokens, vocabulary]`` of a short text by itself, in as little memory as can be; for
+        nothing else."""
         self.reserve(STREAM_MULTIPLE * self.model.bytes_per_token / MIB)
         return self.forward([Segment(tokens, 0, [1], len(tokens))])
 
@@ -113,8 +119,9 @@ class LlamaCppBackend:
             self._library.llama_memory_seq_cp(self._memory, copy.source - 1, copy.destination - 1, -1, -1)
 
     def erase_pages(self, pages: list[int]) -> None:
-        """A cell that is taken back keeps its numbers, masked; and what is no number stays none when its weight is zero. So
-        each stream is written all over, from embeddings of zeros, not from a token's."""
+        """A cell that is taken back keeps its numbers, masked; and what is no number stays none
+        when its weight is zero. So each stream is written all over, from embeddings of zeros, not
+        from a token's."""
         rows = Rows(STREAM_MULTIPLE, self._library.llama_model_n_embd(self.model.handle))
         for page in pages:
             self._cut(page, 0)

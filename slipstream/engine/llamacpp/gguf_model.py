@@ -16,7 +16,8 @@ from slipstream.engine.llamacpp import libllama
 _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
 _PROVEN_TYPES = ("f32", "bf16", "q8_0")
 _PROVEN_ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Types of weights, and architectures, with which a row's bits were seen not to depend on what else is in its batch."""
+"""Types of weights, and architectures, with which a row's bits were seen not to depend on what else
+is in its batch."""
 
 _LONGEST_VALUE = 4096
 
@@ -63,7 +64,8 @@ class GgufModel:
         self.weights_fingerprint = self._fingerprint()
 
     def refuse_unproven(self) -> None:
-        """UnsupportedModelError if nobody has looked at the bits of such a model, or a lone row of them could not be told."""
+        """UnsupportedModelError if nobody has looked at the bits of such a model, or a lone row of
+        them could not be told."""
         why = "with which its text was seen not to depend on the batch. A draft's may be any"
         others = self._tensor_types() - set(_PROVEN_TYPES)  # what the file calls itself says only what most of them are
         if others:

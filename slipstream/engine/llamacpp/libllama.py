@@ -1,8 +1,10 @@
-"""libllama's C API, as far as it is used, out of whichever of two packages is installed: llama-cpp-python, which pip builds for
-the machine it is on, before xllamacpp's wheel, which is there in seconds and runs anywhere.
+"""libllama's C API, as far as it is used, out of whichever of two packages is installed:
+llama-cpp-python, which pip builds for the machine it is on, before xllamacpp's wheel, which is
+there in seconds and runs anywhere.
 
-The structures are those of llama.h in the releases that these are pinned to. They have no version of their own, so what the
-library itself fills them with is compared with what llama.h says before anything else is asked of it.
+The structures are those of llama.h in the releases that these are pinned to. They have no version
+of their own, so what the library itself fills them with is compared with what llama.h says before
+anything else is asked of it.
 """
 
 from __future__ import annotations
@@ -193,7 +195,8 @@ class Build:
 
     package: str
     pattern: str
-    """Of the library in the package's folder. All in the file's own folder that ends alike has a part in the bits."""
+    """Of the library in the package's folder. All in the file's own folder that ends alike has a
+    part in the bits."""
 
     context_params: type[ctypes.Structure]
 
@@ -234,7 +237,8 @@ def fingerprint() -> str:
 
 @functools.cache
 def load() -> Any:
-    """The library, ready to be used. UnsupportedModelError if it is not installed or another one than is known here."""
+    """The library, ready to be used. UnsupportedModelError if it is not installed or another one
+    than is known here."""
     build, path = installed()
     params = build.context_params
     functions = _FUNCTIONS | {

@@ -1,4 +1,5 @@
-"""What libllama computes in one go: rows of sequences, in memory of ours that is written in pieces, not one by one."""
+"""What libllama computes in one go: rows of sequences, in memory of ours that is written in pieces,
+not one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class Rows:
     """A llama_batch. Each row belongs to one stream."""
 
     def __init__(self, most: int, embedding_size: int = 0) -> None:
-        """Of at most that many rows; with an ``embedding_size`` they hold embeddings of zeros, not tokens."""
+        """Of at most that many rows; with an ``embedding_size`` they hold embeddings of zeros, not
+        tokens."""
         self._tokens = np.zeros(most, np.int32)
         self._positions = np.zeros(most, np.int32)
         self._stream_counts = np.ones(most, np.int32)
@@ -45,7 +47,8 @@ class Rows:
         self._count = 0
 
     def add(self, stream: int, start: int, tokens: Sequence[int], *, asked_from: int) -> None:
-        """A stream's ``tokens`` from position ``start``; from index ``asked_from`` on their logits are asked for."""
+        """A stream's ``tokens`` from position ``start``; from index ``asked_from`` on their logits
+        are asked for."""
         first, self._count = self._count, self._count + len(tokens)
         rows = slice(first, self._count)
         self._tokens[rows] = tokens

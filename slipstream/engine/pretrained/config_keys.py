@@ -1,7 +1,7 @@
 """Finds the keys of a config.json that transformers' class of its model type does not read.
 
-transformers keeps such keys and computes without them, and so does this service. What they would have changed is then lost
-silently, so they are named at start.
+transformers keeps such keys and computes without them, and so does this service. What they would
+have changed is then lost silently, so they are named at start.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def told_of_config(directory: Path, model: Any) -> list[str]:
 
 
 def unread_keys(values: Mapping[str, Any], model: Any) -> list[str]:
-    """Return the keys of ``values`` that neither the class of ``model`` nor its config's mentions, and that would matter."""
+    """Return the keys of ``values`` that neither the class of ``model`` nor its config's mentions,
+    and that would matter."""
     config = model.config
     names = {field.name for field in fields(config)} | set(config.attribute_map)
     known = names | set(config.sub_configs) | _READ_BY_ALL

@@ -1,4 +1,5 @@
-"""What a model's logits depend on besides the tokens, as one hash: two models with the same one give the same bits."""
+"""What a model's logits depend on besides the tokens, as one hash: two models with the same one
+give the same bits."""
 
 from __future__ import annotations
 
@@ -37,18 +38,21 @@ NOT_IN_LOGITS = frozenset(
         "id2label",
         "label2id",
         "problem_type",
-        # tokens that texts begin with and are filled up with; those that end them are hashed themselves
+        # tokens that texts begin with and are filled up with; those that end them are hashed
+        # themselves
         "bos_token_id",
         "eos_token_id",
         "pad_token_id",
     }
 )
-"""Fields of a config that cannot change a logit. Whatever else there is counts, also what nobody here has heard of."""
+"""Fields of a config that cannot change a logit. Whatever else there is counts, also what nobody
+here has heard of."""
 
 
 def weights_fingerprint(model: Any, end_token_ids: tuple[int, ...]) -> str:
-    """sha256 over all that a loaded ``PreTrainedModel`` computes with: dtype, kind of device, class, config, end tokens, and
-    the names, shapes and 64 evenly spaced values of the weights. Milliseconds, where a hash of all bytes would take minutes."""
+    """sha256 over all that a loaded ``PreTrainedModel`` computes with: dtype, kind of device,
+    class, config, end tokens, and the names, shapes and 64 evenly spaced values of the weights.
+    Milliseconds, where a hash of all bytes would take minutes."""
     attention = getattr(model.config, "_attn_implementation", None)
     said = [str(model.dtype), device_kind(model.device), type(model).__name__, attention, list(end_token_ids)]
     digest = hashlib.sha256(_canonical([said, model.config.to_dict()]))
@@ -61,7 +65,8 @@ def weights_fingerprint(model: Any, end_token_ids: tuple[int, ...]) -> str:
 
 
 def device_kind(device: torch.device) -> str:
-    """Devices of one kind run the same kernels: a CPU's by its vector instructions, a GPU's by its model."""
+    """Devices of one kind run the same kernels: a CPU's by its vector instructions, a GPU's by its
+    model."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} {torch.backends.cpu.get_cpu_capability()}"
@@ -72,7 +77,8 @@ def _canonical(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Without what cannot change a logit, at any depth, and what is not there; 10000 and 10000.0 are the same number."""
+    """Without what cannot change a logit, at any depth, and what is not there; 10000 and 10000.0
+    are the same number."""
     if isinstance(value, dict):
         return {
             str(name): _plain(each) for name, each in value.items() if each is not None and name not in NOT_IN_LOGITS

@@ -1,7 +1,8 @@
 """Loads a checkpoint with transformers' own classes, whole or not at all.
 
-transformers warns where a tensor is missing and serves random numbers in its place. Here that, and whatever else would make
-another model of a checkpoint than it says, is an UnsupportedModelError in one line.
+transformers warns where a tensor is missing and serves random numbers in its place. Here that, and
+whatever else would make another model of a checkpoint than it says, is an UnsupportedModelError in
+one line.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _AGAIN = "copy, download or export it again"
 
 
 def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust: Trust = NO_TRUST) -> Any:
-    """A ``PreTrainedModel`` on its device with an implementation of ``attention``, ready to serve. UnsupportedModelError says
-    what is missing or wrong."""
+    """A ``PreTrainedModel`` on its device with an implementation of ``attention``, ready to serve.
+    UnsupportedModelError says what is missing or wrong."""
     settle_vector_math()
     directory = directory_of(name, weights=True, trust=trust)
     config = read_config(directory, name, trust)
@@ -78,7 +79,8 @@ def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust
 
 
 def read_config(directory: Path, name: str, trust: Trust = NO_TRUST) -> Any:
-    """The ``PreTrainedConfig`` of a model that can be served, as far as that tells. UnsupportedModelError with the reason."""
+    """The ``PreTrainedConfig`` of a model that can be served, as far as that tells.
+    UnsupportedModelError with the reason."""
     check_config(directory, name)
     with heard(name):
         values: dict[str, Any] = {}
@@ -106,8 +108,8 @@ def _why_no_config(error: Exception, values: dict[str, Any], name: str) -> str:
 
 @contextmanager
 def heard(name: str) -> Iterator[list[str]]:
-    """What transformers says meanwhile, in place of its own log and progress bars. Logged at the end, one line each, unless
-    there is an error to tell instead."""
+    """What transformers says meanwhile, in place of its own log and progress bars. Logged at the
+    end, one line each, unless there is an error to tell instead."""
     said: list[str] = []
     logger = logging.getLogger("transformers")
     before = logger.handlers, logger.propagate
@@ -163,7 +165,8 @@ def _refuse_foreign(config: Any, name: str, trust: Trust) -> None:
 
 
 def _generates(config: Any) -> bool:
-    """By its name: of a checkpoint that was saved from another class, transformers would make up the output matrix."""
+    """By its name: of a checkpoint that was saved from another class, transformers would make up
+    the output matrix."""
     names = getattr(config, "architectures", None) or ["ForCausalLM"]
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     return any(name in known or name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)

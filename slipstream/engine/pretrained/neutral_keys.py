@@ -1,6 +1,7 @@
 """Tells values of unread config keys that say what transformers' class computes anyway.
 
-Well-known models have such keys: a switch of a part that the class does not have, or a second name of a key that it reads.
+Well-known models have such keys: a switch of a part that the class does not have, or a second name
+of a key that it reads.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class ReadKeys:
     parameters: Collection[str]
 
     def is_neutral(self, key: str, value: Any) -> bool:
-        """Whether a key with that value, which the class does not read, says what the class computes."""
+        """Whether a key with that value, which the class does not read, says what the class
+        computes."""
         if "dropout" in key or key.endswith("pdrop"):
             return True
         if key == "max_window_layers":

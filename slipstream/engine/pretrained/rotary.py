@@ -1,8 +1,10 @@
-"""Rotary positions whose frequencies depend on the longest position of a step, and so on what else is in it.
+"""Rotary positions whose frequencies depend on the longest position of a step, and so on what else
+is in it.
 
-transformers chooses `longrope`'s factors in each forward: the long ones for all rows once any position is beyond
-``original_max_position_embeddings``. Up to there the short ones always hold, so that is where the context ends here. `dynamic`
-frequencies change only beyond ``max_position_embeddings``, where the context ends anyway.
+transformers chooses `longrope`'s factors in each forward: the long ones for all rows once any
+position is beyond ``original_max_position_embeddings``. Up to there the short ones always hold, so
+that is where the context ends here. `dynamic` frequencies change only beyond
+``max_position_embeddings``, where the context ends anyway.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _STEADY = {"default", "linear", "yarn", "llama3", "proportional"}
 def steady_context_length(config: Any, context_length: int) -> int:
     """The longest context, at most ``context_length``, in which no frequency depends on the step.
 
-    ``config`` is the text model's. UnsupportedModelError for a type of rotary positions that nobody has looked at.
+    ``config`` is the text model's. UnsupportedModelError for a type of rotary positions that nobody
+    has looked at.
     """
     steady = context_length
     for parameters in _parameters(config):

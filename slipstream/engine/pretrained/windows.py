@@ -1,8 +1,8 @@
 """Learns each layer's sliding window from the masks that transformers makes for its own attention.
 
-What a config or a layer says of a window is no guide: Llama ignores ``sliding_window``, Qwen2-MoE names
-it for layers whose mask has none, and Phi-MoE's layers do not name what their mask has. In place of a
-mask the model is handed a number, which its layers pass on to their attention.
+What a config or a layer says of a window is no guide: Llama ignores ``sliding_window``, Qwen2-MoE
+names it for layers whose mask has none, and Phi-MoE's layers do not name what their mask has. In
+place of a mask the model is handed a number, which its layers pass on to their attention.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _LONGEST = 2**20
 
 
 def window_mask(*, mask_function: Callable[..., torch.Tensor], config: Any, **_: Any) -> torch.Tensor:
-    """Stand in for a mask: int64 ``[1, 1, 1, 1]``, how many keys a query sees at most, 0 for all, or what `window_of` refuses
-    where a layer uses it: some models make masks that none of their layers does."""
+    """Stand in for a mask: int64 ``[1, 1, 1, 1]``, how many keys a query sees at most, 0 for all,
+    or what `window_of` refuses where a layer uses it: some models make masks that none of their
+    layers does."""
     length = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or _LONGEST)
     last = length - 1
     window = int(_seen(mask_function, last)[: last + 1].sum())
@@ -47,8 +48,8 @@ def _seen(mask_function: Callable[..., torch.Tensor], query: int) -> torch.Tenso
 
 
 def window_of(module: Any, mask: torch.Tensor | None) -> int:
-    """The window that a layer's attention was handed by `window_mask`. TypeError if its mask is another one,
-    UnsupportedModelError if it cannot be served."""
+    """The window that a layer's attention was handed by `window_mask`. TypeError if its mask is
+    another one, UnsupportedModelError if it cannot be served."""
     if mask is None:
         return 0
     if mask.is_floating_point() or mask.numel() != 1:
@@ -68,7 +69,8 @@ def window_of(module: Any, mask: torch.Tensor | None) -> int:
 
 @torch.inference_mode()
 def layer_windows(model: Any) -> list[int]:
-    """Return each layer's window, 0 for none, by one forward of a few tokens. UnsupportedModelError."""
+    """Return each layer's window, 0 for none, by one forward of a few tokens.
+    UnsupportedModelError."""
     windows: dict[int, int] = {}
 
     def attend(

@@ -1,1 +1,2 @@
-"""Models that torch computes by a plan over pages: transformers' on CPU and CUDA, and the paper model."""
+"""Models that torch computes by a plan over pages: transformers' on CPU and CUDA, and the paper
+model."""

@@ -1,8 +1,9 @@
 """Activations on a CPU whose bits do not depend on where torch's threads divide a tensor.
 
-torch computes a few functions, silu, sigmoid and gelu among them, in vectors of up to 32 numbers, and what is left over at the
-end of a thread's part one by one, where float32 rounds in another way. One part, or two equal ones, have nothing left over,
-since rows are padded to eight; three and more, which torch makes of a tensor beyond 65,536 numbers, do.
+torch computes a few functions, silu, sigmoid and gelu among them, in vectors of up to 32 numbers,
+and what is left over at the end of a thread's part one by one, where float32 rounds in another way.
+One part, or two equal ones, have nothing left over, since rows are padded to eight; three and more,
+which torch makes of a tensor beyond 65,536 numbers, do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _KINDS = tuple({kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS
 
 
 def steady(model: nn.Module) -> None:
-    """Have every activation of ``model`` computed in parts that are not divided unevenly. With two threads all is well."""
+    """Have every activation of ``model`` computed in parts that are not divided unevenly. With two
+    threads all is well."""
     if torch.get_num_threads() <= 2:
         return
     for module in model.modules():

@@ -1,4 +1,5 @@
-"""Paged attention behind transformers' attention interface: write the new keys, gather whole pages, attend."""
+"""Paged attention behind transformers' attention interface: write the new keys, gather whole pages,
+attend."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from slipstream.engine.torch.plan import KEY_BLOCK, AttentionGroup, StepPlan
 NAME = "slipstream_paged"
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""What `F.scaled_dot_product_attention` runs on a CPU; called by its name, it also tells the logarithm of its weights' sum."""
+"""What `F.scaled_dot_product_attention` runs on a CPU; called by its name, it also tells the
+logarithm of its weights' sum."""
 
 
 class LaidOut(Protocol):
@@ -31,10 +33,11 @@ class Kernels(NamedTuple):
     """What computes attention over pages."""
 
     write: Callable[[Any, KvMemory, int, torch.Tensor, torch.Tensor], None]
-    """Of a step, the memory and a layer: have its rows' keys ``[heads, rows, size]`` and values where the step's slots say."""
+    """Of a step, the memory and a layer: have its rows' keys ``[heads, rows, size]`` and values
+    where the step's slots say."""
     attend: Callable[[Any, KvMemory, int, torch.Tensor, float, int | None, float | None], torch.Tensor]
-    """Of a step, the memory, a layer, its rows' queries ``[rows, heads, size]``, scaling, window and softcap, if any: what each
-    row attends to, ``[rows, heads, value_size]``."""
+    """Of a step, the memory, a layer, its rows' queries ``[rows, heads, size]``, scaling, window
+    and softcap, if any: what each row attends to, ``[rows, heads, value_size]``."""
 
 
 class Attending(NamedTuple):
@@ -46,7 +49,8 @@ class Attending(NamedTuple):
 
 
 class ShapeProbe:
-    """Stands in for `Attending` in one dense forward that learns the shape of every attention layer."""
+    """Stands in for `Attending` in one dense forward that learns the shape of every attention
+    layer."""
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerShape] = {}
@@ -59,7 +63,8 @@ class ShapeProbe:
         value: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> None:
-        """Take one layer's shape. TypeError if it would be computed wrongly here: then nothing else would tell."""
+        """Take one layer's shape. TypeError if it would be computed wrongly here: then nothing else
+        would tell."""
         layer: int = module.layer_idx  # type: ignore[assignment]
         if layer in self.layers:
             raise TypeError(f"{type(module).__name__} attends more than once in a layer")
@@ -83,10 +88,12 @@ def paged_attention(
     s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention signature: query ``[1, heads, rows, size]``, key and value ``[1, kv_heads, rows, size]``.
+    """transformers' attention signature: query ``[1, heads, rows, size]``, key and value
+    ``[1, kv_heads, rows, size]``.
 
-    Returns ``[1, rows, heads, value_size]``. A layer's window is what `ShapeProbe` learnt of its mask.
-    TypeError if the architecture lost ``plan`` on its way here or uses something this attention does not do.
+    Returns ``[1, rows, heads, value_size]``. A layer's window is what `ShapeProbe` learnt of its
+    mask. TypeError if the architecture lost ``plan`` on its way here or uses something this
+    attention does not do.
     """
     if plan is None:
         raise TypeError(f"{type(module).__name__} does not pass keyword arguments on to its attention")
@@ -140,7 +147,8 @@ def _attend(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """One group's queries, taken from ``rows`` ``[rows, heads, size]``: ``[batch * queries, heads, value_size]``."""
+    """One group's queries, taken from ``rows`` ``[rows, heads, size]``:
+    ``[batch * queries, heads, value_size]``."""
     # The layer's shape and not the tensors': a recording must not compute what is known.
     shape = memory.layers[layer]
     kv_heads, repeats, size = shape.head_count, shape.queries_per_key, shape.key_size
@@ -162,7 +170,8 @@ def _attend(
 
 
 def _gather(group: AttentionGroup, pages: torch.Tensor, heads: int, page_count: int) -> torch.Tensor:
-    """One group's keys or values ``[batch, kv_heads, keys, size]``: where they lie in a row a view, and else a copy."""
+    """One group's keys or values ``[batch, kv_heads, keys, size]``: where they lie in a row a view,
+    and else a copy."""
     if group.first_slot is not None:
         return pages.flatten(1, 2).narrow(1, group.first_slot, group.key_count).unsqueeze(0)
     picked = pages.flatten(0, 1).index_select(0, group.tables(heads, page_count))
@@ -178,11 +187,12 @@ def _attend_spans(
     window: int | None,
     repeats: int,
 ) -> torch.Tensor:
-    """Attention to both spans by themselves and a log-sum-exp merge of the two (Milakov and Gimelshein 2018).
+    """Attention to both spans by themselves and a log-sum-exp merge of the two (Milakov and
+    Gimelshein 2018).
 
-    A span that a query does not see changes none of its bits: its share is exactly 0. The shares are a softmax over two
-    numbers, which the library computes row by row; an exponential over all rows at once would round those at a batch's
-    end, which do not fill a vector, in another way.
+    A span that a query does not see changes none of its bits: its share is exactly 0. The shares
+    are a softmax over two numbers, which the library computes row by row; an exponential over all
+    rows at once would round those at a batch's end, which do not fill a vector, in another way.
     """
     outputs, log_sums = [], []
     for span in group.spans:
@@ -210,10 +220,11 @@ def _walk(
     softcap: float | None,
     repeats: int,
 ) -> torch.Tensor:
-    """Attention that the library's kernel lacks: values of a size of their own, ``softcap * tanh(score / softcap)``.
+    """Attention that the library's kernel lacks: values of a size of their own,
+    ``softcap * tanh(score / softcap)``.
 
-    Walks the keys in blocks of at most KEY_BLOCK with a running softmax: each block has one shape, so its sums have
-    one order, and a block that is all masked changes nothing.
+    Walks the keys in blocks of at most KEY_BLOCK with a running softmax: each block has one shape,
+    so its sums have one order, and a block that is all masked changes nothing.
     """
     top = query.new_full((*query.shape[:-1], 1), -torch.inf, dtype=torch.float32)
     weight_sum = torch.zeros_like(top)
@@ -227,7 +238,8 @@ def _walk(
                 scores = torch.tanh(scores / softcap) * softcap
             scores = scores + mask[..., start - span.start : block.stop - span.start]
             new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
-            # A block before a sliding window is all masked: both tops are then -inf, and their difference must not be NaN.
+            # A block before a sliding window is all masked: both tops are then -inf, and their
+            # difference must not be NaN.
             finite_top = new_top.masked_fill(new_top == -torch.inf, 0.0)
             weights = (scores - finite_top).exp()
             rescale = (top - finite_top).exp()

@@ -1,12 +1,14 @@
-"""A model's forward on a CPU, captured: the same operations on the same bits, without Python between them.
+"""A model's forward on a CPU, captured: the same operations on the same bits, without Python
+between them.
 
-A 1.6 M-parameter draft's step takes 0.93 ms through its modules, half of it Python. Recorded as a graph of the very same
-operations, replayed without any optimisation, it takes 0.47 ms; eight rows of a 488 M-parameter target take 0.83 of what they
-take through its modules. Nothing here may change a bit, so a capture is made only where recording met no data-dependent
-branch, and trusted only after it has given the modules' own bits on later inputs.
+A 1.6 M-parameter draft's step takes 0.93 ms through its modules, half of it Python. Recorded as a
+graph of the very same operations, replayed without any optimisation, it takes 0.47 ms; eight rows
+of a 488 M-parameter target take 0.83 of what they take through its modules. Nothing here may change
+a bit, so a capture is made only where recording met no data-dependent branch, and trusted only
+after it has given the modules' own bits on later inputs.
 
-torch's tracer is deprecated in favour of compilers; those need a C++ toolchain at run time, and replaying an FX graph
-from Python gains nothing (0.88 ms).
+torch's tracer is deprecated in favour of compilers; those need a C++ toolchain at run time, and
+replaying an FX graph from Python gains nothing (0.88 ms).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ Forward = Callable[[StepPlan], torch.Tensor]
 _Key = tuple[int, int, int, int, bool]
 
 MAX_PARAMETERS = 1_000_000_000
-"""Above, arithmetic dwarfs dispatch, and a recording takes seconds: about ten forwards, of which some time others wait."""
+"""Above, arithmetic dwarfs dispatch, and a recording takes seconds: about ten forwards, of which
+some time others wait."""
 
 _USES_BEFORE_CAPTURE = 2
 _NO_SLOT = torch.tensor(-1)
@@ -37,21 +40,25 @@ SETTLED_AFTER = _USES_BEFORE_CAPTURE + 1 + _TRIALS
 """Forwards of one shape after which it takes as long as it will."""
 
 _MAX_CAPTURES = 48
-"""Each takes 12 MiB of the embedded target and 20 to 34 of one of 17 layers: a graph says where each operation was met."""
+"""Each takes 12 MiB of the embedded target and 20 to 34 of one of 17 layers: a graph says where
+each operation was met."""
 
 
 @dataclass(slots=True)
 class _Capture:
     replays: list[Callable[..., torch.Tensor]]
-    """The same operations, the fastest form first. One that turns out not to run gives way to the next."""
+    """The same operations, the fastest form first. One that turns out not to run gives way to the
+    next."""
     trials_left: int = _TRIALS
 
 
 class CapturedForward:
-    """Calls ``forward``, or for shapes that come again and again its recording. Belongs to one thread."""
+    """Calls ``forward``, or for shapes that come again and again its recording. Belongs to one
+    thread."""
 
     def __init__(self, forward: Forward, weights: Sequence[torch.Tensor] = ()) -> None:
-        """``weights``: tensors that a recording cannot hold and is handed in each call, as packed ones are."""
+        """``weights``: tensors that a recording cannot hold and is handed in each call, as packed
+        ones are."""
         self._forward = forward
         self._weights = weights
         self._use_counts: dict[_Key, int] = {}
@@ -146,19 +153,20 @@ class CapturedForward:
 
 
 def _traced(run: Callable[..., torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> torch.Graph:
-    """What ``torch.jit.trace`` records. That would keep each recording for as long as the process lives, and look for the names
-    of all values in Python's frames, which takes as long as the rest."""
+    """What ``torch.jit.trace`` records. That would keep each recording for as long as the process
+    lives, and look for the names of all values in Python's frames, which takes as long as the
+    rest."""
     graph: torch.Graph = torch._C._create_graph_by_tracing(run, inputs, lambda value: "", True, False)[0]
     return graph
 
 
 def _simplified(graph: torch.Graph, *, single_row: bool) -> list[Callable[..., torch.Tensor]]:
-    """The recording, the fastest form first, less two thirds of its nodes: sizes and what is computed from them, which its key
-    has fixed.
+    """The recording, the fastest form first, less two thirds of its nodes: sizes and what is
+    computed from them, which its key has fixed.
 
-    A draft's step then takes 0.41 ms instead of 0.45, a target's 6.1 instead of 6.4; where one row makes an operation little
-    more than its call, torch's static runtime saves another tenth. The operations on tensors are the same ones, and the
-    trials would show if they were not.
+    A draft's step then takes 0.41 ms instead of 0.45, a target's 6.1 instead of 6.4; where one row
+    makes an operation little more than its call, torch's static runtime saves another tenth. The
+    operations on tensors are the same ones, and the trials would show if they were not.
     """
     torch._C._jit_pass_inline(graph)
     torch._C._jit_pass_peephole(graph, False)

@@ -11,7 +11,8 @@ from slipstream.engine.sequence import PageCopy
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One attention layer's cache: heads and head sizes of keys and of values; and how many query heads share each key head."""
+    """One attention layer's cache: heads and head sizes of keys and of values; and how many query
+    heads share each key head."""
 
     head_count: int
     key_size: int
@@ -27,10 +28,12 @@ def bytes_per_page(layers: list[LayerShape], page_size: int, dtype: torch.dtype)
 
 
 class KvMemory:
-    """Keys and values ``[heads, pages + 1, page_size, size]`` for each layer; page 0 is the padding page.
+    """Keys and values ``[heads, pages + 1, page_size, size]`` for each layer; page 0 is the padding
+    page.
 
-    One head's keys lie together, for attention reads them head by head: with the heads of a slot together a model of 24 heads
-    takes up to twice as long for it on a CPU, for the same bits. Zeroed, since a masked key must still be a finite number.
+    One head's keys lie together, for attention reads them head by head: with the heads of a slot
+    together a model of 24 heads takes up to twice as long for it on a CPU, for the same bits.
+    Zeroed, since a masked key must still be a finite number.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """Linear layers on a CPU whose weights lie in the order in which oneDNN reads them.
 
-torch hands oneDNN a weight as the checkpoint has it, and oneDNN reorders it in each call. Reordered once, the layers of the
-embedded target take half to three quarters of the time. In bfloat16 every bit stays as it was; in float32 a sum may round
-otherwise. Rows padded to a multiple of 8 have the same bits in a call of any row count and on any thread count
-(measured from 64 to 18,944 features); a single row has not.
+torch hands oneDNN a weight as the checkpoint has it, and oneDNN reorders it in each call. Reordered
+once, the layers of the embedded target take half to three quarters of the time. In bfloat16 every
+bit stays as it was; in float32 a sum may round otherwise. Rows padded to a multiple of 8 have the
+same bits in a call of any row count and on any thread count (measured from 64 to 18,944 features);
+a single row has not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 FOR_SINGLE_ROWS = 2**18
-"""Weights of a float32 layer from which packing pays where a forward has one row, as a draft's has."""
+"""Weights of a float32 layer from which packing pays where a forward has one row, as a draft's
+has."""
 
 _OPS = torch.ops.mkldnn
 
@@ -46,7 +48,8 @@ _LINEAR = _packed_linear()
 
 
 class PackedLinear(nn.Module):
-    """``nn.Linear``, or GPT-2's ``Conv1D``, for inference: ``[..., in_features]`` to ``[..., out_features]``."""
+    """``nn.Linear``, or GPT-2's ``Conv1D``, for inference: ``[..., in_features]`` to
+    ``[..., out_features]``."""
 
     def __init__(self, linear: nn.Linear | Conv1D) -> None:
         super().__init__()
@@ -76,7 +79,8 @@ class Packing:
 
 
 def pack(model: nn.Module, least_weights: int = 0) -> Packing:
-    """Replace the linear layers of ``model`` that oneDNN can pack; those in float32 only from ``least_weights`` weights on."""
+    """Replace the linear layers of ``model`` that oneDNN can pack; those in float32 only from
+    ``least_weights`` weights on."""
     found = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
     chosen = {name: linear for name, linear in found.items() if _pays(linear.weight, least_weights)}
     for name, linear in chosen.items():

@@ -1,19 +1,25 @@
-"""The plan of one step: a ragged batch laid out as one row of tokens, and what attention needs to know about it.
+"""The plan of one step: a ragged batch laid out as one row of tokens, and what attention needs to
+know about it.
 
 ::
 
     segments   | A: 6 new tokens | B: 1 | C: 300 (a prefill chunk) | padding to a multiple of 8 |
     rows       0                 6      7                        307                          312
 
-Batch invariance on the CPU, measured with torch 2.13 in fp32 and bf16, rests on three paddings (BATCH_INVARIANT):
+Batch invariance on the CPU, measured with torch 2.13 in fp32 and bf16, rests on three paddings
+(BATCH_INVARIANT):
 
-- a linear layer's row has the same bits for every row count that is a multiple of 8: rows are padded to one;
-- attention has the same bits for every query count that is a multiple of 8: queries are padded to one;
-- attention walks its keys in blocks of 512 and a partial block may be summed in another order: the keys of a segment
-  are attended to as a first block of 128 and what follows, padded to a multiple of 512, masked.
+- a linear layer's row has the same bits for every row count that is a multiple of 8: rows are
+  padded to one;
+- attention has the same bits for every query count that is a multiple of 8: queries are padded to
+  one;
+- attention walks its keys in blocks of 512 and a partial block may be summed in another order: the
+  keys of a segment are attended to as a first block of 128 and what follows, padded to a multiple
+  of 512, masked.
 
-A draft only guesses, so it may do without (TIGHT): one row stays one row, which halves a small draft's step. More rows are
-padded there too, for few shapes to record (`slipstream.engine.torch.capture`).
+A draft only guesses, so it may do without (TIGHT): one row stays one row, which halves a small
+draft's step. More rows are padded there too, for few shapes to record
+(`slipstream.engine.torch.capture`).
 """
 
 from __future__ import annotations
@@ -38,11 +44,12 @@ SMALL_STEP = 64
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What the rows and queries of a step, and the keys of each segment, are padded to a multiple of.
+    """What the rows and queries of a step, and the keys of each segment, are padded to a multiple
+    of.
 
-    With ``first_keys``, that many keys are attended to by themselves, and only those after them are padded to the multiple: a
-    short sequence then pays for few. With ``single_row`` a step of one row is not padded, nor are the queries of each of
-    several segments.
+    With ``first_keys``, that many keys are attended to by themselves, and only those after them are
+    padded to the multiple: a short sequence then pays for few. With ``single_row`` a step of one
+    row is not padded, nor are the queries of each of several segments.
     """
 
     row_multiple: int
@@ -59,7 +66,8 @@ class Padding:
         return count if self.single_row else _round_up(count, self.row_multiple)
 
     def logit_rows(self, wanted: int, row_count: int) -> int:
-        """The padded count of ``wanted`` logits: those of all rows where a small step wants many, for few shapes of it."""
+        """The padded count of ``wanted`` logits: those of all rows where a small step wants many,
+        for few shapes of it."""
         count = self.queries(wanted)
         return row_count if self.row_multiple < count and row_count <= SMALL_STEP else count
 
@@ -69,7 +77,8 @@ class Padding:
 
     @property
     def mark(self) -> str:
-        """Four hexadecimal digits that another rule has others of: sums are taken in another order under it."""
+        """Four hexadecimal digits that another rule has others of: sums are taken in another order
+        under it."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:4]
 
 
@@ -77,8 +86,9 @@ KEY_BLOCK = 512
 """Keys that the CPU's attention kernel takes at a time."""
 
 _KEYS_AT_ONCE = 4 * KEY_BLOCK
-"""Keys gathered for one attention call. More would leave the processor's cache, and each call's memory would come fresh from
-the system: 16 sequences attended at once took 99 ms a forward of the embedded target, four at a time 27."""
+"""Keys gathered for one attention call. More would leave the processor's cache, and each call's
+memory would come fresh from the system: 16 sequences attended at once took 99 ms a forward of the
+embedded target, four at a time 27."""
 
 FIRST_KEYS = 128
 """Keys in the first block, and so the largest page."""
@@ -91,11 +101,12 @@ TIGHT = Padding(row_multiple=8, key_multiple=128, single_row=True)
 class AttentionGroup:
     """A few segments with equal padded query and key counts, attended to in one call.
 
-    ``rows`` int64 ``[batch * queries]`` picks each query's row (padding picks row 0) and ``real`` the queries that are not
-    padding, both empty if ``contiguous``; ``table`` int64 ``[batch * pages]``; ``query_positions`` int64 ``[batch, queries]``.
-    ``contiguous`` says that the queries are exactly all rows in order: the step has one segment. With a ``first_slot``
-    (int64, no dimensions, in CPU memory) the keys lie in a row from there, and nothing is gathered: what follows a
-    segment's own keys is masked.
+    ``rows`` int64 ``[batch * queries]`` picks each query's row (padding picks row 0) and ``real``
+    the queries that are not padding, both empty if ``contiguous``; ``table`` int64
+    ``[batch * pages]``; ``query_positions`` int64 ``[batch, queries]``. ``contiguous`` says that
+    the queries are exactly all rows in order: the step has one segment. With a ``first_slot``
+    (int64, no dimensions, in CPU memory) the keys lie in a row from there, and nothing is gathered:
+    what follows a segment's own keys is masked.
     """
 
     batch: int
@@ -131,8 +142,8 @@ class AttentionGroup:
         return [range(self.key_count)]
 
     def mask(self, keys: range, window: int | None, repeats: int, dtype: torch.dtype) -> torch.Tensor:
-        """Additive causal mask ``[batch, 1, repeats * queries, keys]``: a query sees its own and the ``window - 1`` keys
-        before it, or all before it if window is None."""
+        """Additive causal mask ``[batch, 1, repeats * queries, keys]``: a query sees its own and
+        the ``window - 1`` keys before it, or all before it if window is None."""
         known = (keys, window, repeats, dtype)
         if known not in self._masks:
             queries = self.query_positions.unsqueeze(-1)
@@ -145,7 +156,8 @@ class AttentionGroup:
         return self._masks[known]
 
     def unseen(self, window: int | None, repeats: int) -> torch.Tensor:
-        """Float32 ``[batch, 1, repeats * queries, 2]``: -inf for a span that a query does not see, else 0."""
+        """Float32 ``[batch, 1, repeats * queries, 2]``: -inf for a span that a query does not see,
+        else 0."""
         if (window, repeats) not in self._unseen:
             queries, first = self.query_positions, self.first_keys
             unseen = torch.zeros(*queries.shape, 2, device=queries.device)
@@ -157,16 +169,17 @@ class AttentionGroup:
 
 
 def head_tables(table: torch.Tensor, heads: int, page_count: int) -> torch.Tensor:
-    """Int64 ``[batch, heads, pages]``: the pages of ``table`` ``[batch, pages]`` for each head, in memory that has all
-    ``page_count`` pages of a head after those of the head before."""
+    """Int64 ``[batch, heads, pages]``: the pages of ``table`` ``[batch, pages]`` for each head, in
+    memory that has all ``page_count`` pages of a head after those of the head before."""
     firsts = torch.arange(0, heads * page_count, page_count, device=table.device)
     return table.unsqueeze(1) + firsts.unsqueeze(-1)
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """One forward: int64 ``input_ids`` and ``positions`` ``[1, rows]``, ``slots`` ``[rows]`` where each row's KV goes,
-    ``logit_rows`` padded like the rows, of which the first ``logit_count`` count."""
+    """One forward: int64 ``input_ids`` and ``positions`` ``[1, rows]``, ``slots`` ``[rows]`` where
+    each row's KV goes, ``logit_rows`` padded like the rows, of which the first ``logit_count``
+    count."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -180,7 +193,8 @@ class StepPlan:
 def build_plan(
     segments: list[Segment], page_size: int, device: torch.device, padding: Padding, slot_count: int = 0
 ) -> StepPlan:
-    """Lay out a batch. The padding's key multiple must be one of ``page_size`` too; ``slot_count`` is the memory's size."""
+    """Lay out a batch. The padding's key multiple must be one of ``page_size`` too; ``slot_count``
+    is the memory's size."""
     rows = _Rows.of(segments, page_size)
     row_count = padding.rows(len(rows.input_ids))
     padded = [0] * (row_count - len(rows.input_ids))
@@ -206,8 +220,8 @@ def build_plan(
 
 
 class _Rows(NamedTuple):
-    """A step's rows without its padding, in integers. Lists, since most segments have few tokens: an array for each would cost
-    more than all the rest."""
+    """A step's rows without its padding, in integers. Lists, since most segments have few tokens:
+    an array for each would cost more than all the rest."""
 
     input_ids: list[int]
     positions: list[int]
@@ -239,8 +253,9 @@ def _layouts(
         count = len(segment.tokens)
         end = segment.start + count
         key_count = padding.keys(end)
-        # Several sequences' keys gathered into one call beat as many calls on keys where they lie (docs/log.md), and few keys
-        # gathered are no slower; so short sequences have one shape, wherever their pages are.
+        # Several sequences' keys gathered into one call beat as many calls on keys where they lie
+        # (docs/log.md), and few keys gathered are no slower; so short sequences have one shape,
+        # wherever their pages are.
         first_slot = -1
         if alone and key_count > FIRST_KEYS:
             first_slot = _first_slot(segment.pages[: -(-end // page_size)], page_size)
@@ -322,7 +337,8 @@ class _Layout(NamedTuple):
 
 
 def _picks(members: list[tuple[Segment, int]], query_count: int) -> tuple[list[int], list[int]]:
-    """Each query's row, padding picking row 0, and the indices of the queries that are not padding."""
+    """Each query's row, padding picking row 0, and the indices of the queries that are not
+    padding."""
     rows = [0] * (len(members) * query_count)
     real: list[int] = []
     for index, (segment, first_row) in enumerate(members):
@@ -337,7 +353,8 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 def _tensors(lists: list[list[int]], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Parts of one: a device is given all of them at once, and each made by itself takes as long as all together."""
+    """Parts of one: a device is given all of them at once, and each made by itself takes as long as
+    all together."""
     together = _tensor([*itertools.chain.from_iterable(lists)], device)
     return torch.split(together, [len(values) for values in lists])
 

@@ -33,11 +33,12 @@ class PlanModel(ModelFacts, Protocol):
         """Copy whole pages, in order."""
 
     def erase_pages(self, pages: list[int]) -> None:
-        """Overwrite pages with zeros: a masked key must still be a finite number. Raises what the device raises, at once, if it
-        cannot compute any more."""
+        """Overwrite pages with zeros: a masked key must still be a finite number. Raises what the
+        device raises, at once, if it cannot compute any more."""
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
-        """Logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the model's dtype."""
+        """Logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the model's
+        dtype."""
 
 
 class Planned:

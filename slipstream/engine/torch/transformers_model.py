@@ -1,4 +1,5 @@
-"""transformers' own classes over paged KV. Importing this takes seconds: only what serves such a model does."""
+"""transformers' own classes over paged KV. Importing this takes seconds: only what serves such a
+model does."""
 
 from __future__ import annotations
 
@@ -49,11 +50,11 @@ class TransformersModel:
         single_rows: bool = False,
         kernels: attention.Kernels = attention.GATHERED,
     ) -> None:
-        """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be served. ``generation`` is
-        its generation_config.json.
+        """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be
+        served. ``generation`` is its generation_config.json.
 
-        ``single_rows`` says that most forwards will have one row, so that its layers are laid out for that; ``kernels`` compute
-        the attention of its steps.
+        ``single_rows`` says that most forwards will have one row, so that its layers are laid out
+        for that; ``kernels`` compute the attention of its steps.
         """
         self._model = model
         config = model.config.get_text_config()
@@ -80,14 +81,16 @@ class TransformersModel:
         if is_captured:
             self._run = capture.CapturedForward(self.compute, packing.packed_weights(model))
             self.settled_after = capture.SETTLED_AFTER
-        # Our attention has its own mask; a mask of four dimensions keeps transformers from computing one.
+        # Our attention has its own mask; a mask of four dimensions keeps transformers from
+        # computing one.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
 
     @classmethod
     def load(
         cls, name: str, *, device: str, dtype: str, single_rows: bool = False, trust: Trust = NO_TRUST
     ) -> TransformersModel:
-        """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be served."""
+        """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be
+        served."""
         model = load_pretrained(name, device=device, dtype=dtype, attention=attention.NAME, trust=trust)
         generation = generation_values(directory_of(name, weights=True, trust=trust))
         served = cls(model, generation, single_rows=single_rows)
@@ -126,7 +129,8 @@ class TransformersModel:
 
 
 def _probe_packed(model: Any, least_weights: int) -> list[LayerShape]:
-    """Pack the model's layers and probe it; leave it as it was if it reads its layers' weights itself."""
+    """Pack the model's layers and probe it; leave it as it was if it reads its layers' weights
+    itself."""
     packed = packing.pack(model, least_weights)
     try:
         return _probe_layers(model)
@@ -136,7 +140,8 @@ def _probe_packed(model: Any, least_weights: int) -> list[LayerShape]:
 
 
 def _probe_layers(model: Any) -> list[LayerShape]:
-    """The attention layers' shapes, learnt in one small dense forward; it also shows that ``plan`` arrives."""
+    """The attention layers' shapes, learnt in one small dense forward; it also shows that ``plan``
+    arrives."""
     name = type(model).__name__
     parameters = inspect.signature(model.forward).parameters
     if "logits_to_keep" not in parameters:

@@ -64,23 +64,26 @@ class ProposeItem(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
-    """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator draws it."""
+    """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator
+    draws it.
+    """
     round: _builtins.int
-    """Rises with every new request on a handle. The same number again, with the same content, gets the stored answer; with other
-    content, and a lower one, it is ABORTED.
+    """Rises with every new request on a handle. The same number again, with the same content, gets
+    the stored answer; with other content, and a lower one, it is ABORTED.
     """
     base_length: _builtins.int
     """Tokens of the handle's cache to keep; whatever it holds beyond them is dropped."""
     draft_length: _builtins.int
-    """Tokens wanted in each branch, from 1 to ModelInfo.max_draft_length. A branch may have fewer: it ends at an end token, or
-    where one result would not hold its distributions.
+    """Tokens wanted in each branch, from 1 to ModelInfo.max_draft_length. A branch may have fewer: it
+    ends at an end token, or where one result would not hold its distributions.
     """
     max_branch_count: _builtins.int
     """Most branches wanted, up to 64; the service may send fewer. 0: as many as it likes."""
     rule_hash: _builtins.int
-    """Names the target's rule. The draft adds the same noise to its own logits, which is why the two mostly agree.
-    Never 0, and one number for one rule: the first 8 bytes of the sha256 of the rule's deterministic serialisation, which the
-    service takes as it is. UNKNOWN_RULE if the handle has not been told the rule, or not among its last 4: state it again.
+    """Names the target's rule. The draft adds the same noise to its own logits, which is why the two
+    mostly agree. Never 0, and one number for one rule: the first 8 bytes of the sha256 of the
+    rule's deterministic serialisation, which the service takes as it is. UNKNOWN_RULE if the
+    handle has not been told the rule, or not among its last 4: state it again.
     """
     traceparent: _builtins.str
     """W3C trace context of the round's span. Empty: not traced."""
@@ -90,8 +93,8 @@ class ProposeItem(_message.Message):
 
     @_builtins.property
     def in_flight(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """A proposal now being verified. Empty: a plain proposal, answered by one branch.
-        Otherwise branches continue it, one for each likely outcome of that verification, likeliest first.
+        """A proposal now being verified. Empty: a plain proposal, answered by one branch. Otherwise
+        branches continue it, one for each likely outcome of that verification, likeliest first.
         """
 
     @_builtins.property
@@ -100,7 +103,9 @@ class ProposeItem(_message.Message):
 
     @_builtins.property
     def open(self) -> _model_pb2.OpenSequence:
-        """Opens the handle with this item, if it is not open. Absent: an unknown handle fails with UNKNOWN_HANDLE."""
+        """Opens the handle with this item, if it is not open. Absent: an unknown handle fails with
+        UNKNOWN_HANDLE.
+        """
 
     @_builtins.property
     def close(self) -> _model_pb2.CloseSequence:
@@ -139,7 +144,9 @@ class ProposeResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProposeResult]:
-        """In the order in which they became ready. At most 4 MiB in all; about 1 MiB, unless one result is larger."""
+        """In the order in which they became ready. At most 4 MiB in all; about 1 MiB, unless one result
+        is larger.
+        """
 
     def __init__(
         self,
@@ -174,11 +181,15 @@ class ProposeResult(_message.Message):
     """No further result follows for this round. Branches of one round may come in several results."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Set if the item failed; then nothing below is but `final`. Its details hold a google.rpc.ErrorInfo."""
+        """Set if the item failed; then nothing below is but `final`. Its details hold a
+        google.rpc.ErrorInfo.
+        """
 
     @_builtins.property
     def branches(self) -> _containers.RepeatedCompositeFieldContainer[Global___Branch]:
-        """Continuations, likeliest outcome first. A plain proposal has one. Empty if none has a token to say."""
+        """Continuations, likeliest outcome first. A plain proposal has one. Empty if none has a token to
+        say.
+        """
 
     @_builtins.property
     def timing(self) -> _model_pb2.ItemTiming:
@@ -228,7 +239,9 @@ class Branch(_message.Message):
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """How sure the draft is of each token: its log-probability (natural) among what the draft's filters left."""
+        """How sure the draft is of each token: its log-probability (natural) among what the draft's
+        filters left.
+        """
 
     @_builtins.property
     def margins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:

@@ -22,13 +22,17 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetModelInfoRequest(_message.Message):
-    """Asks what is hosted. FAILED_PRECONDITION, WIRE_VERSION_MISMATCH, if the caller speaks another wire version than the service."""
+    """Asks what is hosted. FAILED_PRECONDITION, WIRE_VERSION_MISMATCH, if the caller speaks another
+    wire version than the service.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WIRE_VERSION_FIELD_NUMBER: _builtins.int
     wire_version: _builtins.int
-    """The caller's wire version: see ModelInfo.wire_version. 0: not compared, as for a person or a release before wire versions."""
+    """The caller's wire version: see ModelInfo.wire_version. 0: not compared, as for a person or a
+    release before wire versions.
+    """
     def __init__(
         self,
         *,
@@ -108,21 +112,24 @@ class ModelInfo(_message.Message):
     max_draft_length: _builtins.int
     """Most proposal tokens an item may carry or ask for."""
     weights_fingerprint: _builtins.str
-    """A fingerprint of weights, config, dtype, kind of device, end tokens, padding and sampling_version. Verifiers that share
-    sessions must agree in it.
+    """A fingerprint of weights, config, dtype, kind of device, end tokens, padding and
+    sampling_version. Verifiers that share sessions must agree in it.
     """
     sampling_version: _builtins.int
     """Of how tokens are chosen from logits: under another version the same seed gives another text."""
     row_multiple: _builtins.int
-    """A forward's tokens are padded to a multiple of this, and up to it a token more takes no longer. 0 counts as 1."""
+    """A forward's tokens are padded to a multiple of this, and up to it a token more takes no longer.
+    0 counts as 1.
+    """
     kv_token_count: _builtins.int
     """Tokens that all KV pages together hold. 0: not known."""
     kv_page_size: _builtins.int
     """Tokens that one of them holds: no two sequences write to the same. 0 counts as 1."""
     wire_version: _builtins.int
-    """The version of this package, slipstream.wire.v1, that the service speaks. Services of equal wire versions work together,
-    whatever release they are of; others refuse each other. It rises with every change that an older service does not
-    understand. 0: a release from before wire versions.
+    """The version of this package, slipstream.wire.v1, that the service speaks. Services of equal
+    wire versions work together, whatever release they are of; others refuse each other. It rises
+    with every change that an older service does not understand. 0: a release from before wire
+    versions.
     """
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -130,11 +137,15 @@ class ModelInfo(_message.Message):
 
     @_builtins.property
     def sampling_defaults(self) -> _sampling_pb2.SamplingParameters:
-        """Defaults from the model's generation config. What it does not have, the seed among it, is unset."""
+        """Defaults from the model's generation config. What it does not have, the seed among it, is
+        unset.
+        """
 
     @_builtins.property
     def step_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTime]:
-        """What a forward takes by its number of tokens, as measured at start; token counts rise. Empty: not measured."""
+        """What a forward takes by its number of tokens, as measured at start; token counts rise. Empty:
+        not measured.
+        """
 
     @_builtins.property
     def processors(self) -> Global___Processors:
@@ -211,8 +222,8 @@ Global___LengthDefaults: _TypeAlias = LengthDefaults  # noqa: Y015
 
 @_typing.final
 class Processors(_message.Message):
-    """Processors that a model's threads compute on. Two models with some in common, and more threads than processors together, get in
-    each other's way where both compute at once.
+    """Processors that a model's threads compute on. Two models with some in common, and more threads
+    than processors together, get in each other's way where both compute at once.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -221,8 +232,8 @@ class Processors(_message.Message):
     NUMBERS_FIELD_NUMBER: _builtins.int
     THREAD_COUNT_FIELD_NUMBER: _builtins.int
     machine: _builtins.str
-    """The same for all processes of one running kernel, whatever containers they are in, or on one accelerator, which counts as one
-    processor; says nothing else.
+    """The same for all processes of one running kernel, whatever containers they are in, or on one
+    accelerator, which counts as one processor; says nothing else.
     """
     thread_count: _builtins.int
     """Threads that compute at a time."""
@@ -324,13 +335,16 @@ Global___GetTokenizerResponse: _TypeAlias = GetTokenizerResponse  # noqa: Y015
 
 @_typing.final
 class OpenSequence(_message.Message):
-    """Part of a handle's first items, which open it: a sequence's KV cache, held under a lease that every item renews.
+    """Part of a handle's first items, which open it: a sequence's KV cache, held under a lease that
+    every item renews.
 
-    The handle is a name of the caller's own, from 16 to 64 characters, random hex digits, and the caller's alone. Who calls is
-    said by the stream's metadata, slipstream-peer-key: 32 random hex digits, the same on all streams of a process. A handle that
-    was opened under another key is UNKNOWN_HANDLE; streams without a key are one peer's. Idle handles end, and are UNKNOWN_HANDLE,
-    when their lease does, a while after their peer's last stream has, and where others want to open one and their peer holds most.
-    FAILED_PRECONDITION if tokenizers or weights differ; RESOURCE_EXHAUSTED if too many handles are open and none is idle.
+    The handle is a name of the caller's own, from 16 to 64 characters, random hex digits, and the
+    caller's alone. Who calls is said by the stream's metadata, slipstream-peer-key: 32 random hex
+    digits, the same on all streams of a process. A handle that was opened under another key is
+    UNKNOWN_HANDLE; streams without a key are one peer's. Idle handles end, and are UNKNOWN_HANDLE,
+    when their lease does, a while after their peer's last stream has, and where others want to open
+    one and their peer holds most. FAILED_PRECONDITION if tokenizers or weights differ;
+    RESOURCE_EXHAUSTED if too many handles are open and none is idle.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -342,14 +356,18 @@ class OpenSequence(_message.Message):
     tokenizer_fingerprint: _builtins.str
     """The caller's tokenizer; compared with the model's own. Empty: not compared."""
     weights_fingerprint: _builtins.str
-    """The weights that the session's tokens come from; compared with the model's own. Empty: not compared."""
+    """The weights that the session's tokens come from; compared with the model's own. Empty: not
+    compared.
+    """
     wire_version: _builtins.int
-    """The caller's wire version; compared with the service's own: it may have been replaced since it was asked what it hosts.
-    0: not compared.
+    """The caller's wire version; compared with the service's own: it may have been replaced since it
+    was asked what it hosts. 0: not compared.
     """
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
-        """Idle time after which the service may take the pages back; it may grant less. Absent: the service's own choice."""
+        """Idle time after which the service may take the pages back; it may grant less. Absent: the
+        service's own choice.
+        """
 
     def __init__(
         self,
@@ -369,8 +387,9 @@ Global___OpenSequence: _TypeAlias = OpenSequence  # noqa: Y015
 
 @_typing.final
 class CloseSequence(_message.Message):
-    """An item that gives its handle's pages back at once: it comes after the handle's other items on the stream, and is carried
-    out after them. Its result has no fields but handle and round. Closing an unknown handle is no error: the pages are back already.
+    """An item that gives its handle's pages back at once: it comes after the handle's other items on
+    the stream, and is carried out after them. Its result has no fields but handle and round. Closing
+    an unknown handle is no error: the pages are back already.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -429,7 +448,9 @@ Global___GetLoadResponse: _TypeAlias = GetLoadResponse  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):
-    """A snapshot. page_count = free_page_count + held_page_count + cached_page_count. The service sets every field."""
+    """A snapshot. page_count = free_page_count + held_page_count + cached_page_count. The service sets
+    every field.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -468,8 +489,8 @@ class Load(_message.Message):
     preempted_count: _builtins.int
     """Idle sequences whose pages were taken for others, since start."""
     unfinished_count: _builtins.int
-    """Items that have arrived and have no answer yet: those in work, those that wait, and those whose structure is being compiled.
-    Unset by services that do not count them.
+    """Items that have arrived and have no answer yet: those in work, those that wait, and those whose
+    structure is being compiled. Unset by services that do not count them.
     """
     def __init__(
         self,
@@ -499,7 +520,9 @@ Global___Load: _TypeAlias = Load  # noqa: Y015
 
 @_typing.final
 class ItemTiming(_message.Message):
-    """A service's own clock for one item, so that callers need no clock in common. The service sets every field."""
+    """A service's own clock for one item, so that callers need no clock in common. The service sets
+    every field.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -527,8 +550,8 @@ class ItemTiming(_message.Message):
 
     @_builtins.property
     def prefill(self) -> _duration_pb2.Duration:
-        """Of total, what went to prompts: by how much they, other sequences' included, made the forwards longer that this item
-        waited for or took part in.
+        """Of total, what went to prompts: by how much they, other sequences' included, made the forwards
+        longer that this item waited for or took part in.
         """
 
     def __init__(

@@ -48,7 +48,9 @@ Global___VerifyRequest: _TypeAlias = VerifyRequest  # noqa: Y015
 
 @_typing.final
 class VerifyItem(_message.Message):
-    """"Keep base_length tokens of this handle; then come the committed tokens `tail`; then check `proposal`." """
+    """"Keep base_length tokens of this handle; then come the committed tokens `tail`; then check
+    `proposal`."
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -66,27 +68,35 @@ class VerifyItem(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
-    """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator draws it."""
+    """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator
+    draws it.
+    """
     round: _builtins.int
-    """Rises with every new request on a handle. The same number again, with the same content, gets the stored answer; with other
-    content, and a lower one, it is ABORTED.
+    """Rises with every new request on a handle. The same number again, with the same content, gets
+    the stored answer; with other content, and a lower one, it is ABORTED.
     """
     base_length: _builtins.int
     """Tokens of the handle's cache to keep; whatever it holds beyond them is dropped."""
     rule_hash: _builtins.int
-    """Names the rule to choose by. Never 0, and one number for one rule: the first 8 bytes of the sha256 of the rule's
-    deterministic serialisation, which the service takes as it is. UNKNOWN_RULE if the handle has not been told the rule, or
-    not among its last 4: state it again.
+    """Names the rule to choose by. Never 0, and one number for one rule: the first 8 bytes of the
+    sha256 of the rule's deterministic serialisation, which the service takes as it is.
+    UNKNOWN_RULE if the handle has not been told the rule, or not among its last 4: state it again.
     """
     traceparent: _builtins.str
     """W3C trace context of the round's span. Empty: not traced."""
     top_logprob_count: _builtins.int
-    """Asks for log-probabilities of the tokens chosen, and of this many likeliest ones beside each, from 0 to 20. Absent: none."""
+    """Asks for log-probabilities of the tokens chosen, and of this many likeliest ones beside each,
+    from 0 to 20. Absent: none.
+    """
     tail_logprobs: _builtins.bool
-    """Asks for log-probabilities of the tail's tokens too, from its second on. The prefix cache is then not used."""
+    """Asks for log-probabilities of the tail's tokens too, from its second on. The prefix cache is
+    then not used.
+    """
     @_builtins.property
     def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The committed tokens after base_length, at least one: the first choice is made at its last token."""
+        """The committed tokens after base_length, at least one: the first choice is made at its last
+        token.
+        """
 
     @_builtins.property
     def proposal(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -98,11 +108,15 @@ class VerifyItem(_message.Message):
 
     @_builtins.property
     def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_rule_pb2.TokenDistribution]:
-        """For rule.acceptance RATIO at a temperature above 0: the distribution each proposal token was drawn from."""
+        """For rule.acceptance RATIO at a temperature above 0: the distribution each proposal token was
+        drawn from.
+        """
 
     @_builtins.property
     def open(self) -> _model_pb2.OpenSequence:
-        """Opens the handle with this item, if it is not open. Absent: an unknown handle fails with UNKNOWN_HANDLE."""
+        """Opens the handle with this item, if it is not open. Absent: an unknown handle fails with
+        UNKNOWN_HANDLE.
+        """
 
     @_builtins.property
     def close(self) -> _model_pb2.CloseSequence:
@@ -144,7 +158,9 @@ class VerifyResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___VerifyResult]:
-        """In the order in which they became ready. At most 4 MiB in all; about 1 MiB, unless one result is larger."""
+        """In the order in which they became ready. At most 4 MiB in all; about 1 MiB, unless one result
+        is larger.
+        """
 
     def __init__(
         self,
@@ -182,12 +198,14 @@ class VerifyResult(_message.Message):
     accepted_count: _builtins.int
     """How many proposal tokens equal the target's own choices; next_token not counted."""
     next_token: _builtins.int
-    """The target's token after the accepted ones: the recovered token, or the bonus token if all were accepted."""
+    """The target's token after the accepted ones: the recovered token, or the bonus token if all were
+    accepted.
+    """
     prefilled_count: _builtins.int
     """Tail tokens that went through a forward. The rest came from the prefix cache."""
     margin: _builtins.float
-    """The smallest lead, in perturbed logits, of a chosen token over the next best, over this item's choices.
-    A device whose arithmetic depends on the batch can only differ where this is tiny.
+    """The smallest lead, in perturbed logits, of a chosen token over the next best, over this item's
+    choices. A device whose arithmetic depends on the batch can only differ where this is tiny.
     """
     @_builtins.property
     def error(self) -> _status_pb2.Status:

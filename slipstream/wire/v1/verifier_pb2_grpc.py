@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class VerifierServiceStub:
-    """Hosts the target model. It decides every token; proposals only let it decide several in one forward.
+    """Hosts the target model. It decides every token; proposals only let it decide several in one
+    forward.
     """
 
     def __init__(self, channel):
@@ -43,7 +44,8 @@ class VerifierServiceStub:
 
 
 class VerifierServiceServicer:
-    """Hosts the target model. It decides every token; proposals only let it decide several in one forward.
+    """Hosts the target model. It decides every token; proposals only let it decide several in one
+    forward.
     """
 
     def Verify(self, request_iterator, context):
@@ -71,7 +73,8 @@ def add_VerifierServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class VerifierService:
-    """Hosts the target model. It decides every token; proposals only let it decide several in one forward.
+    """Hosts the target model. It decides every token; proposals only let it decide several in one
+    forward.
     """
 
     @staticmethod

@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class VerifierServiceStub:
-    """Hosts the target model. It decides every token; proposals only let it decide several in one forward."""
+    """Hosts the target model. It decides every token; proposals only let it decide several in one
+    forward.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -40,7 +42,9 @@ class VerifierServiceStub:
 
 @_typing.type_check_only
 class VerifierServiceAsyncStub(VerifierServiceStub):
-    """Hosts the target model. It decides every token; proposals only let it decide several in one forward."""
+    """Hosts the target model. It decides every token; proposals only let it decide several in one
+    forward.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Verify: _aio.StreamStreamMultiCallable[_verifier_pb2.VerifyRequest, _verifier_pb2.VerifyResponse]  # type: ignore[assignment]
@@ -49,7 +53,9 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     """
 
 class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Hosts the target model. It decides every token; proposals only let it decide several in one forward."""
+    """Hosts the target model. It decides every token; proposals only let it decide several in one
+    forward.
+    """
 
     @_abc_1.abstractmethod
     def Verify(

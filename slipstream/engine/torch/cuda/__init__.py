@@ -1,1 +1,2 @@
-"""transformers' models on CUDA: paged attention by a kernel of our own, whole forwards as CUDA graphs."""
+"""transformers' models on CUDA: paged attention by a kernel of our own, whole forwards as CUDA
+graphs."""

@@ -1,10 +1,13 @@
-"""Paged attention on CUDA, exact by construction: what a row attends to is walked in one order, whatever runs beside it.
+"""Paged attention on CUDA, exact by construction: what a row attends to is walked in one order,
+whatever runs beside it.
 
-A program computes one key head for some rows of one sequence and a chunk of its keys. It reads keys and values where their
-pages lie, in tiles from the chunk's first key on, with a running softmax (Milakov and Gimelshein 2018), and what chunks have is
-put together in their order. A tile or a chunk that a row does not see multiplies its sums by exactly one and adds exactly
-nothing, and where chunks begin is said by the keys' positions (`slipstream.engine.torch.cuda.step`). So a row's bits depend on
-its own sequence alone: not on the rows that share its program, on other sequences, or on how much room there is.
+A program computes one key head for some rows of one sequence and a chunk of its keys. It reads keys
+and values where their pages lie, in tiles from the chunk's first key on, with a running softmax
+(Milakov and Gimelshein 2018), and what chunks have is put together in their order. A tile or a
+chunk that a row does not see multiplies its sums by exactly one and adds exactly nothing, and where
+chunks begin is said by the keys' positions (`slipstream.engine.torch.cuda.step`). So a row's bits
+depend on its own sequence alone: not on the rows that share its program, on other sequences, or on
+how much room there is.
 """
 
 from subprocess import CalledProcessError
@@ -23,22 +26,22 @@ _SMALL_HEAD = 64
 """Numbers of a head, at most, of whose keys twice as many are in a tile."""
 
 _STAGES = {torch.bfloat16: 3, torch.float32: 1}
-"""Tiles under way: one is multiplied, the next one comes, and of the one after that the pages are looked up. Those of float32
-fill the memory that a program shares."""
+"""Tiles under way: one is multiplied, the next one comes, and of the one after that the pages are
+looked up. Those of float32 fill the memory that a program shares."""
 
 _MOST_TILE = 64
 """Rows of a tile, if no more heads share a key head: a program's shared memory holds it whole."""
 
 _PRECISION = "tf32x3"
-"""Of products of float32: three of the matrix units' own, whose errors make about one of float32's. The plain units take thirty
-times as long."""
+"""Of products of float32: three of the matrix units' own, whose errors make about one of float32's.
+The plain units take thirty times as long."""
 
 _JOINED_HEADS = 8
 """Of a row, whose chunks a program puts together."""
 
 _PROGRAMS = 1024
-"""That share the pieces of a step: one that has two of them takes twice as long as others, and one that has none costs what it
-takes to begin (docs/gpu.md)."""
+"""That share the pieces of a step: one that has two of them takes twice as long as others, and one
+that has none costs what it takes to begin (docs/gpu.md)."""
 
 PIECE_INTEGERS, SHORT_CHUNKS = tl.constexpr(PIECE), tl.constexpr(LONG_AFTER)
 SHORT_KEYS, LONG_KEYS = tl.constexpr(CHUNK), tl.constexpr(LONG_CHUNK)
@@ -48,7 +51,8 @@ _LEAST_TILE = 16
 
 
 def be_ready() -> None:
-    """Have what launches kernels compiled, on a machine's first start. UnsupportedModelError if nothing is there to do it."""
+    """Have what launches kernels compiled, on a machine's first start. UnsupportedModelError if
+    nothing is there to do it."""
     try:
         triton.runtime.driver.active.get_current_target()
     except (RuntimeError, OSError, CalledProcessError) as error:
@@ -91,7 +95,8 @@ def _attend_rows(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Each row to the keys of its sequence up to itself, or to the last ``window`` of them. Padding has zeros."""
+    """Each row to the keys of its sequence up to itself, or to the last ``window`` of them. Padding
+    has zeros."""
     shape = memory.layers[layer]
     keys, values = memory.keys[layer], memory.values[layer]
     rows = _packed(rows)
@@ -202,7 +207,8 @@ def _write(
     tl.store(value_memory + slot * value_size + dim, value, mask=is_real)
 
 
-# Integers that Triton would otherwise compile for by their value: another compilation may round otherwise.
+# Integers that Triton would otherwise compile for by their value: another compilation may round
+# otherwise.
 @triton.jit(do_not_specialize=["row_stride", "head_stride", "slots", "scaling", "softcap", "most_chunks", "groups"])
 def _attend(
     rows,
@@ -325,8 +331,9 @@ def _over_keys(
     value_dims: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Of queries ``[lanes, dims]`` and the keys from ``start`` to ``end``: the weighted sum of their values, the largest score
-    and the sum of the weights. Keys after ``last`` are not there."""
+    """Of queries ``[lanes, dims]`` and the keys from ``start`` to ``end``: the weighted sum of
+    their values, the largest score and the sum of the weights. Keys after ``last`` are not
+    there."""
     dim = tl.arange(0, dims)
     value_dim = tl.arange(0, value_dims)
     top = tl.full([lanes], float("-inf"), dtype=tl.float32)
@@ -350,7 +357,8 @@ def _over_keys(
             is_seen = is_seen & (key[None, :] > position[:, None] - window)
         score = tl.where(is_seen, score, float("-inf"))
         new_top = tl.maximum(top, tl.max(score, axis=1))
-        # Before a sliding window all is masked: both tops are then -inf, and their difference must not be NaN.
+        # Before a sliding window all is masked: both tops are then -inf, and their difference must
+        # not be NaN.
         finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
         weight = tl.exp(score - finite_top[:, None])
         rescale = tl.exp(top - finite_top)

@@ -28,9 +28,10 @@ from slipstream.processors import Processors, device_processor
 from slipstream.sampling.blocks import BlockedLogits
 
 EXACT_ROWS = (128,)
-"""Every forward of a target has so many rows, padding included. cuBLAS and torch's reductions choose how to sum by the row
-count; with one count there is one choice, and a row's sums do not depend on the rows beside it. Reading the weights takes about
-as long as multiplying them with so many rows (docs/gpu.md)."""
+"""Every forward of a target has so many rows, padding included. cuBLAS and torch's reductions
+choose how to sum by the row count; with one count there is one choice, and a row's sums do not
+depend on the rows beside it. Reading the weights takes about as long as multiplying them with so
+many rows (docs/gpu.md)."""
 
 DRAFT_ROWS = (1, 8, 16, 32, 64, 128)
 """A draft only guesses: the fewest that hold its rows."""
@@ -44,7 +45,8 @@ _TRIALS = 3
 def load_cuda(
     name: str, *, device: str, dtype: str, page_size: int, exact: bool, trust: Trust = NO_TRUST
 ) -> CudaBackend:
-    """Load a model directory or hub id; ``exact``: a row's bits depend on its sequence alone. UnsupportedModelError."""
+    """Load a model directory or hub id; ``exact``: a row's bits depend on its sequence alone.
+    UnsupportedModelError."""
     be_ready()
     loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
     torch.cuda.set_device(loaded.device)  # of this thread, which computes: Triton and graphs take the current one
@@ -65,8 +67,8 @@ class CudaBackend:
     def __init__(
         self, model: TransformersModel, *, page_size: int, row_counts: Sequence[int], fused: Fused | None = None
     ) -> None:
-        """``row_counts`` that forwards may have, rising; one, where a row's bits must depend on its sequence alone. ``fused``:
-        what the model's parts were replaced by."""
+        """``row_counts`` that forwards may have, rising; one, where a row's bits must depend on its
+        sequence alone. ``fused``: what the model's parts were replaced by."""
         self.model = model
         # Which kernels there are, and which is chosen, is said by the libraries' versions.
         versions = torch.__version__, torch.version.cuda, triton.__version__
@@ -124,8 +126,9 @@ class CudaBackend:
         return self._host.first(wanted)
 
     def _see_rows_alone(self, page_count: int) -> None:
-        """UnsupportedModelError if rows are seen to depend on those beside them, as where each expert of a mixture multiplies
-        as many rows as have chosen it, by what is fastest for so many.
+        """UnsupportedModelError if rows are seen to depend on those beside them, as where each
+        expert of a mixture multiplies as many rows as have chosen it, by what is fastest for so
+        many.
         """
         size = self._page_size
         pages_each = min(-(-_TRIAL_TOKENS // size), page_count // _TRIAL_SEQUENCES)
@@ -149,7 +152,8 @@ class CudaBackend:
                 )
 
     def _make_steps(self) -> None:
-        """All of them, with the memory that their attention takes: what is missing is missed before anybody is served."""
+        """All of them, with the memory that their attention takes: what is missing is missed before
+        anybody is served."""
         for size in self._row_counts:
             step = self._forward_of(size).step
             if step.most_chunks > 1:

@@ -1,12 +1,13 @@
 """A draft's choices where its logits are: its next step begins without the host.
 
-The noise, and what of it wins, are those of `slipstream.sampling.kernel`, and so is what a top-k, a top-p and a min-p keep. But
-logarithms and sums are the device's, so that once in a long while two tokens that are nearly as good change places. A draft
-only guesses, so that this costs a rejected token; a target's choices are the host's, always.
+The noise, and what of it wins, are those of `slipstream.sampling.kernel`, and so is what a top-k, a
+top-p and a min-p keep. But logarithms and sums are the device's, so that once in a long while two
+tokens that are nearly as good change places. A draft only guesses, so that this costs a rejected
+token; a target's choices are the host's, always.
 
-Tokens are looked at all, by as many programs as a row has sections; before that one program for each row finds what a top-k
-and a min-p keep, and after it one puts together what has won, and sees whether a top-p keeps it. If not, the race is run again
-among what it keeps.
+Tokens are looked at all, by as many programs as a row has sections; before that one program for
+each row finds what a top-k and a min-p keep, and after it one puts together what has won, and sees
+whether a top-p keeps it. If not, the race is run again among what it keeps.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Found:
 
 
 class Chooser:
-    """Chooses for up to ``most_rows`` rows of ``vocabulary_size`` logits, step after step. Belongs to one thread."""
+    """Chooses for up to ``most_rows`` rows of ``vocabulary_size`` logits, step after step. Belongs
+    to one thread."""
 
     def __init__(self, vocabulary_size: int, most_rows: int, device: torch.device) -> None:
         self._size = vocabulary_size
@@ -76,7 +78,8 @@ class Chooser:
                 self.choose(logits)
 
     def begin(self, rules: Sequence[SamplingRule], positions: Sequence[int], step_count: int) -> None:
-        """So many steps of rows with these rules are to come, at most, whose first choices are at ``positions``."""
+        """So many steps of rows with these rules are to come, at most, whose first choices are at
+        ``positions``."""
         count = len(rules)
         seeds = np.array([rule.seed for rule in rules], dtype=np.uint64).view(np.int64)
         words = np.stack([seeds, np.array(positions), np.array([rule.top_k for rule in rules])])
@@ -105,7 +108,8 @@ class Chooser:
         self._done += 1
 
     def next_tokens(self) -> torch.Tensor:
-        """What the last step has chosen: int64 ``[rows]`` on the device, which the next step overwrites."""
+        """What the last step has chosen: int64 ``[rows]`` on the device, which the next step
+        overwrites."""
         return self._found.next_tokens[self._rows]
 
     def told(self) -> list[list[int]]:
@@ -215,7 +219,8 @@ NO_TOKEN = tl.constexpr(2**62)
 
 @triton.jit
 def _four_words(seed, position, domain: tl.constexpr, index):
-    """As `slipstream.sampling.kernel.four_words`, of counters: their index is that of a word over four. All are uint64."""
+    """As `slipstream.sampling.kernel.four_words`, of counters: their index is that of a word over
+    four. All are uint64."""
     first = index + 1
     second = tl.zeros_like(index) + position
     third = tl.zeros_like(index) + domain
@@ -250,7 +255,8 @@ def _wait(word):
 
 @triton.jit
 def _better(best, second, token, score, other):
-    """The best two of those so far and another, which has a higher id than the token that is best."""
+    """The best two of those so far and another, which has a higher id than the token that is
+    best."""
     is_better = score > best
     second = tl.maximum(second, tl.where(is_better, best, score))
     return tl.where(is_better, score, best), second, tl.where(is_better, other, token)
@@ -275,7 +281,8 @@ def _race(
     again: tl.constexpr,
     blocks: tl.constexpr,
 ):
-    """A section of a row: its best tokens by logit and noise of those that are kept yet, its largest logit and its mass."""
+    """A section of a row: its best tokens by logit and noise of those that are kept yet, its
+    largest logit and its mass."""
     row, section = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if again:  # noqa: SIM102 # known when it is compiled
         if tl.load(is_settled + row) != 0:
@@ -407,8 +414,8 @@ def _settle(
     together: tl.constexpr,
     low_bits: tl.constexpr,
 ):
-    """Of a row's sections the best token: the choice, if its top-p keeps it. If not, what it keeps is found, and only that is
-    in the race again."""
+    """Of a row's sections the best token: the choice, if its top-p keeps it. If not, what it keeps
+    is found, and only that is in the race again."""
     row = tl.program_id(0).to(tl.int64)
     if again:  # noqa: SIM102
         if tl.load(is_settled + row) != 0:
@@ -477,8 +484,8 @@ def _mass(own, least, largest, sharpness, size, together: tl.constexpr):
 def _border(
     own, wanted, largest, sharpness, size, together: tl.constexpr, low_bits: tl.constexpr, by_mass: tl.constexpr
 ):
-    """The largest logit such that those of a row that have it at least are as many as wanted, or of that mass. It is found bit
-    by bit; the lowest bits are those of no logit."""
+    """The largest logit such that those of a row that have it at least are as many as wanted, or of
+    that mass. It is found bit by bit; the lowest bits are those of no logit."""
     found = tl.full([], 0, tl.int64)
     for at in range(32 - low_bits):
         tried = found + (tl.full([], 1, tl.int64) << (31 - at))

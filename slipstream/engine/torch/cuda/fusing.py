@@ -1,4 +1,5 @@
-"""What a model's parts are replaced by on a device: fewer and larger kernels. A draft's step is little but their beginnings."""
+"""What a model's parts are replaced by on a device: fewer and larger kernels. A draft's step is
+little but their beginnings."""
 
 from __future__ import annotations
 
@@ -22,5 +23,6 @@ class Fused(NamedTuple):
 
 
 def fuse(model: nn.Module) -> Fused:
-    """Replace what a trial shows to be what its replacement computes. Sums may round otherwise than the modules' own."""
+    """Replace what a trial shows to be what its replacement computes. Sums may round otherwise than
+    the modules' own."""
     return Fused(fuse_norms(model), fuse_rotary(model), join_products(model), fuse_gates(model))

@@ -1,4 +1,5 @@
-"""Gated feed-forward blocks with one product for gate and inputs, and one kernel for what becomes of the two."""
+"""Gated feed-forward blocks with one product for gate and inputs, and one kernel for what becomes
+of the two."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _MOST_ERROR = 2.0**-6
 
 
 def gate(both: torch.Tensor) -> torch.Tensor:
-    """``silu(gate) * value`` ``[..., size]`` of ``[..., 2 * size]``, gates first. Activation and product are rounded."""
+    """``silu(gate) * value`` ``[..., size]`` of ``[..., 2 * size]``, gates first. Activation and
+    product are rounded."""
     size = both.shape[-1] // 2
     gated = both.new_empty(*both.shape[:-1], size)
     _gate[gated.numel() // size, triton.cdiv(size, _COLUMNS)](both, gated, size, columns=_COLUMNS)
@@ -46,7 +48,8 @@ class GatedBlock(nn.Module):
 
 @torch.inference_mode()
 def fuse_gates(model: nn.Module) -> int:
-    """Replace feed-forward blocks of ``model`` that are gated by a SiLU, as a trial shows. Returns how many."""
+    """Replace feed-forward blocks of ``model`` that are gated by a SiLU, as a trial shows. Returns
+    how many."""
     found = [name for name, module in model.named_modules() if _is_gated(module)]
     for name in found:
         model.set_submodule(name, GatedBlock(model.get_submodule(name)))
@@ -78,7 +81,8 @@ def _is_gated(block: Any) -> bool:
 def _gates(
     block: Any, inputs: torch.Tensor, layers: list[Any], calls: list[tuple[Any, torch.Tensor, torch.Tensor]]
 ) -> bool:
-    """Whether of these inputs the block makes what `gate` would. Its ``layers`` tell their ``calls``."""
+    """Whether of these inputs the block makes what `gate` would. Its ``layers`` tell their
+    ``calls``."""
     calls.clear()
     output = block(inputs)
     if [call[0] for call in calls] != layers:

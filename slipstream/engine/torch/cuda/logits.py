@@ -1,5 +1,5 @@
-"""Logits on their way to the host, where tokens are chosen. The largest of each block is found where they are computed: it is
-what `slipstream.sampling.blocks` looks at first.
+"""Logits on their way to the host, where tokens are chosen. The largest of each block is found
+where they are computed: it is what `slipstream.sampling.blocks` looks at first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _INTEGERS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 
 
 class HostLogits:
-    """Memory of the host for a forward's logits and their blocks' maxima, used again by the next."""
+    """Memory of the host for a forward's logits and their blocks' maxima, used again by the
+    next."""
 
     def __init__(self, vocabulary_size: int, dtype: torch.dtype, *, pinned: bool) -> None:
         self._vocabulary_size, self._dtype, self._pinned = vocabulary_size, dtype, pinned
@@ -31,7 +32,8 @@ class HostLogits:
             self._make(-(-row_count // _ROWS) * _ROWS)
 
     def fetch(self, logits: torch.Tensor, first: int) -> None:
-        """Have rows copied ``[rows, vocabulary]``, from row ``first`` on: they are there when the device has come so far."""
+        """Have rows copied ``[rows, vocabulary]``, from row ``first`` on: they are there when the
+        device has come so far."""
         rows, logits = (
             slice(first, first + len(logits)),
             logits.to(self._dtype),
@@ -50,8 +52,8 @@ class HostLogits:
 
 
 def find_maxima(logits: torch.Tensor) -> torch.Tensor:
-    """Float32 ``[rows, blocks]`` of logits ``[rows, vocabulary]``, as `slipstream.sampling.kernel.find_maxima` finds them: NaN
-    where one of a block is."""
+    """Float32 ``[rows, blocks]`` of logits ``[rows, vocabulary]``, as
+    `slipstream.sampling.kernel.find_maxima` finds them: NaN where one of a block is."""
     rows, size = logits.shape
     blocks = block_count(size)
     maxima = torch.empty(rows, blocks, dtype=torch.float32, device=logits.device)
@@ -64,7 +66,8 @@ def find_maxima(logits: torch.Tensor) -> torch.Tensor:
 
 @triton.jit(do_not_specialize=["row_stride", "size", "blocks"])
 def _find(stored, maxima, row_stride, size, blocks, width: tl.constexpr, at_once: tl.constexpr, shift: tl.constexpr):
-    """By the numbers' bits: as integers they rise as the numbers do, but for those below zero, which fall."""
+    """By the numbers' bits: as integers they rise as the numbers do, but for those below zero,
+    which fall."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1) * at_once + tl.arange(0, at_once)
     token = block[:, None] * width + tl.arange(0, width)[None, :]

@@ -26,8 +26,8 @@ class FusedRmsNorm(nn.Module):
 
 @torch.inference_mode()
 def fuse_norms(model: nn.Module) -> int:
-    """Replace the norms of ``model`` that are just that, as a trial shows: some add one to their weights, or have none. Returns
-    how many."""
+    """Replace the norms of ``model`` that are just that, as a trial shows: some add one to their
+    weights, or have none. Returns how many."""
     found = {name: norm for name, norm in model.named_modules() if type(norm).__name__.endswith("RMSNorm")}
     fused = {name: other for name, norm in found.items() if (other := _fused(norm)) is not None}
     for name, norm in fused.items():

@@ -1,4 +1,5 @@
-"""Products of the same inputs in one call: a small one takes a device as long to begin as to compute."""
+"""Products of the same inputs in one call: a small one takes a device as long to begin as to
+compute."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _TOGETHER = ("q_proj", "k_proj", "v_proj")
 
 
 class Joint:
-    """Weights of several layers below one another ``[outputs, inputs]``, and what they have last made of which inputs."""
+    """Weights of several layers below one another ``[outputs, inputs]``, and what they have last
+    made of which inputs."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.weight, self.bias = joined(layers)
@@ -23,7 +25,8 @@ class Joint:
 
 
 class JoinedLinear(nn.Module):
-    """One of a joint's layers. The first to see inputs computes for all; the last lets go of them."""
+    """One of a joint's layers. The first to see inputs computes for all; the last lets go of
+    them."""
 
     def __init__(self, joint: Joint, features: slice, *, is_first: bool, is_last: bool) -> None:
         super().__init__()
@@ -62,7 +65,8 @@ def joined(layers: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | No
 
 
 def can_be_joined(layers: Sequence[Any]) -> bool:
-    """Whether they are layers of the same inputs' size, dtype and device, of which all have a bias or none."""
+    """Whether they are layers of the same inputs' size, dtype and device, of which all have a bias
+    or none."""
     if not all(type(layer) is nn.Linear for layer in layers):
         return False
     alike = {(layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None) for layer in layers}
@@ -70,14 +74,16 @@ def can_be_joined(layers: Sequence[Any]) -> bool:
 
 
 def give_back() -> None:
-    """What replaced weights have left goes back to the device: in pieces it fits nothing here, and others may want it."""
+    """What replaced weights have left goes back to the device: in pieces it fits nothing here, and
+    others may want it."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 @torch.inference_mode()
 def join_products(model: nn.Module) -> int:
-    """Join the layers of ``model`` that make queries, keys and values. Returns how many modules had such."""
+    """Join the layers of ``model`` that make queries, keys and values. Returns how many modules had
+    such."""
     count = 0
     for module in model.modules():
         layers = [getattr(module, name, None) for name in _TOGETHER]

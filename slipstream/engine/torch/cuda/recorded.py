@@ -1,9 +1,10 @@
 """Forwards as CUDA graphs: the same kernels on the same addresses, without Python between them.
 
-A forward of 32 layers launches over a thousand kernels, and Python takes longer to ask for one than the device to run it. A
-step's integers and its logits lie in memory of their own, so a graph recorded once is replayed for every step of as many rows:
-8 B parameters in 8.4 ms instead of 25. Nothing here may change a bit: a recording is trusted only after it has given the
-modules' own bits on later inputs.
+A forward of 32 layers launches over a thousand kernels, and Python takes longer to ask for one than
+the device to run it. A step's integers and its logits lie in memory of their own, so a graph
+recorded once is replayed for every step of as many rows: 8 B parameters in 8.4 ms instead of 25.
+Nothing here may change a bit: a recording is trusted only after it has given the modules' own bits
+on later inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class RecordedForward:
-    """Computes one step's logits ``[rows, vocabulary]``, by a recording as soon as there is one. Belongs to one thread."""
+    """Computes one step's logits ``[rows, vocabulary]``, by a recording as soon as there is one.
+    Belongs to one thread."""
 
     def __init__(self, compute: Callable[[Step], torch.Tensor], step: Step) -> None:
         self.step = step

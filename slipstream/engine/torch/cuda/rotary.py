@@ -1,4 +1,5 @@
-"""Rotary positions of queries and keys in one kernel, in the modules' own bits: transformers' functions take ten."""
+"""Rotary positions of queries and keys in one kernel, in the modules' own bits: transformers'
+functions take ten."""
 
 from __future__ import annotations
 
@@ -28,9 +29,10 @@ Rotate = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 def rotate(
     queries: torch.Tensor, keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``x * cos + turned(x) * sin`` of queries ``[1, heads, rows, size]`` and of keys ``[1, key_heads, rows, size]``, where
-    ``turned`` has minus the second half of ``x`` and then the first; ``cos`` and ``sin`` are ``[1, rows, size]``. All have one
-    dtype, to which each product and the sum are rounded.
+    """``x * cos + turned(x) * sin`` of queries ``[1, heads, rows, size]`` and of keys
+    ``[1, key_heads, rows, size]``, where ``turned`` has minus the second half of ``x`` and then the
+    first; ``cos`` and ``sin`` are ``[1, rows, size]``. All have one dtype, to which each product
+    and the sum are rounded.
     """
     rows, size = cos.shape[-2:]
     cos, sin = cos.contiguous(), sin.contiguous()
@@ -59,8 +61,9 @@ def rotate(
 
 
 def fuse_rotary(model: nn.Module) -> int:
-    """Have attention modules rotate by `rotate` where a trial shows that this is what their own function does, to the bit.
-    Returns how many. Others, which turn pairs of neighbours, or a part of each head, go on with their own."""
+    """Have attention modules rotate by `rotate` where a trial shows that this is what their own
+    function does, to the bit. Returns how many. Others, which turn pairs of neighbours, or a part
+    of each head, go on with their own."""
     known: dict[Any, Rotate | None] = {}
     like = next(model.parameters())
     count = 0
@@ -73,7 +76,8 @@ def fuse_rotary(model: nn.Module) -> int:
             known[own] = _fused(own, like)
         fused = known[own]
         if fused is not None:
-            # The same code with another function by that name: of this module alone, not of all that its file has.
+            # The same code with another function by that name: of this module alone, not of all
+            # that its file has.
             names = {**forward.__globals__, _NAME: fused}
             other = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
             other.__kwdefaults__ = forward.__kwdefaults__

@@ -6,8 +6,9 @@
     device          | step 1 | step 2 | step 3 | step 4 |
                             chosen -> the next step's tokens
 
-All that a step needs is known before it, but for its tokens: these it takes from where the step before has chosen them. The
-host hears of them a step later, and ends the run where nothing is to follow.
+All that a step needs is known before it, but for its tokens: these it takes from where the step
+before has chosen them. The host hears of them a step later, and ends the run where nothing is to
+follow.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class CudaRunner:
     def run(
         self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, interruption: Interruption
     ) -> list[list[Choice]]:
-        """See `slipstream.engine.model.Runner`. Where it ends early a step may have been computed in vain."""
+        """See `slipstream.engine.model.Runner`. Where it ends early a step may have been computed
+        in vain."""
         if sum(len(segment.tokens) for segment in segments) > self._most_rows:
             return []
         row_count, done, appended = len(segments), 0, segments

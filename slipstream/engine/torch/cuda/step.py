@@ -1,16 +1,17 @@
-"""One forward's integers in memory of its own on the device, of one size however many sequences share the forward.
+"""One forward's integers in memory of its own on the device, of one size however many sequences
+share the forward.
 
 ::
 
     rows    | A: 6 new tokens           | B: 1 | C: 21 of a prompt | padding |
     pieces  | A: 6, keys 0 | A: 6, keys 1 | B: 1 | C: 16   | C: 5    |
 
-A CUDA graph reads the same addresses each time it is replayed, so a step has room for as many rows as it may ever have, as
-many pieces of attention, and the longest table of pages.
+A CUDA graph reads the same addresses each time it is replayed, so a step has room for as many rows
+as it may ever have, as many pieces of attention, and the longest table of pages.
 
-A piece is a block of queries and a chunk of the keys that they attend to: with many keys one sequence would otherwise be one
-program's. Where a chunk begins is said by the keys' positions alone, so that a row's sums are divided alike whatever is beside
-it and however much comes after it.
+A piece is a block of queries and a chunk of the keys that they attend to: with many keys one
+sequence would otherwise be one program's. Where a chunk begins is said by the keys' positions
+alone, so that a row's sums are divided alike whatever is beside it and however much comes after it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ CHUNK = 512
 """Keys that a piece attends to."""
 
 LONG_CHUNK = 2048
-"""The same from `LONG_AFTER` on: what pieces find is kept for each row and chunk until it is put together."""
+"""The same from `LONG_AFTER` on: what pieces find is kept for each row and chunk until it is put
+together."""
 
 LONG_AFTER = 16
 """Chunks that are short."""
@@ -47,8 +49,8 @@ def chunk_count(length: int) -> int:
 
 
 class Partial(NamedTuple):
-    """Float32, of each row, chunk and head: weighted values ``[rows, chunks, heads, size]``, the largest score, and the sum of
-    the weights."""
+    """Float32, of each row, chunk and head: weighted values ``[rows, chunks, heads, size]``, the
+    largest score, and the sum of the weights."""
 
     values: torch.Tensor
     tops: torch.Tensor
@@ -78,8 +80,8 @@ class Step:
         self.chunk_counts, self.piece_count = there[4], there[5]
         """Of each row: the chunks that were attended to for it, 0 if it is padding. And ``[1]``."""
         self.pieces = there[6]
-        """``[pieces * PIECE]``: a block's first row, its rows, its first row's position, where its sequence's table begins, the
-        chunk, and how many chunks the block has."""
+        """``[pieces * PIECE]``: a block's first row, its rows, its first row's position, where its
+        sequence's table begins, the chunk, and how many chunks the block has."""
         self.tables = there[7]
         """Pages of the sequences, one table after another."""
         here = [part.numpy() for part in torch.split(self._here, counts)]
@@ -88,7 +90,8 @@ class Step:
         self._pieces = pieces.reshape(most_pieces, PIECE)
 
     def partial(self, heads: int, size: int) -> Partial:
-        """Memory for what pieces find of rows with so many heads, and values of a size, until it is put together."""
+        """Memory for what pieces find of rows with so many heads, and values of a size, until it is
+        put together."""
         known = (heads, size)
         if known not in self._partial:
             shape = self.row_count, self.most_chunks, heads
@@ -98,8 +101,9 @@ class Step:
         return self._partial[known]
 
     def take(self, segments: Sequence[Segment]) -> int:
-        """Lay out segments of ``row_count`` rows at most; returns how many logits are wanted, which come first. Waits until the
-        device has read what was laid out before, after whatever it was to compute before that."""
+        """Lay out segments of ``row_count`` rows at most; returns how many logits are wanted, which
+        come first. Waits until the device has read what was laid out before, after whatever it was
+        to compute before that."""
         if self._is_read is not None:
             self._is_read.synchronize()
         size = self._page_size
@@ -139,7 +143,8 @@ class Step:
 
 
 def split(segments: Sequence[Segment], row_count: int) -> list[list[Segment]]:
-    """The segments in forwards of ``row_count`` rows at most, to be computed in order: a segment may go on in the next."""
+    """The segments in forwards of ``row_count`` rows at most, to be computed in order: a segment
+    may go on in the next."""
     parts: list[list[Segment]] = [[]]
     room = row_count
     for segment in segments:
