@@ -8,7 +8,7 @@ their log-probabilities must be equal. Exits with 1 if any differ or a disturban
 Kill it at any time: the same command goes on after the last finished cell.
 
   python -m proving --prompts 40                      a few minutes, every disturbance
-  python -m proving --prompts 10000 --report docs/proof.md
+  python -m proving --prompts 10000 --report docs/history/proof.md
   python -m proving --list                            what is disturbed
 """
 

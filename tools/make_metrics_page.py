@@ -1,4 +1,4 @@
-"""Write docs/metrics.md from the table of instruments; with ``--check`` only say whether it is up
+"""Write docs/reference/metrics.md from the table of instruments; with ``--check`` only say whether it is up
 to date."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from slipstream.telemetry import instruments
 from slipstream.telemetry.instruments import Instrument
 
-PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
 
 _HEAD = """# Metrics
 

@@ -8,7 +8,7 @@ and again while faults strike. No token may differ, come twice or be missing, an
 may be held.
 
   python -m proving.chaos --faults 200
-  python -m proving.chaos --faults 20 --report docs/chaos.md
+  python -m proving.chaos --faults 20 --report docs/history/chaos.md
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ token attacks an orchestrator that asks for one (`doors`).
 After that a draft and a verifier answer with nonsense (`peers`).
 
   python -m proving.hostile --messages 2000
-  python -m proving.hostile --messages 100000 --report docs/hostile.md
+  python -m proving.hostile --messages 100000 --report docs/history/hostile.md
   python -m proving.hostile --messages 3000 --pair embedded
 """
 

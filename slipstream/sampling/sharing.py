@@ -18,7 +18,7 @@ _PIECE_LOGITS = 256 * 1024
 _MOST_PIECES = 16
 """Each is taken under Python's lock, which threads then hand to one another."""
 _MOST_THREADS = 8
-"""Sixteen took longer beside a GPU (docs/gpu.md)."""
+"""Sixteen took longer beside a GPU (docs/history/gpu.md)."""
 
 
 class _Helpers:

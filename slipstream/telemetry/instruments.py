@@ -1,4 +1,4 @@
-"""Every metric, once: its name, kind, unit, labels, and what it says. docs/metrics.md shows the
+"""Every metric, once: its name, kind, unit, labels, and what it says. docs/reference/metrics.md shows the
 same, and a test holds them together.
 
 Names end as vLLM's do where vLLM has the like, for dashboards already read those. Every name begins

@@ -254,7 +254,7 @@ def _layouts(
         end = segment.start + count
         key_count = padding.keys(end)
         # Several sequences' keys gathered into one call beat as many calls on keys where they lie
-        # (docs/log.md), and few keys gathered are no slower; so short sequences have one shape,
+        # (docs/history/log.md), and few keys gathered are no slower; so short sequences have one shape,
         # wherever their pages are.
         first_slot = -1
         if alone and key_count > FIRST_KEYS:

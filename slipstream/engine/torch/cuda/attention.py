@@ -41,7 +41,7 @@ _JOINED_HEADS = 8
 
 _PROGRAMS = 1024
 """That share the pieces of a step: one that has two of them takes twice as long as others, and one
-that has none costs what it takes to begin (docs/gpu.md)."""
+that has none costs what it takes to begin (docs/history/gpu.md)."""
 
 PIECE_INTEGERS, SHORT_CHUNKS = tl.constexpr(PIECE), tl.constexpr(LONG_AFTER)
 SHORT_KEYS, LONG_KEYS = tl.constexpr(CHUNK), tl.constexpr(LONG_CHUNK)

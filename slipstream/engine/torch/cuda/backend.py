@@ -31,7 +31,7 @@ EXACT_ROWS = (128,)
 """Every forward of a target has so many rows, padding included. cuBLAS and torch's reductions
 choose how to sum by the row count; with one count there is one choice, and a row's sums do not
 depend on the rows beside it. Reading the weights takes about as long as multiplying them with so
-many rows (docs/gpu.md)."""
+many rows (docs/history/gpu.md)."""
 
 DRAFT_ROWS = (1, 8, 16, 32, 64, 128)
 """A draft only guesses: the fewest that hold its rows."""
