@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import Reserved, Runner, Segment
+from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import Processors
 from slipstream.sampling.kernel import Floats32
@@ -105,15 +105,15 @@ class ArithmeticBackend:
 
     mark = hashlib.sha256(SCHEME.encode()).hexdigest()[:4]
     row_multiple = 1
-    runner: Runner | None = None
+    multi_step_runner: MultiStepRunner | None = None
     any_thread = True
     processors = Processors()
     warmed_lengths: tuple[int, ...] = ()
     settled_after = 0
 
-    def __init__(self, settings: ArithmeticSettings, *, page_size: int = 16, runs_on: bool = False) -> None:
+    def __init__(self, settings: ArithmeticSettings, *, page_size: int = 16, multi_step: bool = False) -> None:
         self.model = ArithmeticModel(settings)
-        self.runs_on = runs_on
+        self.multi_step = multi_step
         self._settings = settings
         self._page_size = page_size
         self._slots = np.zeros((0, 0), dtype=np.int64)

@@ -11,11 +11,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from slipstream.engine.errors import OutOfPagesError
-from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Backend, Segment
+from slipstream.engine.multi_step import MultiStepRun
 from slipstream.engine.pages import PagePool
-from slipstream.engine.run import Run
 from slipstream.engine.sequence import Sequence, SequenceCache
+from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.structures import Structures
 from slipstream.sampling.blocks import BlockedLogits, in_blocks
 from slipstream.sampling.choose import choose_apart
@@ -47,7 +47,7 @@ known by several counts."""
 _WARMED_COUNTS = (8, 16, 24, 32)
 """Forwards of so many tokens are common."""
 
-_NEVER = Interruption()
+_NEVER = StopFlag()
 
 
 class Append(NamedTuple):
@@ -122,7 +122,7 @@ class Engine:
             if token_count > self.context_length or time.monotonic() > begun + max(seconds, needed):
                 break
             least = self._profiled(sequence, token_count)
-            if token_count == 1 and self.runs_on and least < _PROFILED_RUN_SECONDS:
+            if token_count == 1 and self.multi_step and least < _PROFILED_RUN_SECONDS:
                 least = self._profiled(sequence, token_count, min(_PROFILED_RUN, self.context_length))
             points.append((token_count, least))
         self.step_count = 0  # of steps that served
@@ -134,7 +134,7 @@ class Engine:
         follow."""
         times: list[float] = []
         append = Append(
-            sequence, token_count, 1 if self.runs_on else token_count, SamplingRule(), drafting=self.runs_on
+            sequence, token_count, 1 if self.multi_step else token_count, SamplingRule(), drafting=self.multi_step
         )
         settled = self.backend.settled_after
         while len(times) < settled + _PROFILE_TRIALS or sum(times[settled:]) < _PROFILE_TRIAL_SECONDS:
@@ -151,7 +151,7 @@ class Engine:
         give_up = time.monotonic() + seconds
         sequence, rule, served = Sequence("warm"), SamplingRule(), self.step_count
         for length in self.backend.warmed_lengths:
-            counts = (1,) if self.runs_on else _WARMED_COUNTS
+            counts = (1,) if self.multi_step else _WARMED_COUNTS
             if not self.backend.settled_after or length + max(counts) > self.context_length:
                 break
             self.cache.extend(sequence, [0] * (length - len(sequence)))
@@ -161,7 +161,9 @@ class Engine:
                     if time.monotonic() > give_up:
                         break
                     self.cache.extend(sequence, [0] * count)
-                    self.steps([Append(sequence, count, count, rule, drafting=self.runs_on)], 8 if self.runs_on else 1)
+                    self.steps(
+                        [Append(sequence, count, count, rule, drafting=self.multi_step)], 8 if self.multi_step else 1
+                    )
                     self.cache.truncate(sequence, length)
         self.cache.release(sequence)
         self.step_count = served
@@ -178,14 +180,12 @@ class Engine:
         self.backend.erase_pages([page for page in sequence.pages if self.pool.writable(page)])
         self.cache.release(sequence)
 
-    def steps(
-        self, appends: TokenSequence[Append], count: int, interruption: Interruption = _NEVER
-    ) -> list[list[Appended]]:
+    def steps(self, appends: TokenSequence[Append], count: int, stop_flag: StopFlag = _NEVER) -> list[list[Appended]]:
         """For each append what a step answers, or with a ``count`` above 1 what so many steps
-        answer (`run_on`), one after another: fewer where a run ends early or finds no pages."""
+        answer (`run_multi_step`), one after another: fewer where a run ends early or finds no pages."""
         if count > 1:
             try:
-                return self.run_on(appends, count, interruption)
+                return self.run_multi_step(appends, count, stop_flag)
             except OutOfPagesError:
                 pass
         return [[answer] for answer in self.step(appends)]
@@ -215,16 +215,16 @@ class Engine:
         return answers
 
     @property
-    def runs_on(self) -> bool:
-        """Whether `run_on` may be used."""
-        return self.backend.runs_on
+    def multi_step(self) -> bool:
+        """Whether `run_multi_step` may be used."""
+        return self.backend.multi_step
 
-    def run_on(
-        self, appends: TokenSequence[Append], count: int, interruption: Interruption = _NEVER
+    def run_multi_step(
+        self, appends: TokenSequence[Append], count: int, stop_flag: StopFlag = _NEVER
     ) -> list[list[Appended]]:
         """What ``count`` steps would answer after the appended tokens, each choice appended for the
         next: for each append one choice a step, fewer if one is among the rule's end tokens or the
-        ``interruption`` is said, which is looked at after each step. Or the one error of a sequence
+        ``stop_flag`` is said, which is looked at after each step. Or the one error of a sequence
         that was discarded, as in `step`.
 
         The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then
@@ -238,8 +238,8 @@ class Engine:
             Segment(sequence.tokens[start - append.token_count : start], start - append.token_count, sequence.pages, 1)
             for append, sequence, start in zip(appends, sequences, starts, strict=True)
         ]
-        run = Run(sequences, starts, [append.rule for append in appends], count, interruption)
-        while (tokens := run.take(self._run_steps(segments, run))) is not None:
+        run = MultiStepRun(sequences, starts, [append.rule for append in appends], count, stop_flag)
+        while (tokens := run.record_steps(self._run_steps(segments, run))) is not None:
             after = run.step_count - 1
             segments = [
                 Segment([token], start + after, sequence.pages, 1)
@@ -251,11 +251,11 @@ class Engine:
             for sequence, start, choices in zip(sequences, starts, run.choices(), strict=True)
         ]
 
-    def _run_steps(self, segments: list[Segment], run: Run) -> list[list[Choice]]:
+    def _run_steps(self, segments: list[Segment], run: MultiStepRun) -> list[list[Choice]]:
         """One step's choices, or several steps'."""
-        runner = self.backend.runner
+        runner = self.backend.multi_step_runner
         if runner is not None and run.steps_left > 1 and run.needs_logits_only:
-            steps = runner.run(segments, run.rules, run.steps_left, run.interruption)
+            steps = runner.run(segments, run.rules, run.steps_left, run.stop_flag)
             if steps:  # or the step that chooses alone is for it
                 return steps
         return [run.choose(self.backend.forward(segments))]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 
-from slipstream.engine.interruption import Interruption
 from slipstream.engine.job import Job
+from slipstream.engine.stop_flag import StopFlag
 
 Entry = Job | Callable[[], None]
 
@@ -19,7 +19,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
-        self.interruption = Interruption()
+        self.stop_flag = StopFlag()
         """Said while there may be something to take."""
         # Held until it rings. No `queue.SimpleQueue`: its `get` waits for ever where its seconds
         # are over before it has begun (CPython 3.11, queues implemented in C).
@@ -34,11 +34,11 @@ class Inbox:
     def put(self, entry: Entry) -> None:
         """Something comes. Nobody is woken by that."""
         self._entries.append(entry)
-        self.interruption.say()
+        self.stop_flag.set()
 
     def take(self) -> list[Entry]:
         """All that has come, in order."""
-        self.interruption.unsay()
+        self.stop_flag.clear()
         taken = []
         while self._entries:
             taken.append(self._entries.popleft())

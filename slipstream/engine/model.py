@@ -12,8 +12,8 @@ from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from slipstream.engine.interruption import Interruption
 from slipstream.engine.sequence import PageCopy
+from slipstream.engine.stop_flag import StopFlag
 from slipstream.processors import Processors
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import LengthDefaults, SamplingDefaults, SamplingRule
@@ -69,7 +69,7 @@ class Reserved:
     byte_count: int
 
 
-class Runner(Protocol):
+class MultiStepRunner(Protocol):
     """Computes several steps in one call."""
 
     def run(
@@ -77,10 +77,10 @@ class Runner(Protocol):
         segments: list[Segment],
         rules: TokenSequence[SamplingRule],
         count: int,
-        interruption: Interruption,
+        stop_flag: StopFlag,
     ) -> list[list[Choice]]:
         """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each
-        by its rule, each choice appended for the next. Fewer once the ``interruption`` is said,
+        by its rule, each choice appended for the next. Fewer once the ``stop_flag`` is said,
         which is looked at after each step, once every sequence is seen to have had one of its end
         tokens, or where logits are not finite; maybe none, and then a step that chooses alone is
         for it. Pages are there for all but the last; the rules are such that
@@ -101,11 +101,11 @@ class Backend(Protocol):
     row_multiple: int
     """What a step's rows cost a multiple of."""
 
-    runs_on: bool
+    multi_step: bool
     """Whether steps may follow one another without being asked for, as a draft's do: forwards
     mostly have one row then."""
 
-    runner: Runner | None
+    multi_step_runner: MultiStepRunner | None
     """Where it can compute several steps in one call."""
 
     any_thread: bool

@@ -271,7 +271,7 @@ class ModelThread:
             return ended
         started, steps_before = time.monotonic(), self.engine.step_count
         try:
-            answers = self.engine.steps([a for _, a in batch], self._count_in_one_go(batch), self._inbox.interruption)
+            answers = self.engine.steps([a for _, a in batch], self._count_in_one_go(batch), self._inbox.stop_flag)
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             for job, _ in batch:
@@ -309,7 +309,7 @@ class ModelThread:
         """How many steps to take before anything else is looked at: more than one only if everybody
         is in them and chooses one token in each, so that nobody waits for others longer than until
         the first of them is done. A prompt's step is its own: what it takes is told apart."""
-        if not self.engine.runs_on or len(batch) != len(self._tree.active):
+        if not self.engine.multi_step or len(batch) != len(self._tree.active):
             return 1
         if any(append.wanted != 1 or append.prompt_count for _, append in batch):
             return 1

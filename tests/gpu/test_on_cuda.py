@@ -193,11 +193,11 @@ def test_several_steps_in_one_go_are_those_steps(dtype: str, tmp_path: Path) -> 
     """To the token, where nothing is nearly as good: graphs and places are the same, and only who
     chooses is another."""
     engine = Computed(tiny_models.save(tiny_models.build("llama"), tmp_path), dtype, exact=False).engine
-    runner, count, rows = engine.backend.runner, 40, 3
+    runner, count, rows = engine.backend.multi_step_runner, 40, 3
     rules = [SamplingRule(temperature=0.8, seed=row) if row else SamplingRule() for row in range(rows)]
     found = []
     for turn, chosen_by in enumerate((None, runner, runner)):
-        engine.backend.runner = chosen_by
+        engine.backend.multi_step_runner = chosen_by
         sequences = [Sequence(f"{turn} {row}") for row in range(rows)]
         for sequence, text in zip(sequences, drawn((500, 40, 7), 0), strict=True):  # past a chunk's end
             engine.cache.extend(sequence, text)
@@ -206,7 +206,7 @@ def test_several_steps_in_one_go_are_those_steps(dtype: str, tmp_path: Path) -> 
         for sequence in sequences:
             engine.cache.extend(sequence, [11])
         appends = [Append(sequence, 1, 1, rule, drafting=True) for sequence, rule in zip(sequences, rules, strict=True)]
-        answers = engine.run_on(appends, count)
+        answers = engine.run_multi_step(appends, count)
         found.append([[answer.choices[0] for answer in steps] for steps in answers])
         assert [list(sequence.tokens[-count + 1 :]) for sequence in sequences] == [
             [choice.token for choice in choices[:-1]] for choices in found[-1]

@@ -62,7 +62,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
 
 def compiled_of(path: Path, *, page_size: int = 16, threads: int = 1) -> CompiledBackend:
-    backend = CompiledBackend(GgufDecoder(path, page_size), page_size=page_size, runs_on=False, threads=threads)
+    backend = CompiledBackend(GgufDecoder(path, page_size), page_size=page_size, multi_step=False, threads=threads)
     backend.reserve(50)
     return backend
 
@@ -211,7 +211,7 @@ def test_logits_that_are_not_the_files_are_noticed(file: Callable[[str], tuple[P
         load_compiled_gguf(
             file("Q8_0")[0],
             page_size=16,
-            runs_on=False,
+            multi_step=False,
             threads=1,
             reference=lambda tokens: torch.rand(len(tokens), 4096),
         )
@@ -222,7 +222,7 @@ def test_without_the_extra_it_is_left_to_who_says_what_to_install(monkeypatch: p
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(NotCompiledError, match="gguf is not installed"):
         load_compiled_gguf(
-            Path("a.gguf"), page_size=16, runs_on=False, threads=1, reference=lambda tokens: torch.empty(0)
+            Path("a.gguf"), page_size=16, multi_step=False, threads=1, reference=lambda tokens: torch.empty(0)
         )
 
 

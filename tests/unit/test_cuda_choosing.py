@@ -9,10 +9,10 @@ import torch
 pytest.importorskip("triton", reason="Triton is there on Linux")
 
 from slipstream.engine.engine import Append, Engine
-from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import load_pretrained
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.attention import PAGED
 from slipstream.engine.torch.cuda.backend import CudaBackend
@@ -24,7 +24,7 @@ from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Choice, Row
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
-from tests.interruptions import SaidLater
+from tests.stop_flags import SetLater
 
 # As on a device, where nobody says so.
 pytestmark = [
@@ -121,33 +121,33 @@ def run(
     sequences: list[Sequence],
     rules: list[SamplingRule],
     count: int,
-    interruption: Interruption | None = None,
+    stop_flag: StopFlag | None = None,
 ) -> list[list[int]]:
     appends = [
         Append(sequence, len(sequence) - 14, 1, rule, drafting=True)
         for sequence, rule in zip(sequences, rules, strict=True)
     ]
-    answers = engine.run_on(appends, count, interruption or Interruption())
+    answers = engine.run_multi_step(appends, count, stop_flag or StopFlag())
     return [[answer.choices[0].token for answer in steps] for steps in answers]
 
 
 def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, count = engine_of(tmp_path), 5
     rules = [SamplingRule(), SamplingRule(temperature=0.8, seed=3), SamplingRule(temperature=0.8, seed=4, top_p=0.9)]
-    runner, engine.backend.runner = engine.backend.runner, None
+    runner, engine.backend.multi_step_runner = engine.backend.multi_step_runner, None
     steps = run(engine, [started(engine, f"steps {index}", 1 + index) for index in range(3)], rules, count)
     ending = SamplingRule(temperature=0.8, seed=3, end_token_ids=(steps[1][2],))
     assert steps[1].index(steps[1][2]) == 2
-    engine.backend.runner = runner
+    engine.backend.multi_step_runner = runner
     called: list[int] = []
     assert runner is not None
     own_run = runner.run
 
     def watched_run(
-        segments: list[Segment], rules: list[SamplingRule], count: int, interruption: Interruption
+        segments: list[Segment], rules: list[SamplingRule], count: int, stop_flag: StopFlag
     ) -> list[list[Choice]]:
         called.append(count)
-        return own_run(segments, rules, count, interruption)
+        return own_run(segments, rules, count, stop_flag)
 
     monkeypatch.setattr(runner, "run", watched_run)
     together = [started(engine, f"run {index}", 1 + index) for index in range(3)]
@@ -156,7 +156,7 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     for sequence, tokens, length in zip(together, steps, (count, 3, count), strict=True):
         assert list(sequence.tokens[-length + 1 :]) == tokens[: length - 1]
     again = [started(engine, f"again {index}", 1) for index in range(2)]
-    assert [len(tokens) for tokens in run(engine, again, rules[:2], 9, SaidLater(1))] == [2, 2]
+    assert [len(tokens) for tokens in run(engine, again, rules[:2], 9, SetLater(1))] == [2, 2]
     taken: list[int] = []
     own_take = Step.take
 
@@ -174,15 +174,15 @@ def test_more_rows_than_a_step_has_and_what_is_no_number_are_left_to_single_step
     engine = engine_of(tmp_path)
     many = started(engine, "many", 9)
     expected = started(engine, "expected", 9)
-    runner, engine.backend.runner = engine.backend.runner, None
+    runner, engine.backend.multi_step_runner = engine.backend.multi_step_runner, None
     steps = run(engine, [expected], [SamplingRule()], 3)
-    engine.backend.runner = runner
+    engine.backend.multi_step_runner = runner
     assert run(engine, [many], [SamplingRule()], 3) == steps
     healthy, broken = started(engine, "healthy", 1), started(engine, "broken", 1)
     for page in broken.pages:
         for layer in engine.backend.model._memory.keys:  # type: ignore[attr-defined]
             layer[:, page] = float("nan")
     appends = [Append(sequence, 1, 1, SamplingRule(), drafting=True) for sequence in (healthy, broken)]
-    well, ill = engine.run_on(appends, 3)
+    well, ill = engine.run_multi_step(appends, 3)
     assert len(well) == 3 and all(answer.error is None for answer in well)
     assert [type(answer.error) for answer in ill] == [LogitsNotFiniteError]

@@ -58,8 +58,8 @@ def test_what_is_put_in_and_rung_for_is_never_missed() -> None:
 
 def test_who_computes_is_interrupted_while_something_waits() -> None:
     inbox = Inbox()
-    assert not inbox.interruption.is_said
+    assert not inbox.stop_flag.is_set
     inbox.put(list)
-    assert inbox.interruption.is_said
+    assert inbox.stop_flag.is_set
     inbox.take()
-    assert not inbox.interruption.is_said
+    assert not inbox.stop_flag.is_set

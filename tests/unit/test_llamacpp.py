@@ -189,7 +189,7 @@ def test_steps_of_few_tokens_can_be_warmed_up_too(files: Callable[[str], Path]) 
 
 def test_a_run_is_what_so_many_steps_are(files: Callable[[str], Path]) -> None:
     engine = engine_of(files("BF16"), exact=False)
-    assert engine.runs_on
+    assert engine.multi_step
     one, other = CachedSequence("one"), CachedSequence("other")
     for sequence in (one, other):
         engine.cache.extend(sequence, TEXT[:9])
@@ -199,7 +199,8 @@ def test_a_run_is_what_so_many_steps_are(files: Callable[[str], Path]) -> None:
     ]
     engine.cache.extend(one, run)
     run += [
-        answer.choices[0].token for answer in engine.run_on([Append(one, 1, 1, SamplingRule(), drafting=True)], 7)[0]
+        answer.choices[0].token
+        for answer in engine.run_multi_step([Append(one, 1, 1, SamplingRule(), drafting=True)], 7)[0]
     ]
     steps: list[int] = []
     pending = 9

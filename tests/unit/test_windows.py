@@ -81,7 +81,7 @@ def test_torch_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) 
 def test_compiled_code_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) -> None:
     model = built(case)
     tiny_models.save(model, tmp_path)
-    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, runs_on=False, threads=1)
+    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
     backend.reserve(4)
     assert distance(backend.forward([Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
 
@@ -92,7 +92,7 @@ def test_a_window_as_long_as_the_context_is_compiled(case: str, window: int, tmp
     """Mistral-7B-v0.1 and Qwen2 state such windows, which hide nothing."""
     model = built(case, window, max_position_embeddings=64)
     tiny_models.save(model, tmp_path)
-    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, runs_on=False, threads=1)
+    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
     backend.reserve(4)
     assert distance(backend.forward([Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
 
@@ -105,15 +105,15 @@ def test_a_window_in_which_transformers_contradicts_itself_is_refused(window: in
     with pytest.raises(UnsupportedModelError, match="sliding_window"):
         TransformersModel.load(str(tmp_path), device="cpu", dtype="float32")
     with pytest.raises(UnsupportedModelError, match="sliding_window"):
-        load_compiled(str(tmp_path), dtype="float32", page_size=16, runs_on=False, threads=1)
+        load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
 
 
 def test_a_window_longer_than_a_trial_is_tried_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_models.save(built("mistral", 1000), tmp_path)
-    load_compiled(str(tmp_path), dtype="float32", page_size=16, runs_on=False, threads=1)
+    load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
     monkeypatch.setattr(loading, "layer_windows", lambda *_: [0, 0])
     with pytest.raises(loading.NotCompiledError, match="logits would be"):
-        load_compiled(str(tmp_path), dtype="float32", page_size=16, runs_on=False, threads=1)
+        load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
 
 
 def test_positions_that_a_trial_does_not_reach_are_compared(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_positions_that_a_trial_does_not_reach_are_compared(tmp_path: Path) -> N
     }
     model = tiny_models.build("llama", head_dim=32, rope_parameters=rope | {"original_max_position_embeddings": 256})
     tiny_models.save(model, tmp_path)
-    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, runs_on=False, threads=1)
+    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
     frequencies = backend.model.frequencies
     loading.compare_positions(model, frequencies, 1.0, backend.model.context_length)
     slower = frequencies.clone()

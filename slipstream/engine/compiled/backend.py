@@ -14,14 +14,14 @@ from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
 from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.matrices import MATRIX_ROWS
+from slipstream.engine.compiled.multi_step_runner import CompiledRunner
 from slipstream.engine.compiled.processor import HAS_MATRICES
 from slipstream.engine.compiled.products import PAIRED_BY, TILE_ROWS
 from slipstream.engine.compiled.records import STEP
-from slipstream.engine.compiled.runner import CompiledRunner
 from slipstream.engine.compiled.team import Team
 from slipstream.engine.compiled.tiles import place_of
 from slipstream.engine.compiled.workspace import Workspace
-from slipstream.engine.model import Reserved, Runner, Segment
+from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import own_processors
@@ -44,11 +44,11 @@ class CompiledBackend:
     row_multiple = 1
     any_thread = True
 
-    def __init__(self, model: Decoder, *, page_size: int, runs_on: bool, threads: int) -> None:
-        """``page_size`` is a multiple of sixteen; ``runs_on`` where steps may follow one another
+    def __init__(self, model: Decoder, *, page_size: int, multi_step: bool, threads: int) -> None:
+        """``page_size`` is a multiple of sixteen; ``multi_step`` where steps may follow one another
         without being asked for."""
         self.model = model
-        self.runs_on = runs_on
+        self.multi_step = multi_step
         self.processors = own_processors(threads)
         kind = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
         self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
@@ -72,9 +72,9 @@ class CompiledBackend:
             self._step[name] = place_of(kind)
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))
-        self.runner: Runner | None = None
-        if runs_on:
-            self.runner = CompiledRunner(
+        self.multi_step_runner: MultiStepRunner | None = None
+        if multi_step:
+            self.multi_step_runner = CompiledRunner(
                 model, self._step, self._workspace, self._walk, page_size=page_size, most_rows=self._most_rows
             )
 

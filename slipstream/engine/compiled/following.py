@@ -48,7 +48,7 @@ def _follow(step: Any, index: int) -> bool:
             write_integer(run.ended + 8 * row, 1)
         goes_on = goes_on or not read_integer(run.ended + 8 * row)
     run.done = index + 1
-    if run.done == run.count or not goes_on or read_integer(run.interruption):
+    if run.done == run.count or not goes_on or read_integer(run.stop_flag):
         return False
     if index == 0:
         _take_over(step, run)

@@ -1,5 +1,5 @@
 """One forward, compiled as a whole: the walk through the layers, which all threads of a team take
-together. Of a run (`runner`) it is several, with what `following` does between them.
+together. Of a run (`multi_step_runner`) it is several, with what `following` does between them.
 """
 
 from __future__ import annotations

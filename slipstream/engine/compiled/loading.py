@@ -33,7 +33,7 @@ millionth and a hundredth, with random weights a tenth."""
 
 
 def load_compiled(
-    name: str, *, dtype: str, page_size: int, runs_on: bool, threads: int, trust: Trust = NO_TRUST
+    name: str, *, dtype: str, page_size: int, multi_step: bool, threads: int, trust: Trust = NO_TRUST
 ) -> CompiledBackend:
     """A model directory or hub id. NotCompiledError if another backend has to serve it,
     UnsupportedModelError if none can."""
@@ -49,7 +49,7 @@ def load_compiled(
         expected = model(input_ids=torch.tensor([probe]), use_cache=False).logits[0].float()
     decoder = PretrainedDecoder(model, generation_values(directory), windows)
     compare_positions(model, decoder.frequencies, decoder.rotation_scale, decoder.context_length)
-    backend = CompiledBackend(decoder, page_size=page_size, runs_on=runs_on, threads=threads)
+    backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
     decoder.layers["window"] = [_PROBE_WINDOW if window else 0 for window in windows]
     _compare(backend, probe, expected)
     decoder.layers["window"] = windows
@@ -87,7 +87,7 @@ def compare_positions(model: Any, frequencies: torch.Tensor, scale: float, conte
 
 
 def load_compiled_gguf(
-    path: Path, *, page_size: int, runs_on: bool, threads: int, reference: Callable[[list[int]], torch.Tensor]
+    path: Path, *, page_size: int, multi_step: bool, threads: int, reference: Callable[[list[int]], torch.Tensor]
 ) -> CompiledBackend:
     """A GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp.
     NotCompiledError if that has to serve it, UnsupportedModelError if nothing can."""
@@ -97,7 +97,7 @@ def load_compiled_gguf(
         raise NotCompiledError(f"{error.name} is not installed") from error
     decoder = GgufDecoder(path, page_size)
     probe = [token % decoder.vocabulary_size for token in range(7, 7 + _PROBE_LENGTH)]
-    backend = CompiledBackend(decoder, page_size=page_size, runs_on=runs_on, threads=threads)
+    backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
     _compare(backend, probe, reference(probe))
     decoder.generation.tell(path)
     return backend

@@ -53,7 +53,7 @@ RUN = np.dtype(
         for name in """
             count done row_count following vocabulary_size
             seeds temperatures top_ks top_ps min_ps ends end_places
-            positions ended maxima largest tokens scores logprobs interruption
+            positions ended maxima largest tokens scores logprobs stop_flag
         """.split()
     ]
     + [("slack", np.float64)]
@@ -64,7 +64,7 @@ Then each row's rule, by which a temperature of 0 takes the likeliest token; row
 rising, are those from ``end_places[i]`` to before ``end_places[i + 1]``. ``positions`` of what is
 chosen next, and whether a row has ``ended``, are int64; ``tokens`` and ``scores`` are
 ``[count, row_count, 2]``, the best two. The run ends once there is something else than 0 at
-``interruption``."""
+``stop_flag``."""
 
 LAYER = np.dtype(
     [

@@ -28,7 +28,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import libllama
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.llamacpp.rows import Rows
-from slipstream.engine.model import Reserved, Runner, Segment
+from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import own_processors
 
@@ -55,7 +55,7 @@ class LlamaCppBackend:
 
     settled_after = 1
     warmed_lengths: tuple[int, ...] = ()
-    runner: Runner | None = None
+    multi_step_runner: MultiStepRunner | None = None
     any_thread = False
 
     def __init__(self, path: Path, *, threads: int, most_tokens: int, exact: bool) -> None:
@@ -70,7 +70,7 @@ class LlamaCppBackend:
         self.processors = own_processors(threads)
         self._least_rows = _PADDED_ROWS if exact and libllama.has_row_kernels() else 1
         self._most_rows = max(self._least_rows * most_tokens, _PROFILED_ROWS)
-        self.runs_on = not exact
+        self.multi_step = not exact
         self.row_multiple = self._least_rows
         self.mark = hashlib.sha256(f"llamacpp rows={self._least_rows}".encode()).hexdigest()[:4]
         self._context: int | None = None

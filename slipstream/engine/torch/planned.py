@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.model import ModelFacts, Reserved, Runner, Segment
+from slipstream.engine.model import ModelFacts, MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import PADDING_PAGE, pages_in
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, StepPlan, build_plan
@@ -44,7 +44,7 @@ class PlanModel(ModelFacts, Protocol):
 class Planned:
     """`Backend` of a model that computes by a plan, padded by a rule."""
 
-    runner: Runner | None = None
+    multi_step_runner: MultiStepRunner | None = None
     any_thread = False
     warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 
@@ -55,7 +55,7 @@ class Planned:
         self.model = model
         self.mark = padding.mark
         self.row_multiple = padding.rows(2)
-        self.runs_on = padding.single_row  # rows are not padded, which what a target promises needs
+        self.multi_step = padding.single_row  # rows are not padded, which what a target promises needs
         self.settled_after = model.settled_after
         self.processors = own_processors(torch.get_num_threads() if model.device.type == "cpu" else 0)
         self._page_size = page_size

@@ -11,7 +11,7 @@ import triton
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation import generation_values
-from slipstream.engine.model import Reserved, Runner, Segment
+from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
@@ -20,8 +20,8 @@ from slipstream.engine.torch.cuda.attention import PAGED, be_ready, key_count
 from slipstream.engine.torch.cuda.choosing import Chooser
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.logits import HostLogits
+from slipstream.engine.torch.cuda.multi_step_runner import CudaRunner
 from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward, same_bits
-from slipstream.engine.torch.cuda.runner import CudaRunner
 from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, QUERIES, Step, split
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.processors import Processors, device_processor
@@ -76,8 +76,8 @@ class CudaBackend:
         tiles = sorted({key_count(shape, DTYPES[model.dtype]) for shape in model.layers})
         sums = (tuple(row_counts), QUERIES, tiles, chunks, fused, versions)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
-        self.runs_on = len(row_counts) > 1
-        self.runner: Runner | None = None
+        self.multi_step = len(row_counts) > 1
+        self.multi_step_runner: MultiStepRunner | None = None
         self.processors = Processors()
         if model.device.type == "cuda":
             self.processors = device_processor(str(torch.cuda.get_device_properties(model.device).uuid))
@@ -93,7 +93,7 @@ class CudaBackend:
         try:
             byte_count = self.model.reserve(page_count, self._page_size)
             self._make_steps()
-            if self.runs_on:
+            if self.multi_step:
                 self._make_runner()
             else:
                 self._see_rows_alone(page_count)
@@ -164,7 +164,7 @@ class CudaBackend:
         most = self._row_counts[-1]
         chooser = Chooser(self.model.vocabulary_size, most, self.model.device)
         chooser.be_ready(DTYPES[self.model.dtype])
-        self.runner = CudaRunner(self._forward_of, chooser, most)
+        self.multi_step_runner = CudaRunner(self._forward_of, chooser, most)
 
     def _forward_of(self, row_count: int) -> RecordedForward:
         """The smallest that has room."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as TokenSequence
 from typing import TYPE_CHECKING
 
-from slipstream.engine.interruption import Interruption
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.stop_flag import StopFlag
 from slipstream.sampling.blocks import in_blocks
 from slipstream.sampling.choose import choose_apart, needs_logits_only
 from slipstream.sampling.row import VOID, Choice, Row
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from slipstream.sampling.blocks import BlockedLogits, Logits
 
 
-class Run:
+class MultiStepRun:
     """Up to ``count`` choices for each of ``sequences``, by its rule, whose tokens already have
     room for all but the last.
 
     ``starts[i]`` is the position of sequence i's first choice. The run ends early once the
-    ``interruption`` is said, which is looked at whenever choices are taken.
+    ``stop_flag`` is said, which is looked at whenever choices are taken.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class Run:
         starts: list[int],
         rules: TokenSequence[SamplingRule],
         count: int,
-        interruption: Interruption,
+        stop_flag: StopFlag,
     ) -> None:
         self.step_count = 0
         self.lengths = [count] * len(sequences)
         """Of each sequence's choices: fewer than ``count`` where one is an end token, or another
         job came."""
-        self.rules, self.interruption = rules, interruption
+        self.rules, self.stop_flag = rules, stop_flag
         self._sequences, self._starts = sequences, starts
         self._steps: list[list[Choice]] = []
 
@@ -47,26 +47,26 @@ class Run:
 
     @property
     def needs_logits_only(self) -> bool:
-        """Whether a `slipstream.engine.model.Runner` may run it."""
+        """Whether a `slipstream.engine.model.MultiStepRunner` may run it."""
         return all(map(needs_logits_only, self.rules, self._starts))
 
     def choose(self, logits: Logits | BlockedLogits) -> list[Choice]:
         """From the logits ``[sequences, vocabulary]`` of the next step."""
         return choose_apart(in_blocks(logits), self._rows_at(self.step_count))
 
-    def take(self, steps: list[list[Choice]]) -> list[int] | None:
+    def record_steps(self, steps: list[list[Choice]]) -> list[int] | None:
         """Go on with what steps have chosen; each sequence's next token, or None after the last
         step."""
         for choices in steps:
-            tokens = self._take(choices)
+            tokens = self._record_step(choices)
             if self.step_count == max(self.lengths):
                 return None
-        if self.interruption.is_said:
+        if self.stop_flag.is_set:
             self.lengths = [min(length, self.step_count) for length in self.lengths]
             return None
         return tokens
 
-    def _take(self, choices: list[Choice]) -> list[int]:
+    def _record_step(self, choices: list[Choice]) -> list[int]:
         index = self.step_count
         self.step_count += 1
         self._steps.append(choices)

@@ -12,8 +12,8 @@ from slipstream.engine.compiled.forward import Walk
 from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.records import RUN, STEP
 from slipstream.engine.compiled.workspace import Workspace
-from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Segment
+from slipstream.engine.stop_flag import StopFlag
 from slipstream.sampling.coupled import SLACK, Found
 from slipstream.sampling.kernel import BLOCK
 from slipstream.sampling.row import Choice
@@ -21,7 +21,7 @@ from slipstream.sampling.rule import SamplingRule
 
 
 class CompiledRunner:
-    """`slipstream.engine.model.Runner` of a backend whose ``step`` it shares."""
+    """`slipstream.engine.model.MultiStepRunner` of a backend whose ``step`` it shares."""
 
     def __init__(
         self, model: Decoder, step: np.ndarray, workspace: Workspace, walk: Walk, *, page_size: int, most_rows: int
@@ -41,9 +41,9 @@ class CompiledRunner:
         step["follow"] = following().address
 
     def run(
-        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, interruption: Interruption
+        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, stop_flag: StopFlag
     ) -> list[list[Choice]]:
-        """See `slipstream.engine.model.Runner`."""
+        """See `slipstream.engine.model.MultiStepRunner`."""
         step, run, row_count = self._step, self._run, len(segments)
         # What follows is laid out as its last step: that has the longest tables. Compiled code
         # writes where each one is.
@@ -66,7 +66,7 @@ class CompiledRunner:
         run["ends"], run["end_places"] = ends.ctypes.data, end_places.ctypes.data
         run["tokens"], run["scores"] = found.tokens.ctypes.data, found.scores.ctypes.data
         run["logprobs"] = found.logprobs.ctypes.data
-        run["interruption"] = interruption.place
+        run["stop_flag"] = stop_flag.address
         for name, values in drawn.items():
             run[name] = values.ctypes.data
         step["run"] = run.ctypes.data

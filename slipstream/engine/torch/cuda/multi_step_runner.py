@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Segment
+from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.torch.cuda.choosing import Chooser
 from slipstream.engine.torch.cuda.recorded import RecordedForward
 from slipstream.sampling.row import Choice
@@ -26,7 +26,7 @@ from slipstream.sampling.rule import SamplingRule
 
 
 class CudaRunner:
-    """`slipstream.engine.model.Runner` of a backend whose forwards it shares."""
+    """`slipstream.engine.model.MultiStepRunner` of a backend whose forwards it shares."""
 
     def __init__(self, forward_of: Callable[[int], RecordedForward], chooser: Chooser, most_rows: int) -> None:
         """``forward_of`` so many rows, of which a step has at most ``most_rows``."""
@@ -34,9 +34,9 @@ class CudaRunner:
 
     @torch.inference_mode()
     def run(
-        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, interruption: Interruption
+        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, stop_flag: StopFlag
     ) -> list[list[Choice]]:
-        """See `slipstream.engine.model.Runner`. Where it ends early a step may have been computed
+        """See `slipstream.engine.model.MultiStepRunner`. Where it ends early a step may have been computed
         in vain."""
         if sum(len(segment.tokens) for segment in segments) > self._most_rows:
             return []
@@ -48,7 +48,7 @@ class CudaRunner:
             forward.step.take(appended)
             for tokens in self._chooser.told():
                 running = {row: ends for row, ends in running.items() if tokens[row] not in ends}
-            if done and (interruption.is_said or not running):
+            if done and (stop_flag.is_set or not running):
                 break
             if done:
                 forward.step.input_ids[0, :row_count].copy_(self._chooser.next_tokens())

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from slipstream.engine.compiled.loading import load_compiled
-from slipstream.engine.compiled.runner import CompiledRunner
+from slipstream.engine.compiled.multi_step_runner import CompiledRunner
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError
-from slipstream.engine.interruption import Interruption
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
+from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.torch.plan import TIGHT
 from slipstream.engine.torch.planned import Planned
 from slipstream.engine.torch.transformers_model import TransformersModel
@@ -21,7 +21,7 @@ from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
-from tests.interruptions import SaidLater
+from tests.stop_flags import SetLater
 
 _LONG = 2000
 """Steps, which take longer by far than another thread needs to say a word."""
@@ -32,10 +32,10 @@ COMPILED, AT_ONCE = "compiled", "compiled, several steps in a call"
 def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
     if family in (COMPILED, AT_ONCE):
         saved = tiny_models.save(tiny_models.build("llama", head_dim=32), directory)
-        compiled = load_compiled(str(saved), dtype="float32", page_size=16, runs_on=True, threads=1)
+        compiled = load_compiled(str(saved), dtype="float32", page_size=16, multi_step=True, threads=1)
         engine = Engine(compiled, kv_memory_mib=2 * mib)
         if family == COMPILED:
-            compiled.runner = None
+            compiled.multi_step_runner = None
         return engine
     saved = tiny_models.save(tiny_models.build(family), directory)
     model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=True)
@@ -78,7 +78,7 @@ def test_running_on_chooses_what_as_many_steps_choose(
     if given > 1:  # its last tokens are not there yet
         engine.cache.truncate(fast, len(prompt) + 1 - given)
         engine.cache.extend(fast, [*prompt, 77][-given:])
-    got = chosen(engine.run_on([Append(fast, given, 1, rule, drafting=True)], count))[0]
+    got = chosen(engine.run_multi_step([Append(fast, given, 1, rule, drafting=True)], count))[0]
     assert [choice.token for choice in got] == [choice.token for choice in expected]
     assert [choice.logprob for choice in got] == pytest.approx([choice.logprob for choice in expected], abs=1e-3)
     margins = [(ours.margin, theirs.margin) for ours, theirs in zip(got, expected, strict=True)]
@@ -110,7 +110,7 @@ def test_running_on_together_chooses_what_each_alone_chooses(
         return made
 
     alone, together = forks("alone"), forks("together")
-    expected = [chosen(engine.run_on([Append(fork, 1, 1, rule, drafting=True)], count))[0] for fork in alone]
+    expected = [chosen(engine.run_multi_step([Append(fork, 1, 1, rule, drafting=True)], count))[0] for fork in alone]
     if end:
         ending = expected[1][2].token
         rule = SamplingRule(temperature=temperature, seed=3, end_token_ids=(ending,))
@@ -119,7 +119,7 @@ def test_running_on_together_chooses_what_each_alone_chooses(
         expected = [choices[:length] for choices, length in zip(expected, lengths, strict=True)]
         for fork, length, start in zip(alone, lengths, (120, 117, 114, 111, 108), strict=True):
             engine.cache.truncate(fork, start + length)
-    got = chosen(engine.run_on([Append(fork, 1, 1, rule, drafting=True) for fork in together], count))
+    got = chosen(engine.run_multi_step([Append(fork, 1, 1, rule, drafting=True) for fork in together], count))
     for ours, theirs in zip(got, expected, strict=True):
         assert [choice.token for choice in ours] == [choice.token for choice in theirs]
         assert [choice.logprob for choice in ours] == pytest.approx([choice.logprob for choice in theirs], abs=1e-3)
@@ -139,7 +139,7 @@ def test_what_a_run_has_written_is_there_for_later_steps(family: str, tmp_path: 
         engine.cache.extend(sequence, list(range(5, 40)))
         engine.step([Append(sequence, 35, 1, rule, drafting=True)])
         engine.cache.extend(sequence, [50])
-    choices = chosen(engine.run_on([Append(sequences[0], 1, 1, rule, drafting=True)], 20))[0]
+    choices = chosen(engine.run_multi_step([Append(sequences[0], 1, 1, rule, drafting=True)], 20))[0]
     tokens = [choice.token for choice in choices]
     engine.cache.extend(sequences[1], tokens[:-1])
     engine.step([Append(sequences[1], 20, 1, rule, drafting=True)])
@@ -163,7 +163,7 @@ def test_a_run_that_finds_no_pages_changes_nothing(tmp_path: Path) -> None:
         appends.append(Append(fork, 1, 1, rule, drafting=True))
     held = engine.pool.counts().held
     with pytest.raises(OutOfPagesError):
-        engine.run_on(appends, 16 * engine.pool.page_count)
+        engine.run_multi_step(appends, 16 * engine.pool.page_count)
     assert [len(fork) for fork in forks] == [16, 16]
     assert engine.pool.counts().held == held
     engine.pool.check()
@@ -182,13 +182,15 @@ def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) ->
         return sequence
 
     whole, parts = started("whole"), started("parts")
-    expected = [choice.token for choice in chosen(engine.run_on([Append(whole, 1, 1, rule, drafting=True)], 9))[0]]
+    expected = [
+        choice.token for choice in chosen(engine.run_multi_step([Append(whole, 1, 1, rule, drafting=True)], 9))[0]
+    ]
     got: list[int] = []
     while len(got) < 9:
-        interruption, left = SaidLater(2), 9 - len(got)
+        stop_flag, left = SetLater(2), 9 - len(got)
         if family == AT_ONCE:
-            interruption.say()  # and compiled code looks after its first step
-        choices = chosen(engine.run_on([Append(parts, 1, 1, rule, drafting=True)], left, interruption))[0]
+            stop_flag.set()  # and compiled code looks after its first step
+        choices = chosen(engine.run_multi_step([Append(parts, 1, 1, rule, drafting=True)], left, stop_flag))[0]
         assert len(choices) == min(left, 3)
         got += [choice.token for choice in choices]
         engine.cache.extend(parts, [got[-1]])
@@ -223,7 +225,7 @@ def test_several_steps_in_a_call_are_those_steps_to_the_bit(
     blocks and pages."""
     rules = rule if isinstance(rule, tuple) else (rule,) * 4
     saved = tiny_models.save(tiny_models.build("llama", head_dim=32, num_key_value_heads=2), tmp_path)
-    backend = load_compiled(str(saved), dtype=dtype, page_size=32, runs_on=True, threads=threads)
+    backend = load_compiled(str(saved), dtype=dtype, page_size=32, multi_step=True, threads=threads)
     engine, count = Engine(backend, kv_memory_mib=8), 40
 
     def run(name: str) -> list[list[Choice]]:
@@ -236,16 +238,16 @@ def test_several_steps_in_a_call_are_those_steps_to_the_bit(
                 engine.step([Append(sequence, length - added, 1, SamplingRule(), drafting=True)])
                 engine.cache.extend(sequence, [20 + place for place in range(added)])
             appends.append(Append(sequence, added, 1, rules[index], drafting=True))
-        answers = chosen(engine.run_on(appends, count))
+        answers = chosen(engine.run_multi_step(appends, count))
         for append, choices in zip(appends, answers, strict=True):
             first = len(append.sequence) - len(choices) + 1
             assert list(append.sequence.tokens[first:]) == [choice.token for choice in choices[:-1]]
             engine.cache.release(append.sequence)
         return answers
 
-    runner, backend.runner = backend.runner, None
+    runner, backend.multi_step_runner = backend.multi_step_runner, None
     steps = run("steps")
-    backend.runner = runner
+    backend.multi_step_runner = runner
     assert run("run") == steps
 
 
@@ -258,7 +260,7 @@ def test_a_run_whose_logits_are_not_finite_fails_as_its_step_does(tmp_path: Path
         engine.cache.extend(sequence, [50])
     engine.backend._memory[:, broken.pages] = float("nan")  # type: ignore[attr-defined]
     appends = [Append(sequence, 1, 1, SamplingRule(), drafting=True) for sequence in (healthy, broken)]
-    well, ill = engine.run_on(appends, 4)
+    well, ill = engine.run_multi_step(appends, 4)
     assert len(well) == 4 and all(answer.error is None for answer in well)
     assert [type(answer.error) for answer in ill] == [LogitsNotFiniteError]
 
@@ -266,7 +268,7 @@ def test_a_run_whose_logits_are_not_finite_fails_as_its_step_does(tmp_path: Path
 def test_a_call_computes_nothing_after_the_last_sequence_has_ended(tmp_path: Path) -> None:
     """Each by its own end tokens, of which a rule may list thousands."""
     engine = tight_engine(AT_ONCE, tmp_path)
-    runner = engine.backend.runner
+    runner = engine.backend.multi_step_runner
     found: list[list[list[Choice]]] = []
     assert isinstance(runner, CompiledRunner)
     for ends in (None, (2, 4)):
@@ -280,7 +282,7 @@ def test_a_call_computes_nothing_after_the_last_sequence_has_ended(tmp_path: Pat
             strangers = [token for token in range(5000 + index, 0, -1) if token not in said]
             listed = (*strangers, said[ends[index]]) if ends else ()
             rules.append(SamplingRule(temperature=1.5, seed=index, end_token_ids=listed))
-        found.append(runner.run(segments, rules, 9, Interruption()))
+        found.append(runner.run(segments, rules, 9, StopFlag()))
     whole, ended = found
     firsts = [[step[index].token for step in whole].index(whole[at][index].token) for index, at in enumerate((2, 4))]
     assert len(whole) == 9 and firsts == [2, 4]
@@ -289,9 +291,9 @@ def test_a_call_computes_nothing_after_the_last_sequence_has_ended(tmp_path: Pat
 
 def test_a_call_ends_soon_after_another_thread_has_said_that_somebody_waits(tmp_path: Path) -> None:
     engine = tight_engine(AT_ONCE, tmp_path)
-    sequence, interruption, begun = Sequence("long"), Interruption(), threading.Event()
+    sequence, stop_flag, begun = Sequence("long"), StopFlag(), threading.Event()
     engine.cache.extend(sequence, [50])
-    runner = engine.backend.runner
+    runner = engine.backend.multi_step_runner
     assert isinstance(runner, CompiledRunner)
     walk = runner._walk
 
@@ -303,17 +305,19 @@ def test_a_call_ends_soon_after_another_thread_has_said_that_somebody_waits(tmp_
 
     def say() -> None:
         begun.wait()
-        interruption.say()
+        stop_flag.set()
 
     saying = threading.Thread(target=say)
     saying.start()
-    (choices,) = chosen(engine.run_on([Append(sequence, 1, 1, SamplingRule(), drafting=True)], _LONG, interruption))
+    (choices,) = chosen(
+        engine.run_multi_step([Append(sequence, 1, 1, SamplingRule(), drafting=True)], _LONG, stop_flag)
+    )
     saying.join()
     assert 0 < len(choices) < _LONG
     assert len(sequence) == len(choices)
     whole = Sequence("whole")
     engine.cache.extend(whole, [50])
-    (expected,) = chosen(engine.run_on([Append(whole, 1, 1, SamplingRule(), drafting=True)], len(choices) + 1))
+    (expected,) = chosen(engine.run_multi_step([Append(whole, 1, 1, SamplingRule(), drafting=True)], len(choices) + 1))
     engine.cache.extend(sequence, [choices[-1].token])
-    (following,) = chosen(engine.run_on([Append(sequence, 1, 1, SamplingRule(), drafting=True)], 2))
+    (following,) = chosen(engine.run_multi_step([Append(sequence, 1, 1, SamplingRule(), drafting=True)], 2))
     assert [*choices, following[0]] == expected, "and goes on where it was"
