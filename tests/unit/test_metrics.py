@@ -25,7 +25,8 @@ from slipstream.telemetry.exposition import Exposition, MetricsAddressError, otl
 from slipstream.telemetry.instruments import Instrument, Kind
 from slipstream.telemetry.logs import configure_logging
 from slipstream.telemetry.metrics import Distribution, Reading, reading
-from tools.make_metrics_page import PAGE, page
+from tools.make_reference import DOCS
+from tools.reference.metrics import page
 
 ALL = {each.name: each for each in (*instruments.OF_THE_ORCHESTRATOR, *instruments.OF_A_MODEL_SERVICE)}
 
@@ -139,9 +140,10 @@ def test_a_collector_is_told_where_that_is_asked_for_and_once_more_at_the_end(
 
 
 def test_the_page_says_what_the_instruments_say() -> None:
-    assert PAGE.read_text() == page(), "run python tools/make_metrics_page.py"
+    shown = (DOCS / "reference" / "metrics.md").read_text()
+    assert shown == page(), "run python tools/make_reference.py"
     for instrument in ALL.values():
-        assert f"`{instrument.exposed_name}`" in PAGE.read_text()
+        assert f"`{instrument.exposed_name}`" in shown
 
 
 @pytest.mark.parametrize("instrument", ALL.values(), ids=lambda each: each.name)

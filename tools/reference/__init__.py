@@ -1,0 +1,1 @@
+"""The generated pages of docs/: each module renders one of them from the code that it describes."""

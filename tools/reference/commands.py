@@ -1,0 +1,55 @@
+"""The commands page: every ``slipstream`` command with its arguments and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer.main
+
+from slipstream.cli.__main__ import app
+from tools.reference.markdown import cell, generated, paragraph, table
+
+_HEAD = """# Commands
+
+`pip install slipstream-llm` brings the command `slipstream`. `slipstream COMMAND --help` prints the
+same as this page. The settings of the services themselves are in [settings.md](settings.md).
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    group: Any = typer.main.get_command(app)
+    parts = [generated("the typer commands"), _HEAD]
+    for name, command in sorted(group.commands.items()):
+        if not command.hidden:
+            parts += _section(name, command)
+    return "".join(parts)
+
+
+def _section(name: str, command: Any) -> Iterator[str]:
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    words = [
+        "slipstream",
+        name,
+        *(argument.name.upper() for argument in arguments),
+        *(["[OPTIONS]"] if options else []),
+    ]
+    yield f"\n## slipstream {name}\n\n```text\n{' '.join(words)}\n```\n\n"
+    for text in (command.help or "").split("\n\n"):
+        yield paragraph(text) + "\n"
+    if arguments:
+        yield (
+            table(["argument", "meaning"], ([f"`{one.name.upper()}`", cell(one.help or "")] for one in arguments))
+            + "\n"
+        )
+    if options:
+        yield table(["option", "default", "meaning"], map(_option, options))
+
+
+def _option(option: Any) -> list[str]:
+    default = option.default
+    shown = "" if option.is_flag or default is None or default == "" or callable(default) else f"`{default}`"
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    return [f"`{names}`", "required" if option.required else shown, cell(option.help or "")]
