@@ -7,8 +7,8 @@ import math
 import time
 from collections.abc import Sequence
 
+from slipstream.engine.batching_delay import BatchingDelay
 from slipstream.engine.engine import Append
-from slipstream.engine.gathering import Gathering
 from slipstream.engine.job import MOST_STEPS, Job
 from slipstream.engine.prompts import PromptTime
 from slipstream.engine.step_note import OnStep, StepNote
@@ -24,7 +24,7 @@ class StepClock:
         """``step_times`` as `slipstream.engine.engine.Engine.profile` measured them."""
         self._on_step = on_step
         self._untold: StepNote | None = None
-        self._gathering = Gathering()
+        self._batching_delay = BatchingDelay()
         self._prompt_time = PromptTime(step_times)
         self._expected: dict[int, float] = {}
 
@@ -34,14 +34,14 @@ class StepClock:
 
     def began(self, job: Job) -> None:
         """A job will take part in the next steps."""
-        self._gathering.arrived(job.sequence.handle, job.timing.arrived)
+        self._batching_delay.record_arrival(job.sequence.handle, job.timing.arrived)
 
     def wait(self, active: Sequence[Job]) -> float:
         """Seconds to wait for others before the next step; none for a draft's, which take many and
         join at any of them."""
         if all(job.drafting for job in active):
             return 0.0
-        return self._gathering.wait(time.monotonic())
+        return self._batching_delay.seconds_to_wait(time.monotonic())
 
     def expected(self, token_count: int) -> float:
         """Seconds of a step of so many tokens, if nothing else keeps the processors; infinitely
@@ -58,7 +58,7 @@ class StepClock:
         duration = finished - started
         token_count = sum([append.token_count for _, append in batch]) if step_count == 1 else len(batch)
         prompt_count = sum([append.prompt_count for _, append in batch])
-        self._gathering.stepped(duration)
+        self._batching_delay.record_step_time(duration)
         self._prompt_time.stepped(finished, duration, token_count, min(token_count, prompt_count))
         for job, _ in batch:
             timing = job.timing
@@ -91,8 +91,8 @@ class StepClock:
         job.timing.finished = time.monotonic()
         job.timing.prefill = self._prompt_time.sum - job.prompt_time
         if answered and not job.drafting:
-            self._gathering.answered(job.sequence.handle, job.timing.finished)
+            self._batching_delay.record_answer(job.sequence.handle, job.timing.finished)
 
     def forget(self, handle: str) -> None:
         """A sequence was closed."""
-        self._gathering.forget(handle)
+        self._batching_delay.forget_sequence(handle)
