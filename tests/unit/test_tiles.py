@@ -18,7 +18,7 @@ STEPS, BLOCKS = 20, 3
 TABLE = [2, 0, 1]
 
 
-@pytest.fixture(scope="module", params=["paired_products", "float_products", "quantised_products", "float_scores"])
+@pytest.fixture(scope="module", params=["bf16_products", "float_products", "quantised_products", "float_scores"])
 def made(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[numba.core.ccallback.CFunc]]]:
     """A kind of tile, for processors with few registers and with many, and asking ahead or not."""
     with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +39,7 @@ def test_few_registers_change_no_bit(made: tuple[str, list[numba.core.ccallback.
     table = np.array([0] if is_quantised else TABLE)
     weights = _numbers(rng, (2, BLOCKS, STEPS * step_bytes), kind)
     inputs = _numbers(rng, (rows, len(table) * STEPS * input_bytes), kind)
-    if kind == "paired_products" and WIDENED:
+    if kind == "bf16_products" and WIDENED:
         inputs = _widened(inputs)
     columns = 1 if kind.endswith("scores") else 2
     told = [_sums(tile, inputs, weights, table, columns).view(np.uint32) for tile in compiled]
@@ -75,11 +75,11 @@ def _widened(halves: np.ndarray) -> np.ndarray:
     return wide.view(np.uint8)
 
 
-@pytest.mark.parametrize("kind", ["paired_products", "float_products"])
+@pytest.mark.parametrize("kind", ["bf16_products", "float_products"])
 def test_a_sum_is_one_chain_of_fused_multiply_adds(kind: str) -> None:
     """In the order of the inputs, from 0 on. The processor's own bfloat16 instruction rounds
     otherwise."""
-    if kind == "paired_products" and not WIDENED:
+    if kind == "bf16_products" and not WIDENED:
         pytest.skip("bfloat16 has an instruction of its own here")
     rng = np.random.default_rng(0)
     weights = _numbers(rng, (2, BLOCKS, STEPS * 4 * LANES), kind)
@@ -119,7 +119,7 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.
     numbers = room[place : place + size]
     if kind == "quantised_products":
         numbers[:] = rng.integers(0, 60, size)  # as float16 and float32 too, they are small and no infinities
-    elif kind == "paired_products":
+    elif kind == "bf16_products":
         numbers.view(np.uint16)[:] = rng.normal(size=size // 2).astype(np.float32).view(np.uint32) >> 16
     else:
         numbers.view(np.float32)[:] = rng.normal(size=size // 4)

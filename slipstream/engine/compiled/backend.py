@@ -16,7 +16,7 @@ from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.matrices import MATRIX_ROWS
 from slipstream.engine.compiled.multi_step_runner import CompiledRunner
 from slipstream.engine.compiled.processor import HAS_MATRICES
-from slipstream.engine.compiled.products import PAIRED_BY, TILE_ROWS
+from slipstream.engine.compiled.products import BF16_INSTRUCTION, TILE_ROWS
 from slipstream.engine.compiled.records import STEP
 from slipstream.engine.compiled.team import Team
 from slipstream.engine.compiled.tiles import place_of
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 _SHAPE = """
-    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count paired quantised
+    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16 quantised
     embedding final_norm head epsilon rotation_scale attention_scale
 """.split()
 """What a step says of its model as the model says it."""
@@ -50,7 +50,7 @@ class CompiledBackend:
         self.model = model
         self.multi_step = multi_step
         self.processors = own_processors(threads)
-        kind = "eighths" if model.quantised else PAIRED_BY if model.paired else "float32"
+        kind = "eighths" if model.quantised else BF16_INSTRUCTION if model.bf16 else "float32"
         self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
         self.page_size = page_size
         in_matrices = _in_matrices(model)
@@ -83,7 +83,7 @@ class CompiledBackend:
         page_bytes = model.bytes_per_token * self.page_size
         page_count = pages_in(memory_mib, page_bytes)
         shape = 2 * model.layer_count, page_count + 1, self.page_size * model.kv_head_count * model.head_size
-        self._memory = torch.zeros(shape, dtype=torch.bfloat16 if model.paired else torch.float32)
+        self._memory = torch.zeros(shape, dtype=torch.bfloat16 if model.bf16 else torch.float32)
         places = [memory.data_ptr() for memory in self._memory]
         model.layers["keys"], model.layers["values"] = places[: model.layer_count], places[model.layer_count :]
         return Reserved(page_count, self.page_size, page_count * page_bytes)
@@ -109,14 +109,14 @@ class CompiledBackend:
 
 def _in_matrices(model: Decoder) -> bool:
     """Whether the processor's matrix unit computes it."""
-    return HAS_MATRICES and model.paired
+    return HAS_MATRICES and model.bf16
 
 
 def _kinds_of(model: Decoder) -> tuple[str, str, str]:
     """Tiles of its matrices, and of attention's values and keys."""
     if _in_matrices(model):
         return "matrix_products", "matrix_values", "matrix_scores"
-    width = "paired" if model.paired else "float"
+    width = "bf16" if model.bf16 else "float"
     return "quantised_products" if model.quantised else f"{width}_products", f"{width}_products", f"{width}_scores"
 
 

@@ -29,7 +29,7 @@ class Decoder:
     device = torch.device("cpu")
     weights_fingerprint: str
 
-    paired: bool
+    bf16: bool
     """Whether it computes in bfloat16."""
     quantised: bool
     """Whether its matrices are in eight bits."""
@@ -62,7 +62,7 @@ class Decoder:
     @property
     def bytes_per_token(self) -> int:
         """Of keys and values."""
-        return self.layer_count * self.kv_head_count * self.head_size * 2 * (2 if self.paired else 4)
+        return self.layer_count * self.kv_head_count * self.head_size * 2 * (2 if self.bf16 else 4)
 
     def _hold(self, tensor: torch.Tensor) -> int:
         tensor = tensor.detach().contiguous()

@@ -92,7 +92,7 @@ class GgufDecoder(Decoder):
         self._tensors = {tensor.name: tensor for each in (self._reader, *others) for tensor in each.tensors}
         self._type = self._type_of_matrices()
         self.dtype = _TYPES[self._type]
-        self.paired, self.quantised = self._type == "BF16", self._type == "Q8_0"
+        self.bf16, self.quantised = self._type == "BF16", self._type == "Q8_0"
         self.hidden_size = self._number("embedding_length")
         self.head_count = self._number("attention.head_count")
         self.kv_head_count = self._number("attention.head_count_kv", self.head_count)
@@ -212,7 +212,7 @@ class GgufDecoder(Decoder):
         data = torch.from_numpy(np.array(tensor.data)).view(
             int(tensor.shape[1]), -1
         )  # or the whole file would stay mapped
-        return data.view(torch.bfloat16) if self.paired else data
+        return data.view(torch.bfloat16) if self.bf16 else data
 
     def _packed(self, matrix: torch.Tensor) -> tuple[int, int]:
         """Where a matrix lies for products, and how many outputs it has with those that fill it

@@ -15,7 +15,7 @@ from typing import Any
 
 import numba
 
-from slipstream.engine.compiled.products import PAIRED_BY
+from slipstream.engine.compiled.products import BF16_INSTRUCTION
 from slipstream.sampling import kernel
 
 _MADE_OF = """
@@ -28,7 +28,7 @@ def made_of() -> str:
     system lets us use all of the processor."""
     folder = Path(__file__).parent
     files = [*(folder / f"{name}.py" for name in _MADE_OF), Path(kernel.__file__)]
-    return hashlib.sha256(b"".join([PAIRED_BY.encode(), *(file.read_bytes() for file in files)])).hexdigest()
+    return hashlib.sha256(b"".join([BF16_INSTRUCTION.encode(), *(file.read_bytes() for file in files)])).hexdigest()
 
 
 def keep(signature: Any, function: Callable[..., Any]) -> Any:

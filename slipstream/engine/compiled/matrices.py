@@ -6,7 +6,7 @@ kilobyte, is one operand of the unit as it is. An instruction sums the products 
 where they are values) by two chains of fused multiply-adds, one of the even and one of the odd,
 adds these two, and that to the sum; numbers below the smallest normal one are 0. So a sum's bits
 depend on its own row and output alone, here too, but they are not those of `products`:
-`products.PAIRED_BY` says which they are.
+`products.BF16_INSTRUCTION` says which they are.
 
 The unit always takes sixteen rows: what lies after the last is multiplied too, and nobody reads
 what comes of it. Each thread opens it before, and closes it after, or the system would save what is

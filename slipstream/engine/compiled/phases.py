@@ -70,21 +70,21 @@ _ZERO, _LEAST = np.float32(0.0), np.float32(-np.inf)
 @compiled
 def _width_of(step: Any) -> int:
     """Bytes of a weight, or of a number of a key or value."""
-    return 2 if step.paired else 4
+    return 2 if step.bf16 else 4
 
 
 @compiled
 def input_width_of(step: Any) -> int:
     """Bytes of a number that weights, keys or values are multiplied by."""
-    return 2 if step.paired and not WIDENED else 4
+    return 2 if step.bf16 and not WIDENED else 4
 
 
 @compiled
 def _put(step: Any, to: int, place: int, value: Any) -> None:
     """Sixteen numbers from a ``place`` on, as inputs of products."""
-    if step.paired and WIDENED:
+    if step.bf16 and WIDENED:
         store(to + 4 * place, rounded_to_half(value))
-    elif step.paired:
+    elif step.bf16:
         store_halves(to + 2 * place, value)
     else:
         store(to + 4 * place, value)
@@ -111,7 +111,7 @@ def embed(step: Any, row: int) -> None:
         size, width = step.hidden_size, _width_of(step)
         source = step.embedding + token * size * width
         for place in range(0, size, LANES):
-            store(to + 4 * place, load_halves(source + 2 * place) if step.paired else load(source + 4 * place))
+            store(to + 4 * place, load_halves(source + 2 * place) if step.bf16 else load(source + 4 * place))
     half = step.head_size // 2
     cosines = step.rotations + row * step.head_size * 4
     position = np.float32(read_integer(step.positions + 8 * row))
@@ -311,7 +311,7 @@ def _keep(step: Any, layer: Any, row: int, head: int, key: int, value: int) -> N
     column_bytes = LANES * LANES * width
     for place in range(size):
         column, output = place // LANES, place % LANES
-        if step.paired:
+        if step.bf16:
             write_half(keys + (place // 2 * LANES + lane) * 4 + place % 2 * 2, read_number(key + 4 * place))
             to = values + column * column_bytes + (lane // 2 * LANES + output) * 4 + lane % 2 * 2
             write_half(to, read_number(value + 4 * place))

@@ -64,7 +64,7 @@ class PretrainedDecoder(Decoder):
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
-        self.paired, self.quantised = model.dtype == torch.bfloat16, False
+        self.bf16, self.quantised = model.dtype == torch.bfloat16, False
         first = base.layers[0].self_attn
         self.head_size = int(first.head_dim)
         self.head_count = int(config.num_attention_heads)

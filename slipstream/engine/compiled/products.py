@@ -7,8 +7,8 @@ which lie in four bytes. So a step takes four bytes of a row of inputs and 64 of
 and addresses are the same.
 
 bfloat16 steps are one instruction where the processor has it (AVX-512 BF16), and two fused
-multiply-adds elsewhere; the two differ in their last bits, and `PAIRED_BY` says which it is. For
-two multiply-adds a row's inputs lie there as float32 (`WIDENED`): to take them apart would be done
+multiply-adds elsewhere; the two differ in their last bits, and `BF16_INSTRUCTION` says which it is.
+For two multiply-adds a row's inputs lie there as float32 (`WIDENED`): to take them apart would be done
 anew for each sixteen outputs, and is a fifth of all instructions.
 """
 
@@ -46,13 +46,13 @@ STEP_BYTES = 64
 INPUT_BYTES = 4
 """Of a row of inputs, in a step, unless they are widened."""
 
-PAIRED_BY = "tdpbf16ps" if HAS_MATRICES else "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
+BF16_INSTRUCTION = "tdpbf16ps" if HAS_MATRICES else "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
 """How bfloat16 products join a sum: by the matrix unit (`matrices`), or as here."""
 
-WIDENED = PAIRED_BY == "fma"
+WIDENED = BF16_INSTRUCTION == "fma"
 """Whether inputs that are rounded to bfloat16 lie as float32."""
 
-PAIRED_BESIDE, FLOAT_BESIDE = 4, 2
+BF16_BESIDE, FLOAT_BESIDE = 4, 2
 """Registers that a step has full beside its sums: of weights and inputs, taken apart in
 bfloat16."""
 
@@ -80,7 +80,7 @@ class _Brain(ir.Type):  # type: ignore[misc] # llvmlite is untyped, and has no s
         return hash(_Brain)
 
 
-def _paired_step(builder: Any, total: Any, weights: Any, *inputs: Any) -> Any:
+def _bf16_step(builder: Any, total: Any, weights: Any, *inputs: Any) -> Any:
     """Add the products of a step: of two bfloat16 in each lane's 32 bits, and as many inputs, in
     one lane or one after the other."""
     if HAS_BFLOAT16_DOTS:
@@ -98,9 +98,9 @@ def _float_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
     return fuse(builder, builder.bitcast(weights, FLOATS), builder.bitcast(inputs, FLOATS), total)
 
 
-def write_paired(builder: Any, part: Part, *values: Any) -> None:
+def write_bf16(builder: Any, part: Part, *values: Any) -> None:
     """A part of a tile in bfloat16."""
-    _Tile(builder, part, _paired_step, 2 if WIDENED else 1).write(*values)
+    _Tile(builder, part, _bf16_step, 2 if WIDENED else 1).write(*values)
 
 
 def write_float(builder: Any, part: Part, *values: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 _SHAPE = """
-    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count paired quantised
+    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16 quantised
 """.split()
-"""Of the model. ``paired`` says that its numbers are bfloat16, ``quantised`` that its matrices are
+"""Of the model. ``bf16`` says that its numbers are bfloat16, ``quantised`` that its matrices are
 in eight bits."""
 
 _WEIGHTS = """embedding final_norm head layers frequencies""".split()

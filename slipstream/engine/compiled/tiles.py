@@ -54,11 +54,11 @@ _KINDS: dict[str, Code] = {
     "matrix_products": write_matrix_products,
     "matrix_scores": write_matrix_scores,
     "matrix_values": write_matrix_values,
-    "paired_products": _InParts(2, products.write_paired, products.PAIRED_BESIDE).write_tile,
+    "bf16_products": _InParts(2, products.write_bf16, products.BF16_BESIDE).write_tile,
     # A lone row does nothing but wait for memory: to be asked as well then costs it a fifth.
     "float_products": _InParts(2, products.write_float, products.FLOAT_BESIDE, asks_from=2).write_tile,
     "quantised_products": _InParts(2, quantised.write_quantised, quantised.BESIDE).write_tile,
-    "paired_scores": _InParts(1, products.write_paired, products.PAIRED_BESIDE).write_tile,
+    "bf16_scores": _InParts(1, products.write_bf16, products.BF16_BESIDE).write_tile,
     "float_scores": _InParts(1, products.write_float, products.FLOAT_BESIDE).write_tile,
 }
 """What writes a tile's instructions, given how many rows it has and all else that it is told."""
