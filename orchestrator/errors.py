@@ -23,125 +23,111 @@ has been away for longer than the orchestrator waits; a retry can help
 
 from __future__ import annotations
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.transport.watched import FileError
 
 
 class SessionNotFoundError(SlipstreamError):
     """No such session."""
 
-    code = Code.NOT_FOUND
-    reason = "SESSION_NOT_FOUND"
+    reason = Reason.SESSION_NOT_FOUND
 
 
 class SessionExpiredError(SlipstreamError):
     """The session was idle for longer than sessions are kept."""
 
-    code = Code.NOT_FOUND
-    reason = "SESSION_EXPIRED"
+    reason = Reason.SESSION_EXPIRED
 
 
 class SessionBusyError(SlipstreamError):
     """A session runs one turn at a time (metadata: turn)."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "SESSION_BUSY"
+    reason = Reason.SESSION_BUSY
     retry_after = 1.0
 
 
 class TurnNotFoundError(SlipstreamError):
     """The session has no such turn."""
 
-    code = Code.NOT_FOUND
-    reason = "TURN_NOT_FOUND"
+    reason = Reason.TURN_NOT_FOUND
 
 
 class TurnNotKeptError(SlipstreamError):
     """The turn's events are not kept any more, or it has fewer tokens than the position asked
     for."""
 
-    code = Code.OUT_OF_RANGE
-    reason = "TURN_NOT_KEPT"
+    reason = Reason.TURN_NOT_KEPT
 
 
 class RequestIdReusedError(SlipstreamError):
     """The same request_id with another content."""
 
-    code = Code.ALREADY_EXISTS
-    reason = "REQUEST_ID_REUSED"
+    reason = Reason.REQUEST_ID_REUSED
 
 
 class MessageCancelledError(SlipstreamError):
     """A message that was cancelled before its turn began."""
 
-    code = Code.CANCELLED
-    reason = "MESSAGE_CANCELLED"
+    reason = Reason.MESSAGE_CANCELLED
 
 
 class ChatQueueFullError(SlipstreamError):
     """As many messages of a chat wait as may."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "CHAT_QUEUE_FULL"
+    reason = Reason.CHAT_QUEUE_FULL
     retry_after = 1.0
 
 
 class ShuttingDownError(SlipstreamError):
     """The orchestrator ends: what it has begun may finish, nothing new begins."""
 
-    code = Code.UNAVAILABLE
-    reason = "SHUTTING_DOWN"
+    reason = Reason.SHUTTING_DOWN
     retry_after = 1.0
 
 
 class AcceptanceFixedError(SlipstreamError):
     """Coupled sampling and the ratio test are never mixed within a session."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "ACCEPTANCE_FIXED"
+    reason = Reason.ACCEPTANCE_FIXED
 
 
 class UnauthenticatedError(SlipstreamError):
     """Who asks is not known, and has to be (metadata: why; missing, wrong or expired)."""
 
-    code = Code.UNAUTHENTICATED
-    reason = "UNAUTHENTICATED"
+    reason = Reason.UNAUTHENTICATED
 
 
 class OperatorsOnlyError(SlipstreamError):
     """The method is for operators, and the caller is none."""
 
-    code = Code.PERMISSION_DENIED
-    reason = "OPERATORS_ONLY"
+    reason = Reason.OPERATORS_ONLY
 
 
 class AccessFileError(FileError):
     """The file that says who may ask is not there, or says what cannot be. Clients never get it:
     nothing is served."""
 
-    reason = "ACCESS_FILE"
+    reason = Reason.ACCESS_FILE
 
 
 class SessionLimitError(SlipstreamError):
     """The orchestrator holds as many sessions as it may."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "SESSION_LIMIT"
+    reason = Reason.SESSION_LIMIT
     retry_after = 5.0
 
 
 class PromptTooLongError(SlipstreamError):
     """A prompt that leaves no room for an answer (metadata: prompt_token_count, context_length)."""
 
-    code = Code.INVALID_ARGUMENT
-    reason = "PROMPT_TOO_LONG"
+    reason = Reason.PROMPT_TOO_LONG
 
 
 class OverloadedError(SlipstreamError):
     """There is more to do than can be done in time (metadata: limit)."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "OVERLOADED"
+    reason = Reason.OVERLOADED
     retry_after = 2.0
 
     def __init__(self, message: str, retry_after: float = 2.0, **metadata: str | int) -> None:
@@ -153,8 +139,7 @@ class OverloadedError(SlipstreamError):
 class PrincipalLimitError(SlipstreamError):
     """A principal has as much as it may (metadata: limit)."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "PRINCIPAL_LIMIT"
+    reason = Reason.PRINCIPAL_LIMIT
     retry_after = 1.0
 
     def __init__(self, message: str, limit: str, retry_after: float | None) -> None:
@@ -167,8 +152,7 @@ class PrincipalLimitError(SlipstreamError):
 class NotReadyError(SlipstreamError):
     """The orchestrator still waits for the verifier."""
 
-    code = Code.UNAVAILABLE
-    reason = "NOT_READY"
+    reason = Reason.NOT_READY
     retry_after = 1.0
 
 
@@ -176,15 +160,13 @@ class DraftLateError(SlipstreamError):
     """The draft did not answer within its deadline. Clients never get it: the turn goes on
     without."""
 
-    code = Code.DEADLINE_EXCEEDED
-    reason = "DRAFT_LATE"
+    reason = Reason.DRAFT_LATE
 
 
 class VerifierLostError(SlipstreamError):
     """The verifier could not be reached for longer than the orchestrator waits."""
 
-    code = Code.UNAVAILABLE
-    reason = "VERIFIER_LOST"
+    reason = Reason.VERIFIER_LOST
     retry_after = 5.0
 
 
@@ -196,8 +178,7 @@ class StoreUnavailableError(SlipstreamError):
     the database took the work and has not answered: then the work may still be done.
     """
 
-    code = Code.UNAVAILABLE
-    reason = "STORE_UNAVAILABLE"
+    reason = Reason.STORE_UNAVAILABLE
     retry_after = 5.0
 
 
@@ -205,35 +186,30 @@ class SessionMovedError(SlipstreamError):
     """Another process keeps the session by now (metadata: session_id). The same call again finds it
     there."""
 
-    code = Code.UNAVAILABLE
-    reason = "SESSION_MOVED"
+    reason = Reason.SESSION_MOVED
     retry_after = 0.1
 
 
 class StoreFormatError(SlipstreamError):
     """A store whose tables another version made. Clients never get it: nothing is served."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "STORE_FORMAT"
+    reason = Reason.STORE_FORMAT
 
 
 class UnreadableError(SlipstreamError):
     """What is written of a session cannot be read: another version wrote it, or it was damaged."""
 
-    code = Code.DATA_LOSS
-    reason = "SESSION_UNREADABLE"
+    reason = Reason.SESSION_UNREADABLE
 
 
 class TurnCutError(SlipstreamError):
     """The process that ran a turn has ended, and what it tells beside its tokens cannot be had
     again. What was said stays."""
 
-    code = Code.ABORTED
-    reason = "TURN_CUT"
+    reason = Reason.TURN_CUT
 
 
 class ChatProtocolError(SlipstreamError):
     """A chat command that cannot come now."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "CHAT_PROTOCOL"
+    reason = Reason.CHAT_PROTOCOL

@@ -1,41 +1,31 @@
-"""The root of everything Slipstream refuses: an error knows its status code, its reason and what
-would be right.
+"""The base class of Slipstream's errors, and the errors that several packages raise.
 
-Nothing here imports grpc: slipstream.rpc.status turns these errors into statuses and back.
+An error has a reason (`slipstream.reasons`), the status code of that reason, and what would be
+right. Nothing here imports grpc: `slipstream.rpc.status` converts errors to statuses and back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import ClassVar
 
+from slipstream.reasons import Code, Reason
 
-class Code(IntEnum):
-    """The canonical status codes in use, with google.rpc.Code's numbers."""
-
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
+__all__ = [
+    "Code",
+    "FieldViolation",
+    "InvalidFieldsError",
+    "SlipstreamError",
+    "TokenizerMismatchError",
+    "WeightsMismatchError",
+    "WireVersionError",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One bad field: its name as the client wrote it, and what would be right."""
+    """A wrong field: its name as the client wrote it, and what would be right."""
 
     field: str
     description: str
@@ -44,13 +34,18 @@ class FieldViolation:
 class SlipstreamError(Exception):
     """Base of the errors that reach a client as a status.
 
-    ``code`` and ``reason`` belong to the class; ``metadata`` is for programs, the message for
-    people. A ``retry_after`` in seconds says that a retry can help.
+    A subclass sets ``reason``, which brings its ``code``. ``metadata`` is for programs, the message
+    for people. A ``retry_after`` in seconds says that a retry can help.
     """
 
     code: ClassVar[Code] = Code.INTERNAL
-    reason: ClassVar[str] = "INTERNAL"
+    reason: ClassVar[str] = Reason.INTERNAL
     retry_after: ClassVar[float | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if isinstance(cls.reason, Reason):
+            cls.code = cls.reason.code
 
     def __init__(self, message: str, violations: Sequence[FieldViolation] = (), **metadata: str | int) -> None:
         super().__init__(message)
@@ -59,10 +54,9 @@ class SlipstreamError(Exception):
 
 
 class InvalidFieldsError(SlipstreamError):
-    """A request with bad fields: each by name, with what would be right."""
+    """A request has wrong fields: each by name, with what would be right."""
 
-    code = Code.INVALID_ARGUMENT
-    reason = "INVALID_FIELDS"
+    reason = Reason.INVALID_FIELDS
 
     def __init__(self, violations: Sequence[FieldViolation]) -> None:
         super().__init__("; ".join(f"{v.field} {v.description}" for v in violations), violations)
@@ -71,22 +65,19 @@ class InvalidFieldsError(SlipstreamError):
 class TokenizerMismatchError(SlipstreamError):
     """Draft and target, or caller and service, do not share a tokenizer."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "TOKENIZER_MISMATCH"
+    reason = Reason.TOKENIZER_MISMATCH
 
 
 class WeightsMismatchError(SlipstreamError):
     """A verifier does not host the weights that a session's tokens come from."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "WEIGHTS_MISMATCH"
+    reason = Reason.WEIGHTS_MISMATCH
 
 
 class WireVersionError(SlipstreamError):
-    """Two services speak other versions of the wire between them (metadata: asked, own)."""
+    """Two services speak different wire versions (metadata: asked, own)."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "WIRE_VERSION_MISMATCH"
+    reason = Reason.WIRE_VERSION_MISMATCH
 
     def __init__(self, asked: int, own: int) -> None:
         spoken = f"wire version {asked}" if asked else "no wire version, as releases before wire versions do,"

@@ -15,9 +15,10 @@ from orchestrator.peers.checking.infos import TokenizerFiles, check_info, check_
 from orchestrator.peers.closings import Closings
 from orchestrator.peers.health import PeerHealth
 from orchestrator.peers.model_info import ModelInfo, info_of
-from orchestrator.peers.refusal import REFUSED, Refusal
+from orchestrator.peers.refusal import Refusal
 from orchestrator.peers.sequence import PeerSequence, StatedRule
-from slipstream.errors import Code, SlipstreamError, WireVersionError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
 from slipstream.rpc.parsing import unreadable
 from slipstream.rpc.reaching import PLAINTEXT, Reaching
@@ -37,8 +38,7 @@ _SAY_FIRST_SECONDS, _SAY_AGAIN_SECONDS = 1.0, 5.0
 class CorruptTokenizerError(SlipstreamError):
     """A tokenizer file did not arrive whole."""
 
-    code = Code.DATA_LOSS
-    reason = "CORRUPT_TOKENIZER"
+    reason = Reason.CORRUPT_TOKENIZER
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ class ModelPeer(Generic[ItemT, ResultT]):
             response = await self._model.GetModelInfo(request, timeout=_SAY_AGAIN_SECONDS)
         except grpc.aio.AioRpcError as failure:
             error = error_of_call(failure)
-            if error.reason == REFUSED:
+            if error.reason == Reason.PEER_UNAUTHENTICATED:
                 self._refusal.doubt()  # and it says so, once
-            if error.reason == WireVersionError.reason:
+            if error.reason == Reason.WIRE_VERSION_MISMATCH:
                 raise PeerFaultError("wire_version", f"must be {WIRE_VERSION}: {error}") from failure
             if (requirement := unreadable(failure)) is not None:
                 raise PeerFaultError("message", requirement) from failure

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 import grpc
 
 from slipstream.errors import Code
+from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError, error_of_call
 
 log = logging.getLogger(__name__)
 
-REFUSED = "PEER_UNAUTHENTICATED"
 _PAUSE_SECONDS = 1.0
 
 
@@ -62,7 +62,7 @@ class Refusal:
             await self._ask()
         except grpc.aio.AioRpcError as failure:
             error = error_of_call(failure)
-            self._note(error.reason == REFUSED)
+            self._note(error.reason == Reason.PEER_UNAUTHENTICATED)
         else:
             self._note(False)
         return self.error is not None
@@ -72,7 +72,7 @@ class Refusal:
             return
         if refused:
             text = f"{self._who} refuses this orchestrator's token: --peer-token-file"
-            self.error = PeerError(Code.UNAVAILABLE, REFUSED, text)
+            self.error = PeerError(Code.UNAVAILABLE, Reason.PEER_UNAUTHENTICATED, text)
             log.error("%s", text)
         else:
             self.error = None

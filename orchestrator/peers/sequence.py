@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from slipstream.reasons import Reason
 from slipstream.sampling.rule import SamplingRule
 
-REASONS_TO_RESTATE = ("UNKNOWN_HANDLE", "SEQUENCE_TOO_SHORT", "UNKNOWN_RULE")
+REASONS_TO_RESTATE = (Reason.UNKNOWN_HANDLE, Reason.SEQUENCE_TOO_SHORT, Reason.UNKNOWN_RULE)
 """What a peer says of an item that it cannot take up: nothing is wrong, position or rule only have
 to be stated in full."""
 
@@ -102,9 +103,9 @@ class PeerSequence:
         first one's restatement opens."""
         if handle != self.handle:
             return
-        if reason == "UNKNOWN_HANDLE":
+        if reason == Reason.UNKNOWN_HANDLE:
             self.forget()
-        elif reason == "UNKNOWN_RULE":
+        elif reason == Reason.UNKNOWN_RULE:
             self.rules.clear()
         else:
             self.limit(int(metadata.get("cached_length", 0)))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from orchestrator.peers.progress import Look, Progress
 from slipstream.errors import Code
+from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class VerifierStalledError(PeerError):
     the position again."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(Code.UNAVAILABLE, "VERIFIER_STALLED", f"the verifier at {address} has stopped answering")
+        super().__init__(Code.UNAVAILABLE, Reason.VERIFIER_STALLED, f"the verifier at {address} has stopped answering")
 
 
 class StallWatch:
@@ -118,4 +119,4 @@ class StallWatch:
 def _is_answer(error: PeerError) -> bool:
     """Whether whoever answers this to a probe is there; a queue that is full may be so since its
     thread hangs."""
-    return error.code is not Code.UNAVAILABLE and error.reason != "QUEUE_FULL"
+    return error.code is not Code.UNAVAILABLE and error.reason != Reason.QUEUE_FULL

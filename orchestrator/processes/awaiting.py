@@ -7,13 +7,13 @@ import logging
 from datetime import UTC, datetime
 
 from orchestrator.errors import OverloadedError
-from orchestrator.peers.checking.faults import PEER_FAULT, PeerFaultError
+from orchestrator.peers.checking.faults import PeerFaultError
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
-from orchestrator.peers.refusal import REFUSED
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.sessions.text import Codec
 from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ async def reach(peer: VerifierPeer | DraftPeer) -> ModelInfo:
         try:
             return await peer.wait_until_serving()
         except SlipstreamError as error:
-            if error.reason not in (REFUSED, PEER_FAULT):  # which have been said
+            if error.reason not in (Reason.PEER_UNAUTHENTICATED, Reason.PEER_FAULT):  # which have been said
                 log.warning("the %s service at %s: %s", peer.role, peer.address, error)
             await asyncio.sleep(_RETRY_SECONDS)
 

@@ -23,10 +23,10 @@ from orchestrator.speculation.plan import Regime
 from orchestrator.speculation.proposal import Branch
 from orchestrator.speculation.session import SessionSpeculation
 from slipstream.errors import Code
+from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingRule
 
-_STALE = "STALE_ROUND"
 _MAX_RESTATEMENTS = 3
 
 
@@ -188,7 +188,7 @@ class DraftRequest:
             self._sequence.correct(self._handle, error.reason, error.metadata)
             self.start()
             return
-        if error.reason == _STALE:  # a newer request of our own took its place
+        if error.reason == Reason.STALE_ROUND:  # a newer request of our own took its place
             self.leave()
         else:
             self.drafting.failed = self.drafting.failed or not self.is_probe
@@ -232,6 +232,6 @@ def _nothing_to_withdraw() -> None:
 
 def _is_the_drafts_fault(error: PeerError) -> bool:
     """Whether other sessions should leave the draft alone too, or this is one session's trouble."""
-    if error.reason in ("QUEUE_FULL", "TOKENIZER_MISMATCH"):  # the latter came back as a stranger
+    if error.reason in (Reason.QUEUE_FULL, Reason.TOKENIZER_MISMATCH):  # the latter came back as a stranger
         return True
     return error.code in (Code.UNAVAILABLE, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.DEADLINE_EXCEEDED)

@@ -22,12 +22,13 @@ from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.speculation.proposal import Proposal
 from slipstream.errors import Code
+from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
 
-_STRANGER_REASONS = ("WEIGHTS_MISMATCH", "TOKENIZER_MISMATCH")
+_STRANGER_REASONS = (Reason.WEIGHTS_MISMATCH, Reason.TOKENIZER_MISMATCH)
 """A verifier that came back with another model is as good as away."""
 
 _MAX_RESTATEMENTS = 3

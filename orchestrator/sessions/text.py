@@ -17,21 +17,20 @@ from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER
 from orchestrator.chat_templates.rendering import Rendered, RenderingError
 from orchestrator.errors import PromptTooLongError
 from orchestrator.sessions.token_stream import TokenStream
-from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
+from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
+from slipstream.reasons import Reason
 
 
 class NoChatTemplateError(SlipstreamError):
     """The model has no chat template."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "NO_CHAT_TEMPLATE"
+    reason = Reason.NO_CHAT_TEMPLATE
 
 
 class ChatTemplateBrokenError(SlipstreamError):
     """The model's chat template cannot be compiled, or it fails on these messages."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "CHAT_TEMPLATE_BROKEN"
+    reason = Reason.CHAT_TEMPLATE_BROKEN
 
 
 _AROUND = 32

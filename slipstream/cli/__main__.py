@@ -30,6 +30,7 @@ from slipstream.cli.trace import print_turns, write_html
 from slipstream.client import PeerError, Settings
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
+from slipstream.reasons import Code, Reason
 from slipstream.transport.addresses import stays_here
 from slipstream.version import VERSION
 
@@ -45,9 +46,9 @@ _LOOK_SECONDS = 0.2
 signal."""
 
 _ADVICE = {
-    "UNAVAILABLE": "is an orchestrator running there? slipstream up starts one here",
-    "UNIMPLEMENTED": "the orchestrator there is older than this command",
-    "SESSION_NOT_FOUND": "slipstream chat names its session as it begins, slipstream top those whose turns run",
+    Code.UNAVAILABLE.name: "is an orchestrator running there? slipstream up starts one here",
+    Code.UNIMPLEMENTED.name: "the orchestrator there is older than this command",
+    Reason.SESSION_NOT_FOUND: "slipstream chat names its session as it begins, slipstream top those whose turns run",
 }
 """What to do about an error, by its reason."""
 

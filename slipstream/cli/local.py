@@ -23,8 +23,9 @@ from typing import Protocol
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.interpreter import module_command
+from slipstream.reasons import Reason
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 
 _POLL_SECONDS = 0.05
@@ -46,8 +47,7 @@ _SMALL_BYTES = 2**26
 class ServiceFailedError(SlipstreamError):
     """A service ended or did not become healthy."""
 
-    code = Code.UNAVAILABLE
-    reason = "SERVICE_FAILED"
+    reason = Reason.SERVICE_FAILED
 
 
 @dataclass(frozen=True, slots=True)

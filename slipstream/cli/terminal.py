@@ -8,14 +8,14 @@ import io
 import os
 import sys
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 
 
 class NotTextError(SlipstreamError):
     """Bytes that were read or given are no text."""
 
-    code = Code.INVALID_ARGUMENT
-    reason = "NOT_TEXT"
+    reason = Reason.NOT_TEXT
 
 
 def settle_streams() -> None:

@@ -31,7 +31,7 @@ class Contact:
 def is_lost(error: PeerError) -> bool:
     """Whether the connection is to blame rather than the call: a call that nobody here cancelled,
     or a server that is away."""
-    return error.code is Code.UNAVAILABLE or (error.code is Code.CANCELLED and error.reason == "CANCELLED")
+    return error.code is Code.UNAVAILABLE or (error.code is Code.CANCELLED and error.reason == Code.CANCELLED.name)
 
 
 class Attempts:
@@ -91,7 +91,9 @@ class Attempts:
         if not self._contact.reached or now + delay - self._lost_since > self._contact.reconnect:
             raise error
         if now + delay >= self._deadline:
-            raise PeerError(Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", f"no answer in time; last: {error}") from error
+            raise PeerError(
+                Code.DEADLINE_EXCEEDED, Code.DEADLINE_EXCEEDED.name, f"no answer in time; last: {error}"
+            ) from error
         if first and self._contact.on_lost is not None:
             self._contact.on_lost(error)
         return delay

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from slipstream.errors import Code
+from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
 
 FAREWELL_SECONDS = 2.0
@@ -17,7 +18,7 @@ message."""
 
 def reply_closed() -> PeerError:
     """What reading a reply brings after it was closed."""
-    return PeerError(Code.CANCELLED, "REPLY_CLOSED", "the reply was left before its end")
+    return PeerError(Code.CANCELLED, Reason.REPLY_CLOSED, "the reply was left before its end")
 
 
 class EndingCall(Protocol):

@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from slipstream.client.layers import layered
 from slipstream.client.settings import Settings, refuse_text
 from slipstream.errors import Code, FieldViolation
+from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
 from slipstream.v1 import generation_pb2, orchestrator_pb2, session_pb2
 
@@ -122,4 +123,4 @@ def check_resumed(system: str | None, template_time: datetime | None) -> None:
     if bad:
         violations = [FieldViolation(name, "must be left out: a session that is resumed has its own") for name in bad]
         message = "; ".join(f"{violation.field} {violation.description}" for violation in violations)
-        raise PeerError(Code.INVALID_ARGUMENT, "INVALID_FIELDS", message, violations=violations)
+        raise PeerError(Code.INVALID_ARGUMENT, Reason.INVALID_FIELDS, message, violations=violations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slipstream.client.results import Delta, Result, TokenLogprobs
 from slipstream.errors import Code
+from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError, StreamLostError, error_of
 from slipstream.v1 import turn_pb2
 
@@ -59,7 +60,9 @@ class Turn:
 
     def _start(self, turn: int, started: turn_pb2.TurnStarted) -> None:
         if self.known and (self.result.session_id, self.result.turn) != (started.session_id, turn):
-            raise PeerError(Code.ABORTED, "TURN_LOST", "the server has lost the turn and began another one: ask again")
+            raise PeerError(
+                Code.ABORTED, Reason.TURN_LOST, "the server has lost the turn and began another one: ask again"
+            )
         self.result.session_id, self.result.turn = started.session_id, turn
         self.result.seed = started.seed
         self.result.prompt_token_count = started.prompt_token_count

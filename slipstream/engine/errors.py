@@ -16,30 +16,28 @@ SlipstreamError
 
 from __future__ import annotations
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 
 
 class OutOfPagesError(SlipstreamError):
     """No KV page is free just now."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "OUT_OF_PAGES"
+    reason = Reason.OUT_OF_PAGES
     retry_after = 0.1
 
 
 class QueueFullError(SlipstreamError):
     """The model thread's queue is full."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "QUEUE_FULL"
+    reason = Reason.QUEUE_FULL
     retry_after = 0.1
 
 
 class SequenceLimitError(SlipstreamError):
     """The service holds as many open sequences as it may."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "SEQUENCE_LIMIT"
+    reason = Reason.SEQUENCE_LIMIT
     retry_after = 1.0
 
 
@@ -47,56 +45,48 @@ class ContextExceededError(SlipstreamError):
     """A sequence longer than the model's context or than all KV memory (metadata:
     context_length)."""
 
-    code = Code.OUT_OF_RANGE
-    reason = "CONTEXT_EXCEEDED"
+    reason = Reason.CONTEXT_EXCEEDED
 
 
 class UnknownHandleError(SlipstreamError):
     """A handle that is not, or no longer, open here."""
 
-    code = Code.NOT_FOUND
-    reason = "UNKNOWN_HANDLE"
+    reason = Reason.UNKNOWN_HANDLE
 
 
 class SequenceTooShortError(SlipstreamError):
     """``base_length`` is past the handle's cached length: send the tokens from there on (metadata:
     cached_length)."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "SEQUENCE_TOO_SHORT"
+    reason = Reason.SEQUENCE_TOO_SHORT
 
 
 class StaleRoundError(SlipstreamError):
     """A round number below the handle's last, or a job overtaken by a newer round."""
 
-    code = Code.ABORTED
-    reason = "STALE_ROUND"
+    reason = Reason.STALE_ROUND
 
 
 class RoundConflictError(SlipstreamError):
     """A round number that was asked before, with other content: a new round needs a new number."""
 
-    code = Code.ABORTED
-    reason = "ROUND_CONFLICT"
+    reason = Reason.ROUND_CONFLICT
 
 
 class InvalidItemError(SlipstreamError):
     """A field of an item is wrong."""
 
-    code = Code.INVALID_ARGUMENT
-    reason = "INVALID_ITEM"
+    reason = Reason.INVALID_ITEM
 
 
 class ModelThreadFailedError(SlipstreamError):
     """The model cannot compute any more: its service is about to end and may come back."""
 
-    code = Code.UNAVAILABLE
-    reason = "MODEL_THREAD_FAILED"
+    reason = Reason.MODEL_THREAD_FAILED
     retry_after = 1.0
 
 
 class UnsupportedModelError(SlipstreamError):
     """The model cannot be loaded or served."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "UNSUPPORTED_MODEL"
+    reason = Reason.UNSUPPORTED_MODEL

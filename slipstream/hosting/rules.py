@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.sampling.rule import SamplingRule
 
 RULES_PER_HANDLE = 4
@@ -19,8 +20,7 @@ class UnknownRuleError(SlipstreamError):
     """A handle's item names a rule that the handle was not told, or so long ago that it has been
     forgotten."""
 
-    code = Code.NOT_FOUND
-    reason = "UNKNOWN_RULE"
+    reason = Reason.UNKNOWN_RULE
 
 
 class RuleBook:

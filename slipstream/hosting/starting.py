@@ -8,15 +8,15 @@ from typing import Any
 
 import grpc
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.rpc.status import abort
 
 
 class LoadingError(SlipstreamError):
     """The model is still being loaded."""
 
-    code = Code.UNAVAILABLE
-    reason = "LOADING"
+    reason = Reason.LOADING
     retry_after = 1.0
 
 

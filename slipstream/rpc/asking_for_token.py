@@ -10,7 +10,8 @@ from typing import Any
 
 import grpc
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.rpc.refusing import HEALTH
 from slipstream.rpc.status import abort
 from slipstream.transport.tokens import TOKEN_KEY
@@ -24,8 +25,7 @@ _SAY_AGAIN_SECONDS = 10.0
 class PeerUnauthenticatedError(SlipstreamError):
     """The caller has not shown this service's token."""
 
-    code = Code.UNAUTHENTICATED
-    reason = "PEER_UNAUTHENTICATED"
+    reason = Reason.PEER_UNAUTHENTICATED
 
 
 class AsksForToken(grpc.aio.ServerInterceptor):

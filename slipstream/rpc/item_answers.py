@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.rpc.channel import MAX_ANSWER_BYTES, PEER_KEY
 from slipstream.rpc.item_stream import Keyed
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES, Outbox, fits, let_answers_leave
@@ -25,8 +26,7 @@ ResponseT = TypeVar("ResponseT")
 class ResultTooLargeError(SlipstreamError):
     """A result that no message can hold (metadata: byte_count)."""
 
-    code = Code.OUT_OF_RANGE
-    reason = "RESULT_TOO_LARGE"
+    reason = Reason.RESULT_TOO_LARGE
 
     @classmethod
     def of(cls, byte_count: int) -> ResultTooLargeError:

@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from slipstream.errors import Code
+from slipstream.reasons import Reason
 from slipstream.rpc.channel import PEER_METADATA
 from slipstream.rpc.outbox import Measured, Outbox, fits, let_answers_leave
 from slipstream.rpc.parsing import unreadable
@@ -60,7 +61,7 @@ class ItemTooLargeError(PeerError):
     def __init__(self, byte_count: int) -> None:
         super().__init__(
             Code.INVALID_ARGUMENT,
-            "ITEM_TOO_LARGE",
+            Reason.ITEM_TOO_LARGE,
             f"an item of {byte_count:,} bytes is more than a message may hold: shorten the prompt or what the rule names",
             {"byte_count": str(byte_count)},
         )
@@ -70,7 +71,7 @@ class BadResultError(PeerError):
     """A result that cannot be understood."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(Code.INTERNAL, "BAD_RESULT", f"the peer's result cannot be understood: {error!r}")
+        super().__init__(Code.INTERNAL, Reason.BAD_RESULT, f"the peer's result cannot be understood: {error!r}")
 
 
 class Sink(Protocol[ResultT_contra]):

@@ -11,7 +11,8 @@ import grpc
 from grpc_health.v1 import health
 from grpc_status import rpc_status
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.rpc.channel import MAX_METADATA_BYTES
 from slipstream.rpc.refusals import tell_refusal
 from slipstream.rpc.status import status_of
@@ -36,8 +37,7 @@ collector comes by rarely."""
 class MetadataTooLargeError(SlipstreamError):
     """A call's metadata is larger than is read."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "METADATA_TOO_LARGE"
+    reason = Reason.METADATA_TOO_LARGE
 
 
 def refusing(error: SlipstreamError, hold: Callable[[], Awaitable[None]] | None = None) -> Any:

@@ -14,7 +14,8 @@ from grpc_channelz.v1 import channelz
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.rpc.asking_for_token import AsksForToken
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, SHARED_PORT_OPTIONS
 from slipstream.rpc.parsing import RefusesMalformed
@@ -42,8 +43,7 @@ for _name in ("grpc._cython.cygrpc", "asyncio"):
 class AddressInUseError(SlipstreamError):
     """The address to listen on is taken."""
 
-    code = Code.ALREADY_EXISTS
-    reason = "ADDRESS_IN_USE"
+    reason = Reason.ADDRESS_IN_USE
 
     @classmethod
     def at(cls, address: str, flag: str = "--address") -> AddressInUseError:

@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from slipstream.errors import Code, FieldViolation, SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.rpc.refusals import tell_refusal
 from slipstream.rpc.wire import seconds
 
@@ -61,7 +62,7 @@ class StreamLostError(PeerError):
     again."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(Code.UNAVAILABLE, "STREAM_LOST", message)
+        super().__init__(Code.UNAVAILABLE, Reason.STREAM_LOST, message)
 
 
 def status_of(error: BaseException) -> status_pb2.Status:

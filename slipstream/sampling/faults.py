@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 
 
 class NoTokenToChooseError(SlipstreamError):
     """A rule leaves no token at a position (metadata: position)."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "NO_TOKEN_TO_CHOOSE"
+    reason = Reason.NO_TOKEN_TO_CHOOSE
 
 
 class LogitsNotFiniteError(SlipstreamError):
     """The model's logits hold NaN or infinity: nothing it computed there can be trusted."""
 
-    code = Code.INTERNAL
-    reason = "LOGITS_NOT_FINITE"
+    reason = Reason.LOGITS_NOT_FINITE
 
     def __init__(self) -> None:
         super().__init__(

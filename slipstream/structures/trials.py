@@ -11,7 +11,8 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.sampling.structure import Structure
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureUnsupportedError
 from slipstream.sampling.structure_source import checked_length
@@ -44,8 +45,7 @@ T = TypeVar("T")
 class StructureQueueFullError(SlipstreamError):
     """As many structures of one caller wait to be compiled as may."""
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "OVERLOADED"
+    reason = Reason.OVERLOADED
     retry_after = 1.0
 
 
@@ -55,8 +55,7 @@ class StructureTrialError(SlipstreamError):
     It is not UNAVAILABLE: other sessions would leave a draft alone that says so.
     """
 
-    code = Code.RESOURCE_EXHAUSTED
-    reason = "OVERLOADED"
+    reason = Reason.OVERLOADED
     retry_after = 2.0
 
 

@@ -13,7 +13,8 @@ from typing import Literal, TypeVar
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricExporter
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 
 Signal = Literal["TRACES", "METRICS"]
 
@@ -30,8 +31,7 @@ _ENDPOINTS = {
 class TelemetrySettingsError(SlipstreamError):
     """An environment variable of OpenTelemetry's has a value that is not supported."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "TELEMETRY_SETTINGS"
+    reason = Reason.TELEMETRY_SETTINGS
 
 
 def exporter_names(signal: Signal) -> list[str]:

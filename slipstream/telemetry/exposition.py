@@ -30,7 +30,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 from slipstream.telemetry.ending import say_last
 from slipstream.telemetry.exporters import metric_exporters, milliseconds
 from slipstream.telemetry.instruments import Kind
@@ -46,8 +47,7 @@ _SCOPE = InstrumentationScope("slipstream", VERSION)
 class MetricsAddressError(SlipstreamError):
     """Metrics cannot be served where they should be."""
 
-    code = Code.ALREADY_EXISTS
-    reason = "ADDRESS_IN_USE"
+    reason = Reason.ADDRESS_IN_USE
 
 
 class Exposition:

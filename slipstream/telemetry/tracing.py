@@ -33,7 +33,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import Code, SlipstreamError
 from slipstream.telemetry import names
 from slipstream.telemetry.ending import say_last
 from slipstream.telemetry.exporters import span_exporters
@@ -177,7 +177,7 @@ def ending_of(error: BaseException) -> Ending:
     named; and what else a message quotes is left out: names that callers choose may be long, or be
     secrets."""
     if isinstance(error, asyncio.CancelledError):
-        return Ending("CANCELLED", "", is_cancelled=True)
+        return Ending(Code.CANCELLED.name, "", is_cancelled=True)
     if not isinstance(error, SlipstreamError):
         return Ending(type(error).__qualname__, str(error))
     fields = ", ".join(violation.field for violation in error.violations)

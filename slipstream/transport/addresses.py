@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 
 _LOCAL_SCHEMES = ("unix:", "unix-abstract:")
 _IP_SCHEMES = ("ipv4:", "ipv6:", "dns:")
@@ -13,8 +14,7 @@ _IP_SCHEMES = ("ipv4:", "ipv6:", "dns:")
 class PlaintextError(SlipstreamError):
     """Plaintext would leave this machine, and nobody has asked for that."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "PLAINTEXT"
+    reason = Reason.PLAINTEXT
 
 
 def stays_here(address: str) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,7 @@ _Stamp = tuple[tuple[int, ...] | None, ...]
 class FileError(SlipstreamError):
     """A file that cannot be read, or does not hold what it should."""
 
-    code = Code.FAILED_PRECONDITION
-    reason = "BAD_FILE"
+    reason = Reason.BAD_FILE
 
 
 def read_bytes(flag: str, path: str) -> bytes:

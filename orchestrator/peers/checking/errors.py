@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from orchestrator.peers.checking.bounds import check_count, check_seconds
 from orchestrator.peers.checking.faults import PeerFaultError
-from slipstream.errors import Code, WireVersionError
+from slipstream.reasons import Audience, Code, Reason
 from slipstream.rpc.status import DOMAIN, PeerError, error_of
 from slipstream.rpc.wire import WIRE_VERSION
 
-ITEM_ERRORS = {
-    "CONTEXT_EXCEEDED": Code.OUT_OF_RANGE,
-    "INTERNAL": Code.INTERNAL,
-    "INVALID_FIELDS": Code.INVALID_ARGUMENT,
-    "INVALID_ITEM": Code.INVALID_ARGUMENT,
-    "INVALID_STRUCTURE": Code.INVALID_ARGUMENT,
-    "LOADING": Code.UNAVAILABLE,
-    "LOGITS_NOT_FINITE": Code.INTERNAL,
-    "MODEL_THREAD_FAILED": Code.UNAVAILABLE,
-    "NO_TOKEN_TO_CHOOSE": Code.FAILED_PRECONDITION,
-    "OUT_OF_PAGES": Code.RESOURCE_EXHAUSTED,
-    "OVERLOADED": Code.RESOURCE_EXHAUSTED,
-    "QUEUE_FULL": Code.RESOURCE_EXHAUSTED,
-    "RESULT_TOO_LARGE": Code.OUT_OF_RANGE,
-    "ROUND_CONFLICT": Code.ABORTED,
-    "SEQUENCE_LIMIT": Code.RESOURCE_EXHAUSTED,
-    "SEQUENCE_TOO_SHORT": Code.FAILED_PRECONDITION,
-    "STALE_ROUND": Code.ABORTED,
-    "STRUCTURE_FAILED": Code.FAILED_PRECONDITION,
-    "STRUCTURE_UNSUPPORTED": Code.UNIMPLEMENTED,
-    "TOKENIZER_MISMATCH": Code.FAILED_PRECONDITION,
-    "UNKNOWN_HANDLE": Code.NOT_FOUND,
-    "UNKNOWN_RULE": Code.NOT_FOUND,
-    "WEIGHTS_MISMATCH": Code.FAILED_PRECONDITION,
-    "WIRE_VERSION_MISMATCH": Code.FAILED_PRECONDITION,
+ITEM_ERRORS: Final[Mapping[str, Code]] = {
+    str(reason): reason.code for reason in Reason if Audience.ITEMS in reason.audience
 }
-"""Every reason that a model service refuses an item for, with its code. A test compares them with
-the services' own errors."""
+"""The reasons for which a model service may refuse an item, with their codes."""
 
-OF_THE_ITEM = frozenset({"INVALID_FIELDS", "INVALID_ITEM", "STALE_ROUND", "ROUND_CONFLICT"})
+OF_THE_ITEM = frozenset({Reason.INVALID_FIELDS, Reason.INVALID_ITEM, Reason.STALE_ROUND, Reason.ROUND_CONFLICT})
 """Reasons that blame an item which this orchestrator made and checked: of a verifier's they say
 that it is wrong itself."""
 
@@ -73,7 +52,7 @@ def checked_error(status: status_pb2.Status) -> PeerError:
     length = info.metadata.get("cached_length", "0")
     if not (length.isascii() and length.isdigit() and len(length) <= _LONGEST_NUMBER):
         raise PeerFaultError("error.cached_length", "must be a count of tokens")
-    if info.reason == WireVersionError.reason:  # the service has been replaced since it was asked what it hosts
+    if info.reason == Reason.WIRE_VERSION_MISMATCH:  # the service has been replaced since it was asked what it hosts
         raise PeerFaultError("wire_version", f"must be {WIRE_VERSION}, which this orchestrator speaks")
     return error_of(status)
 

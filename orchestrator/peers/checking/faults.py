@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from slipstream.errors import Code
+from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
 
 log = logging.getLogger(__name__)
 
-PEER_FAULT = "PEER_FAULT"
 _SAY_AGAIN_SECONDS = 10.0
 
 
@@ -24,7 +24,7 @@ class PeerFaultError(PeerError):
     """
 
     def __init__(self, field: str, requirement: str) -> None:
-        super().__init__(Code.UNAVAILABLE, PEER_FAULT, f"{field} {requirement}", {"field": field})
+        super().__init__(Code.UNAVAILABLE, Reason.PEER_FAULT, f"{field} {requirement}", {"field": field})
         self.field = field
 
 
