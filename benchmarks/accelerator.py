@@ -51,12 +51,12 @@ def bandwidth(device: str) -> float:
 
 
 def weight_bytes(model: Path) -> int:
-    """Of a directory's safetensors."""
+    """Return the bytes of a directory's safetensors files."""
     return sum(file.stat().st_size for file in model.glob("*.safetensors"))
 
 
 def rows(systems: Sequence[System], streams: int, bound: float) -> list[list[str]]:
-    """Of one table: what each system reached with so many streams."""
+    """Return one table's rows: what each system reached with this number of streams."""
     off = next(system for system in systems if system.name == "Slipstream off")
     found = []
     for system in systems:

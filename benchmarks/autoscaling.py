@@ -1,10 +1,10 @@
-"""What an autoscaler sees of an orchestrator and its verifiers under load: who shows that turns
-wait, and what verifiers add.
+"""Show what an autoscaler sees of an orchestrator and its verifiers under load.
 
-The services are the real ones over gRPC, the model is arithmetic with a set time for a forward.
-Clients generate one after the other without a draft; what the metrics say is read twice a second
-and averaged. ``wanted`` is the number of verifiers that deploy/kubernetes/components/autoscaling
-asks for, by the verifiers' queues as it was before and by the orchestrator as it is.
+The table says which metric shows that turns wait, and what more verifiers bring. The services are
+the real ones over gRPC. The model is arithmetic with a set time for a forward. Clients generate one
+turn after another without a draft. The benchmark reads the metrics twice a second and averages
+them. ``wanted`` is the number of verifiers that deploy/kubernetes/components/autoscaling asks for:
+once by the verifiers' queues, as it was before, and once by the orchestrator's, as it is.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _RATIO_TARGET = 0.8
 
 @dataclass
 class Seen:
-    """What metrics said, a value a look."""
+    """Values that the metrics had, one for each look."""
 
     orchestrator_waiting: list[float] = field(default_factory=list)
     verifier_waiting: list[float] = field(default_factory=list)
-    """Of each verifier, on average."""
+    """Items waiting in each verifier's queue, averaged over verifiers."""
     ratio: list[float] = field(default_factory=list)
     """Used of what turns share: places or memory for KV, the scarcer."""
     refused_count: float = 0.0
@@ -91,7 +91,7 @@ def ask(address: str, tokens: int, over: threading.Event) -> None:
 
 
 def measure(verifier_count: int, clients: int, options: argparse.Namespace) -> Seen:
-    """So many clients beside so many verifiers."""
+    """Measure with ``clients`` clients beside ``verifier_count`` verifiers."""
     seen, over = Seen(), threading.Event()
     with serving(verifier_count, options) as (address, shown, metrics):
         asking = [threading.Thread(target=ask, args=(address, options.tokens, over)) for _ in range(clients)]

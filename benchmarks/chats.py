@@ -34,7 +34,7 @@ _SHOWN_TURNS = (1, 8, 16)
 
 
 def questions(turn_count: int, number: int) -> list[str]:
-    """Of one chat, by its number."""
+    """Return the questions of chat ``number``."""
     rng = random.Random(number)
     entries = rng.sample(corpus.read(embedded_directory("target").parent / "symbols.jsonl"), turn_count)
     return [held_out_question(entry, rng.choice(HELD_OUT_PHRASINGS))[0]["content"] for entry in entries]

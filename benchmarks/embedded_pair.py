@@ -123,7 +123,7 @@ def throughput_table(systems: Sequence[System]) -> Table:
 
 
 def round_table(systems: Sequence[System]) -> Table:
-    """Where a round's milliseconds went."""
+    """Return a table of the parts of a round, in milliseconds."""
     table = Table(title="milliseconds a round (means)")
     for column in ("T", "system", *ROUND_PARTS, "round", "hidden draft"):
         table.add_column(column, justify="left" if column == "system" else "right")
@@ -186,7 +186,8 @@ def _systems(client: Client, options: argparse.Namespace) -> list[System]:
 
 
 def show_engines(local: LocalServices, report: Report) -> None:
-    """Who computes a model that compiled code does not: its figures speak of that engine."""
+    """Name the engine of a model that compiled code does not serve: its figures belong to that
+    engine."""
     for service in local.services.values():
         for line in service.log.read_text(errors="replace").splitlines():
             if " computes " in line:

@@ -1,13 +1,13 @@
-"""What a round takes besides its models: one exchange with a model service, and the orchestrator's
-own part.
+"""Measure what a round takes besides its models.
 
-The model is arithmetic and computes next to nothing; ``step`` is what the service says that its
-forward took all the same, and ``besides`` the rest: sockets, event loops, threads, messages. A bare
-stream that echoes messages of the same size is what the sockets, grpc and Python's event loops
-alone take. ``CPU`` is processor time of each side's process an exchange.
+The first table has one exchange with a model service, and the orchestrator's own part. The model is
+arithmetic and computes next to nothing. ``step`` is the time that the service reports for its
+forward. ``besides`` is the rest: sockets, event loops, threads, messages. A bare stream that echoes
+messages of the same size shows what sockets, grpc and Python's event loops take alone. ``CPU`` is
+the processor time of each side's process for one exchange.
 
-The second table is of whole rounds of one session, answers taken in turns: ``own`` is what is
-neither draft, verifier nor the way to them, planning included.
+The second table has whole rounds of one session, with the systems taking turns. ``own`` is what
+belongs neither to the draft, nor to the verifier, nor to the network, planning included.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ async def bare(address: str, stack: AsyncExitStack) -> Exchange:
 
 
 def begin_again_if_long(peer: ModelPeer[Any, Any], sequence: PeerSequence, tokens: list[int]) -> None:
-    """Another sequence after 2,000 tokens: the model's memory is small."""
+    """Begin a new sequence after 2,000 tokens, because the model's memory is small."""
     if len(tokens) > 2000:
         peer.close_sequence(sequence)
         sequence.forget()
@@ -224,7 +224,7 @@ async def show_exchanges(
 
 
 def rounds(local: LocalServices, options: argparse.Namespace) -> Table:
-    """What rounds take by how their length is chosen."""
+    """Measure rounds by the way their length is chosen."""
     modes = {
         "off": Settings(draft_length=0),
         f"K = {DRAFT_LENGTH}": Settings(draft_length=DRAFT_LENGTH),
@@ -237,7 +237,7 @@ def rounds(local: LocalServices, options: argparse.Namespace) -> Table:
                 settings = replace(mode, temperature=0, max_token_count=ANSWER_LENGTH)
                 result = client.generate([10, 20, 30 + repetition], settings).wait()
                 times = (result.total_time, result.orchestrator_time, result.network_time)
-                if repetition:  # the first one's beginnings are nobody's usual round
+                if repetition:  # the first repetition warms up, so its rounds are not usual ones
                     found[name].append(tuple(seconds / result.round_count * 1e6 for seconds in times))
     table = Table(title=f"rounds of one session, {ANSWER_LENGTH} tokens an answer, microseconds")
     for column in ("draft length", "round", "own", "network", "own, over a fixed length"):

@@ -105,7 +105,7 @@ def _widen(layer: Any, own: Any | None, shrink: float, queries_per_key: int) -> 
 
 
 def _places(count: int, spacing: int, size: int, device: torch.device) -> torch.Tensor:
-    """Where ``count`` features lie in whole heads of ``size``, of which each is the first of
+    """Return the indices of ``count`` features inside whole heads of ``size``, one feature every
     ``spacing``."""
     features = torch.arange(count, device=device)
     return features // size * size * spacing + features % size

@@ -16,7 +16,7 @@ class Link:
     """Listens on ``address`` and passes connections on to ``upstream``; each direction takes half
     of ``round_trip`` seconds.
 
-    Use as a context. The delay may be set anew at any time.
+    Use as a context. The delay may be changed at any time.
     """
 
     def __init__(self, upstream: str, round_trip: float = 0.0) -> None:

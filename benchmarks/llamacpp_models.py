@@ -1,6 +1,7 @@
-"""The embedded pair for llama.cpp: converted once to GGUF, in bfloat16 as it is unless another type
-is said; and llama.cpp's own server, as it is in xllamacpp's wheel, or one that was built for this
-machine, which decodes faster yet.
+"""The embedded pair for llama.cpp, and llama.cpp's own server.
+
+The pair is converted once to GGUF, in bfloat16 unless another type is named. The server is the one
+in xllamacpp's wheel, or one built for this machine, which decodes faster still.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TENSORS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-"""Of a layer: llama.cpp's names for a Llama model's."""
+"""llama.cpp's names of a layer's tensors, by a Llama model's names."""
 
 _CONTEXT = 2048
 
@@ -127,7 +128,7 @@ def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int, kin
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of one llama.cpp. ``target`` and ``draft`` are GGUF files; the draft proposes up to
+    """Settings of one llama.cpp. ``target`` and ``draft`` are GGUF files; the draft proposes up to
     ``draft_length`` tokens a round."""
 
     target: Path
@@ -163,7 +164,7 @@ def generator(settings: Settings) -> Callable[[Sequence[list[int]]], int]:
 
 
 def _serve(settings: Settings, asked: Connection) -> None:
-    """Answer prompts with counts of tokens until nobody asks any more."""
+    """Answer prompts with counts of tokens until the connection closes."""
     server = _server(settings)
     request = _request(settings)
     pool = ThreadPoolExecutor(settings.streams)

@@ -1,9 +1,9 @@
-"""Chats that arrive at a fixed rate: time to the first token, between tokens, and goodput, with
-speculation off, fixed and adaptive.
+"""Measure chats that arrive at a fixed rate, with speculation off, fixed and adaptive.
 
-The three services are the real ones, their models arithmetic with set forward times that grow with
-the tokens in a step, so that a loaded verifier has none to waste. ``worst`` is adaptive beside the
-better of plain and fixed; at an acceptance of 0 the draft is an adversary.
+The table has the time to the first token, the time between tokens, and goodput. The three services
+are the real ones. Their models are arithmetic with set forward times that grow with the tokens in a
+step, so a loaded verifier has no time to waste. ``worst`` compares adaptive with the better of
+plain and fixed. At an acceptance of 0 the draft is an adversary.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""A big node and a network, simulated: what overlapping is worth for each round trip and
-acceptance.
+"""Simulate a big node and a network: what overlapping brings for each round trip and acceptance.
 
-The three services are the real ones; the models are arithmetic with set forward times, and the
-draft sits behind a link with a set delay. ``of the model`` is overlapping beside the formula for
-it, given what was measured in this run: a plain round, a draft's step, how often a branch was
-there, and how many tokens of a draft survive (a hundred rounds do not have the acceptance that was
-set, nor is a token's independent of the one before it). ``nominal`` is the same for the acceptance
-that was set. ``bound`` is the most that any scheduling could give: a verification after another,
-each with a proposal of the best length that was drafted for nothing.
+The three services are the real ones. The models are arithmetic with set forward times, and the
+draft sits behind a link with a set delay.
+
+``of the model`` compares overlapping with its formula. The formula takes what this run measured: a
+plain round, a draft's step, how often a branch was there, and how many tokens of a draft survive.
+The acceptance is measured too, because a hundred rounds do not have exactly the one that was set,
+and a token's acceptance depends on the token before it. ``nominal`` uses the acceptance that was
+set. ``bound`` is the most that any scheduling could give: one verification after another, each with
+a proposal of the best length that took no time to draft.
 """
 
 from __future__ import annotations

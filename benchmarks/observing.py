@@ -1,8 +1,8 @@
-"""What looking costs: tokens a second with nothing observed, metrics scraped, and turns, rounds or
-everything traced.
+"""Measure what observing costs, in tokens a second.
 
-All in turns, so that a busy minute meets each of them. The collector is a process that takes spans
-and drops them; it has to share the processors with the rest, as it would not elsewhere.
+The cases are: nothing observed, metrics scraped, and turns, rounds or everything traced. They take
+turns, so that a busy minute meets each of them. The collector is a process that takes spans and
+drops them. It shares the processors with the services here, as it would not elsewhere.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Way:
 
 @dataclass(slots=True)
 class Seen:
-    """What was measured of it."""
+    """Measurements of one way of observing."""
 
     rates: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)

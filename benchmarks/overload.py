@@ -37,21 +37,21 @@ _TOKENS = range(3, 250)
 
 @dataclass
 class Outcome:
-    """What a load brought. Times in seconds."""
+    """Results of one load. Times are in seconds."""
 
     seconds: float = 0.0
     offered_count: int = 0
     """Turns."""
     done_count: int = 0
-    """That ended within their deadline."""
+    """Turns that ended within their deadline."""
     token_count: int = 0
-    """Of those."""
+    """Tokens of the turns that ended within their deadline."""
     firsts: list[float] = field(default_factory=list)
     """From asking, the last time, to the first token."""
     refusals: Counter[str] = field(default_factory=Counter)
     """By their reason."""
     bare_refusal_count: int = 0
-    """Those that did not say when to come back."""
+    """Refusals that did not say when to come back."""
     failures: Counter[str] = field(default_factory=Counter)
     """Turns that were let in and did not end in time, by why."""
 
@@ -119,7 +119,8 @@ class Clients:
         )
 
     async def closed(self, concurrency: int, seconds: float) -> Outcome:
-        """So many at a time, each asking again as soon as it has its answer."""
+        """Keep ``concurrency`` turns running: each client asks again as soon as it has its
+        answer."""
         outcome, until = Outcome(seconds=seconds), time.monotonic() + seconds
 
         async def one() -> None:
@@ -130,8 +131,8 @@ class Clients:
         return outcome
 
     async def open(self, rate: float, seconds: float, *, insists: bool) -> Outcome:
-        """So many turns a second. Those of the first ``--lead`` seconds, while there is a queue to
-        fill, are not counted."""
+        """Start ``rate`` turns a second. The first ``--lead`` seconds fill the queue and are not
+        counted."""
         counted = time.monotonic() + self._options.lead
         before, outcome, until = Outcome(), Outcome(seconds=seconds), counted + seconds
         tasks = []

@@ -1,5 +1,4 @@
-"""How a benchmark speaks: which commit and machine it measured, tables to read, and files of them
-to keep.
+"""Reports of benchmarks: commit and machine, tables to read, and files to keep.
 
 With an output directory each table is kept there as data (``NAME.json``), and as a picture
 (``NAME.png``) if it has one.
@@ -26,10 +25,10 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What of a table to draw: columns ``ys`` over the column ``x``; with ``by``, one line for each
+    """A picture of a table: columns ``ys`` over the column ``x``; with ``by``, one line for each
     value of that column.
 
-    ``bars`` for an ``x`` that is a name; ``log`` for an ``x`` that doubles and doubles.
+    ``bars`` is for an ``x`` that is a name, ``log`` for an ``x`` that doubles from row to row.
     """
 
     x: str
@@ -86,8 +85,8 @@ class Report:
 
 
 def _instructions() -> str:
-    """What of the processor's compiled forwards are compiled for: a table without it says little to
-    whoever has another."""
+    """Return the processor's instructions that compiled forwards use. A reader with another
+    processor needs them to judge a table."""
     known = llvm.get_host_cpu_features()
     return " ".join(name for name in ("avx2", "avx512f", "avx512vnni", "avx512bf16") if known.get(name)) or "no AVX2"
 

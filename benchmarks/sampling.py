@@ -1,11 +1,12 @@
-"""Choosing tokens: rows x vocabulary x rule, beside torch's own multinomial and transformers'
-processors on the same logits.
+"""Measure choosing tokens: rows x vocabulary x rule.
 
-Logits are bfloat16 on the CPU unless ``--device`` says otherwise, normal with a spread as real
-models have it; from a device they come to the host first, which is counted. The systems take turns,
-each with one call that is not counted and one that is: what another left in the caches is nobody's
-fault. As in a service, threads share rows, and OpenMP's give their cores back soon. Every cell is a
-median.
+torch's own multinomial and transformers' processors choose from the same logits beside ours. Logits
+are bfloat16 on the CPU unless ``--device`` says otherwise, normal with a spread like that of real
+models. Logits of a device come to the host first, and that is counted.
+
+The systems take turns. Each makes one call that is not counted, to fill the caches, and then one
+that is. As in a service, threads share rows, and OpenMP's threads give their cores back soon. Every
+cell is a median.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def processors_of(rule: SamplingRule) -> LogitsProcessorList:
 
 
 def systems(rule: SamplingRule, logits: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """What each system does with the logits."""
+    """Return each system by name: a function that chooses from the logits."""
     count, device = len(logits), logits.device
     context = [index * 7 % 4000 for index in range(CONTEXT_LENGTH)]
     rows = [Row(rule, CONTEXT_LENGTH + index, context) for index in range(count)]
@@ -88,8 +89,8 @@ def systems(rule: SamplingRule, logits: torch.Tensor) -> dict[str, Callable[[], 
 
 
 def from_device(logits: torch.Tensor, rows: list[Row]) -> Callable[[], object]:
-    """What chooses from logits that come to the host as `slipstream.engine.torch.cuda.backend` has
-    them come."""
+    """Return a function that chooses from logits which come to the host as
+    `slipstream.engine.torch.cuda.backend` copies them."""
     from slipstream.engine.torch.cuda.logits import HostLogits  # Triton, which need not be there
 
     host = HostLogits(logits.shape[1], logits.dtype, pinned=True)

@@ -99,8 +99,8 @@ def throughput(sessions: Sequence[int], options: argparse.Namespace) -> Table:
 
 
 def durability(sessions: int, options: argparse.Namespace) -> Table:
-    """What writing turns down costs: two orchestrators take turns, one of which keeps sessions in
-    memory."""
+    """Measure what writing turns down costs. Two orchestrators take turns, and one of them keeps
+    sessions in memory."""
     table = Table(title=f"where sessions are kept, {sessions} at once, in turns")
     for column in ("store", "tokens/s", "CPU us/token", "x memory"):
         table.add_column(column, justify="right")
@@ -162,8 +162,8 @@ def _cpu_seconds(family: Sequence[psutil.Process]) -> float:
 
 
 def contexts(lengths: Sequence[int], options: argparse.Namespace) -> Table:
-    """What a round costs besides its peers, by context length: everything between the first token
-    and the last."""
+    """Measure what a round costs besides its peers, by context length: the time between the first
+    token and the last."""
     table = Table(title="one session, by context length: what a round takes besides its peers")
     for column in ("context", "rounds", "round ms", "own ms", "network ms", "own + network", "x shortest"):
         table.add_column(column, justify="right")

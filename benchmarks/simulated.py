@@ -38,8 +38,8 @@ from slipstream.wire.v1 import (
 _PLAIN = ArithmeticSettings(ends=0)
 _MAX_DRAFT_LENGTH = 32
 _PROFILED = 1, 256
-"""Tokens of the steps whose times are told, as a service of ours tells them: a step takes the same
-whatever is in it."""
+"""Tokens of the steps whose times a service reports, as ours do. A step here takes the same time
+for every content."""
 
 
 class _Handle:

@@ -1,4 +1,4 @@
-"""What a user would take instead, and Slipstream: each answers the same questions."""
+"""Slipstream, and what a user would take instead: each answers the same questions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from slipstream.client import Client, Result, Settings
 Prompts = Sequence[list[int]]
 
 ROUND_PARTS = ("draft", "verify", "queue", "network", "orchestrator")
-"""What a round's time is made of, as results have it."""
+"""Parts of a round's time, as results name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What holds for every system."""
+    """Limits that hold for every system."""
 
     temperature: float
     max_tokens: int
-    """That an answer may have."""
+    """Most tokens of an answer."""
     streams: int
     """Questions at a time."""
 
@@ -50,7 +50,8 @@ class System:
 
     @property
     def round_milliseconds(self) -> list[float]:
-        """Of each of `ROUND_PARTS`, the mean over rounds; empty if there were none."""
+        """Return the mean over rounds of each of `ROUND_PARTS`, in milliseconds; empty if there
+        were no rounds."""
         rounds = sum(result.round_count for result in self.results)
         if not rounds:
             return []

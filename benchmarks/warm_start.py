@@ -39,7 +39,7 @@ class Speed:
     """By the client's."""
 
     def of(self, other: Speed) -> Speed:
-        """As shares of another's."""
+        """Return this speed as a share of another's."""
         return Speed(self.shown / other.shown, self.had / other.had)
 
 
@@ -58,20 +58,20 @@ def chat(client: Client, texts: Sequence[str], settings: Settings) -> Speed:
 
 
 def start(directory: str, texts: Sequence[str], settings: Settings, pause: float) -> tuple[Speed, Speed]:
-    """Of the first answers after a start that keeps what it learns in ``directory``, and of the
-    same after others."""
+    """Measure the first answers after a start that keeps what it learns in ``directory``, and the
+    same answers after others."""
     pair = PairSettings(orchestrator_flags=("--learnt-directory", directory))
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         time.sleep(pause)
         first = chat(client, texts[:_FIRST], settings)
         for at in range(_FIRST, len(texts), _FIRST):
             chat(client, texts[at : at + _FIRST], settings)
-        time.sleep(pause)  # a machine that has just idled is slower, whatever it knows
+        time.sleep(pause)  # a machine that has just idled is slower for a while
         return first, chat(client, texts[:_FIRST], settings)
 
 
 def measure(options: argparse.Namespace, progress: Progress) -> Iterator[tuple[str, Speed, Speed]]:
-    """Which start, its first answers, and its later ones."""
+    """Yield each start's name, its first answers' speed, and the later ones' speed."""
     task = progress.add_task("starts", total=options.repetitions * 2)
     for number in range(options.repetitions):
         symbols = questions(_FIRST + _OTHERS, random.Random(number).randrange(2**32))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def digest_of(*models: Path) -> str:
-    """Of models' weights: others of the same name are others."""
+    """Return a digest of models' weights, which tells two models of the same name apart."""
     digest = hashlib.sha256()
     for model in models:
         for path in sorted(model.glob("*.safetensors")):

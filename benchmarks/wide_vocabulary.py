@@ -1,11 +1,12 @@
 """The embedded pair with more rows in its heads: the same function, at a real model's vocabulary.
 
-No token that is added may ever win, whatever the context. So the pair gets hidden dimensions of its
-own for them: one of them is the same small number after every token (each embedding has it, nothing
-writes to it), the final norm makes it large, and the added rows count it against themselves. The
-others make the width a multiple of the heads and of 32, which compiled forwards want, and stay
-zero. An RMS norm over D instead of d dimensions sees a mean square d/D as large, so its weights are
-scaled by sqrt(d/D) and its epsilon by d/D; the number is too small to be seen in it.
+No added token may ever win, in any context. So the pair gets hidden dimensions of its own for them.
+One dimension has the same small number after every token: each embedding holds it, and no layer
+writes to it. The final norm makes it large, and the added rows count it against themselves. The
+other dimensions stay zero. They make the width a multiple of the heads and of 32, which compiled
+forwards need. An RMS norm over D instead of d dimensions sees a mean square that is d/D as large.
+So its weights are scaled by sqrt(d/D) and its epsilon by d/D. The added number is too small to
+change the mean square.
 
 Run as ``python -m benchmarks.wide_vocabulary 128256 build/wide-pair``, which writes target/ and
 draft/.
@@ -58,8 +59,11 @@ def build(role: str, row_count: int, directory: Path) -> None:
 
 @torch.inference_mode()
 def same_choices(target: Path, count: int) -> tuple[int, int, int]:
-    """Of so many answers of the embedded target: their positions, at how many the wide one has the
-    same likeliest token, and at how many one that was added comes within 20 of it."""
+    """Compare ``count`` answers of the embedded target with the wide one's.
+
+    Returns the number of positions, at how many the likeliest token is the same, and at how many an
+    added token comes within 20 of it.
+    """
     tokenizer = AutoTokenizer.from_pretrained(target)
     own, wide = (_loaded(model) for model in (embedded_directory("target"), target))
     positions = same = near = 0

@@ -1,7 +1,7 @@
 """Prove that speculation, batching and failures change nothing.
 
-Each prompt is answered by plain decoding in one fresh process (the reference) and again by the
-whole served system, on the embedded pair or on one of random weights: orchestrator, verifiers,
+Plain decoding in one fresh process answers each prompt: that is the reference. The whole served
+system answers it again, on the embedded pair or on one of random weights: orchestrator, verifiers,
 draft, real processes and sockets, under a random mix of disturbances. Token ids and the bits of
 their log-probabilities must be equal. Exits with 1 if any differ or a disturbance never struck.
 

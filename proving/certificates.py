@@ -36,7 +36,8 @@ class Authority:
         return issued
 
     def trust(self, shown: Issued | None = None) -> grpc.ChannelCredentials:
-        """What a client trusts this authority with, showing a certificate or none."""
+        """Return what a client needs to trust this authority, with a certificate to show or
+        without."""
         key, certificate = (None, None) if shown is None else (shown.key.read_bytes(), shown.certificate.read_bytes())
         return grpc.ssl_channel_credentials(Path(self.file).read_bytes(), key, certificate)
 
@@ -54,17 +55,17 @@ class Issued:
         self.key.write_bytes(key)
 
     def become(self, other: Issued) -> None:
-        """What a rotation does: the same files, another content."""
+        """Take the other's content into the same files, as a rotation does."""
         self.write(other.certificate.read_bytes(), other.key.read_bytes())
 
     def flags(self, prefix: str) -> list[str]:
-        """As a service is told."""
+        """Return the command line's flags that name these files to a service."""
         return [f"--{prefix}-certificate", str(self.certificate), f"--{prefix}-key", str(self.key)]
 
 
 class Certified:
-    """What the processes of a system show one another and their clients, and how all of it is
-    replaced while they run."""
+    """Certificates of a system's processes and clients, which can all be replaced while the
+    processes run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -76,18 +77,18 @@ class Certified:
         self._trusted = folder / "peers.pem"
         self._trusted.write_bytes(Path(authority.file).read_bytes())
         self.files = TlsFiles(str(self._shown.certificate), str(self._shown.key), str(self._trusted))
-        """Of peers: each shows a certificate of an authority, and wants to see one."""
+        """Files of peers: each shows a certificate of an authority, and asks for one."""
 
     def peer_flags(self) -> list[str]:
-        """Of a draft or verifier."""
+        """Return the flags of a draft or a verifier."""
         return [*self._shown.flags("tls"), "--tls-client-ca", self.files.authority]
 
     def orchestrator_flags(self) -> list[str]:
-        """Of an orchestrator."""
+        """Return the flags of an orchestrator."""
         return [*self._front.flags("tls"), *self._shown.flags("peer-tls"), "--peer-tls-ca", self.files.authority]
 
     def client(self, address: str, reconnect: float) -> Client:
-        """Of the orchestrator."""
+        """Open a client of the orchestrator."""
         return Client(address, credentials=self._public.trust(), reconnect=reconnect)
 
     def connect(self, address: str, *, to_orchestrator: bool) -> grpc.Channel:
@@ -96,8 +97,11 @@ class Certified:
         return grpc.secure_channel(address, credentials)
 
     def rotate(self, seconds: float) -> None:
-        """As one who wants no interruption does: the new authority is trusted too, then it alone is
-        shown, then it alone is trusted. ``seconds`` are between, for processes to look."""
+        """Rotate as an operator does who wants no interruption.
+
+        The new authority is trusted too, then it alone is shown, then it alone is trusted.
+        ``seconds`` pass between these steps, so that processes see the new files.
+        """
         authority = self._new_authority()
         before, after = self._trusted.read_bytes(), Path(authority.file).read_bytes()
         self._trusted.write_bytes(before + after)

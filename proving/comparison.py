@@ -14,14 +14,14 @@ from proving.schedule import Cell
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a turn first differs: the index of the generated token, and the reference's margin
-    there."""
+    """The first place where a turn differs: the index of the generated token, and the reference's
+    margin there."""
 
     prompt: int
     position: int
     margin: float
     token: bool
-    """Whether the token differs, or only its log-probability."""
+    """True if the token differs, False if only its log-probability does."""
 
 
 @dataclass(slots=True)
@@ -37,13 +37,13 @@ class Row:
 
     @property
     def struck(self) -> bool:
-        """Whether the disturbance happened at all."""
+        """True if the disturbance happened at all."""
         return self.strike_count is None or self.strike_count > 0
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What the finished cells say. ``by_condition`` has a row for each dtype and temperature, and
+    """Results of the finished cells. ``by_condition`` has a row for each dtype and temperature, and
     for each pair."""
 
     total: Row

@@ -28,7 +28,7 @@ LONGEST_DRAFT = 8
 
 
 class Scope(enum.Enum):
-    """How far a disturbance reaches."""
+    """The reach of a disturbance."""
 
     CELL = enum.auto()
     WAVE = enum.auto()
@@ -70,25 +70,24 @@ class Disturbance:
 
     name: str
     unit: str
-    """What one strike is, in the plural."""
+    """Unit of one strike, in the plural."""
     scope: Scope
     group: str | None = None
     """At most one of a group at a time."""
     proxied = False
-    """Whether it needs proxies before the services."""
+    """True if the disturbance needs proxies before the services."""
     needs_draft = False
-    """Whether it means nothing to a turn without speculation."""
+    """True if the disturbance means nothing to a turn without speculation."""
     disables_draft = False
-    """Whether a turn it meets has no speculation."""
+    """True if a turn that meets the disturbance has no speculation."""
     everywhere = False
     """WAVE: whether it meets every wave that it fits."""
     portions = 1
-    """How many times the least share it is due. Cheap ones get more."""
+    """Number of least shares that the disturbance gets. Cheap ones get more."""
     weight = 1
     """TURN: how often it comes beside the others of an exhaustive group."""
     reader_leaves_after: int | None = None
-    """TURN: whoever reads the turn vanishes after so many tokens, and takes it up from there, again
-    and again."""
+    """Tokens after which a TURN's reader vanishes. It comes back there, again and again."""
     conflicts: tuple[str, ...] = ()
     """Names of disturbances that would take away its meaning."""
 
@@ -97,7 +96,8 @@ class Disturbance:
         return setup
 
     def session_count(self, count: int, most: int, rng: random.Random) -> int:
-        """How many sessions run at a time, if not ``count``; at most ``most``."""
+        """Return how many sessions run at a time, ``count`` unless the disturbance needs another
+        number; at most ``most``."""
         return count
 
     def rank(self, place: int, prompt_length: int) -> float:
@@ -106,18 +106,18 @@ class Disturbance:
         return 0
 
     def settings(self, settings: Settings) -> Settings:
-        """How a turn is to be sent."""
+        """Return the settings that a turn is sent with."""
         return settings
 
     def before(self, client: Client, prompt: Sequence[int]) -> None:
-        """What happens just before a turn."""
+        """Act just before a turn."""
 
     def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault | None:
-        """What it does to the traffic of verifier ``index`` during a wave."""
+        """Return the fault for the traffic of verifier ``index`` during a wave."""
         return None
 
     def draft_fault(self, wave: Wave, strike: Strike) -> Fault | None:
-        """What it does to the draft's traffic during a wave."""
+        """Return the fault for the draft's traffic during a wave."""
         return None
 
     def during(self, wave: Wave, strike: Strike) -> None:
@@ -204,7 +204,7 @@ class Ngrams(Disturbance):
 
 
 class ReaderLost(Disturbance):
-    """Whoever reads a turn vanishes, again and again, and watches it on from the token that was
+    """The reader of a turn vanishes, again and again, and watches on from the token that it had
     reached."""
 
     name = "reader lost and back"
@@ -216,7 +216,7 @@ class ReaderLost(Disturbance):
 class DraftLengthDrawn(Disturbance):
     """The proxy asks the draft for another number of tokens each round."""
 
-    name = "draft length drawn anew each round"
+    name = "draft length drawn again each round"
     portions = 3
     unit = "rounds"
     scope = Scope.WAVE
@@ -282,7 +282,7 @@ class OthersCancelled(Disturbance):
         while not wave.over.is_set():
             try:
                 self._one(wave, rng, strike)
-            except PeerError:  # another disturbance hit it: no matter, nobody reads what it says
+            except PeerError:  # a second disturbance hit it, and no test reads this session's text
                 wave.over.wait(0.2)
 
     def _one(self, wave: Wave, rng: random.Random, strike: Strike) -> None:
@@ -385,8 +385,9 @@ class TooFewPages(Disturbance):
     proxied = True
     conflicts = ("one session",)
     share = 0.65
-    """Of what all sessions hold at their ends. In mid-turn they hold about as much, so that now and
-    then one loses its pages; with much less every round is a prefill."""
+    """Share of the pages that all sessions hold at their ends. In mid-turn they hold about as much,
+    so that now and then a session loses its pages. With much less every round would be a
+    prefill."""
 
     def session_count(self, count: int, most: int, rng: random.Random) -> int:
         return most
@@ -507,7 +508,7 @@ class RulesForgotten(Disturbance):
 
 
 class StreamsDropped(Disturbance):
-    """The stream to a service ends between or under its rounds and has to be opened anew."""
+    """The stream to a service ends between or under its rounds and has to be opened again."""
 
     unit = "streams dropped"
     portions = 3
@@ -598,7 +599,8 @@ class DraftKilled(Disturbance):
 
 
 class OtherDraft(Disturbance):
-    """Another model drafts: the target itself, in float32, which agrees with nearly everything."""
+    """A different model drafts: the target itself, in float32, which agrees with nearly
+    everything."""
 
     name = "draft replaced by another model"
     unit = "rounds it proposed for"

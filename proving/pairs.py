@@ -19,8 +19,8 @@ from slipstream.hosting.tokenizer_files import embedded_directory
 
 COMPILED, TORCH, LLAMACPP, GGUF, CUDA = "compiled", "torch", "llamacpp", "gguf", "cuda"
 BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF, CUDA)
-"""What computes the target and the draft; ``gguf`` is compiled code too, of GGUF files, and
-``cuda`` torch on a GPU."""
+"""Backends of the target and the draft; ``gguf`` is compiled code too, of GGUF files, and ``cuda``
+torch on a GPU."""
 
 EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
 PAIRS = (EMBEDDED, RANDOM_WEIGHTS)
@@ -32,7 +32,7 @@ _GGUF_TYPES = {
     GGUF: {"float32": "Q8_0", "bfloat16": "BF16"},  # what is in eight bits is computed in float32
 }
 _GGUF_DRAFT_TYPES = {LLAMACPP: "Q4_0", GGUF: "Q8_0"}
-"""Of weights, by what computes with them."""
+"""Types of a GGUF draft's weights, by backend."""
 
 
 @dataclass(frozen=True, slots=True)

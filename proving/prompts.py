@@ -35,7 +35,7 @@ class PromptSource:
         self._shared = dialogues[:SHARED_CONVERSATION_COUNT]
 
     def draw(self, count: int) -> list[list[int]]:
-        """That many prompts, from one token to several prefill chunks long."""
+        """Draw ``count`` prompts, from one token to several prefill chunks long."""
         return [self._draw_one() for _ in range(count)]
 
     def _draw_one(self) -> list[int]:

@@ -38,7 +38,7 @@ class ReferenceFailedError(SlipstreamError):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What to prove, and where to keep it."""
+    """One run: what to prove, and where to keep it."""
 
     prompt_count: int
     token_count: int

@@ -32,17 +32,17 @@ ITEM_STREAMS: dict[str, tuple[Any, Any]] = {
     "/slipstream.wire.v1.DraftService/Propose": (draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
 }
 _ENDINGS = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
-"""What reading and writing raise when a stream has ended."""
+"""Errors that reading and writing raise when a stream has ended."""
 
 _SERVER_STREAMS = ("/slipstream.wire.v1.ModelService/GetTokenizer",)
 
 
 class Fault:
-    """What a disturbance does to one proxy's traffic; this one does nothing. Called on the proxies'
+    """Effects of a disturbance on one proxy's traffic; this one has none. Called on the proxies'
     event loop."""
 
     def refuses(self) -> bool:
-        """Whether calls are answered UNAVAILABLE just now, running streams included."""
+        """True while calls are answered UNAVAILABLE, running streams included."""
         return False
 
     def breaks(self) -> bool:
@@ -58,7 +58,7 @@ class Fault:
         return results, []
 
     def closes(self, handle: str) -> None:
-        """A handle is given back: nobody waits any more for what it was asked."""
+        """Note that a handle is given back: its items are awaited no more."""
 
 
 class Proxy(grpc.GenericRpcHandler):
@@ -149,8 +149,8 @@ class Proxy(grpc.GenericRpcHandler):
             for error in await asyncio.gather(*ends, return_exceptions=True):
                 if isinstance(error, Exception) and not isinstance(error, _ENDINGS):
                     log.error("a proxy failed", exc_info=error)
-        # Whoever ended it, the orchestrator sees a stream that is gone; it may be writing, so the
-        # status may not arrive.
+        # Either side may have ended it: the orchestrator sees a stream that is gone. It may be
+        # writing, so the status may not arrive.
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy ended the stream")
 
     async def _carry_items(self, request_type: Any, requests: AsyncIterator[bytes], ask: Ask) -> None:

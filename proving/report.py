@@ -22,7 +22,7 @@ _MOST_COMPLAINTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a reader needs to repeat the run."""
+    """Circumstances that a reader needs to repeat the run."""
 
     command: str
     commit: str

@@ -1,5 +1,5 @@
-"""What a run has found so far, in a directory: kill it at any time, and the next run goes on after
-the last finished cell."""
+"""Results of a run so far, in a directory. Kill the run at any time: the next one goes on after the
+last finished cell."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Generated:
 
     @classmethod
     def empty(cls, turn_count: int, token_count: int) -> Generated:
-        """Nothing generated yet."""
+        """Return the results of no token yet."""
         shape = (turn_count, token_count)
         return cls(np.full(shape, NO_TOKEN, np.int32), np.full(shape, np.nan, np.float32))
 
@@ -59,12 +59,12 @@ class Reference(Generated):
 
 @dataclass(slots=True)
 class Account:
-    """What happened in a cell besides its tokens."""
+    """Account of what happened in a cell besides its tokens."""
 
     strikes: dict[str, int] = field(default_factory=dict)
     """By disturbance name."""
     complaints: list[str] = field(default_factory=list)
-    """What must not happen, whatever the tokens say."""
+    """Things that must not happen, even if the tokens are right."""
     seconds: float = 0.0
 
 
@@ -85,7 +85,7 @@ class ResultStore:
         self._write(self._path("reference", cell), lambda file: np.savez(file, **asdict(reference)))
 
     def served(self, cell: int) -> tuple[Generated, Account] | None:
-        """What the served system gave in a cell, if it has run."""
+        """Return what the served system gave in a cell, if it has run."""
         path = self._path("served", cell)
         if not path.exists():
             return None

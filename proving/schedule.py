@@ -1,4 +1,4 @@
-"""Which prompt meets which disturbances. Decided before anything runs, by the seed alone.
+"""A schedule of prompts and disturbances, decided by the seed alone before anything runs.
 
 Prompts are split evenly over dtype and temperature, and dealt into cells (one set of service
 processes) and waves (a batch of prompts inside a cell). Every disturbance meets at least a
@@ -62,7 +62,7 @@ class Cell:
 
     @property
     def turns(self) -> list[Turn]:
-        """Of all waves, in order."""
+        """Return the turns of all waves, in order."""
         return [turn for wave in self.waves for turn in wave.turns]
 
     def met(self) -> Iterator[tuple[Turn, list[Disturbance]]]:
@@ -140,7 +140,8 @@ class _Planner:
                 self._place_in_cells(disturbance)
 
     def _place_in_cells(self, disturbance: Disturbance) -> None:
-        """As many cells as it takes, of both dtypes in turn, where the least happens."""
+        """Place a disturbance in as many cells as it takes, of both dtypes in turn, where the least
+        happens."""
         met, used = 0, Counter[str]()
         while met < self._due(disturbance):
             cells = [cell for cell in self.cells if _fits(disturbance, cell, cell.disturbances)]

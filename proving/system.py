@@ -29,10 +29,10 @@ START_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a cell's processes are told. ``kv_token_count`` None is plenty.
+    """Settings of a cell's processes. ``kv_token_count`` None is plenty.
 
-    ``session_count``, ``common_length`` and ``longest_length`` say what they will meet: sessions at
-    a time, and lengths in tokens at a turn's end.
+    ``session_count``, ``common_length`` and ``longest_length`` say what the processes will meet:
+    sessions at a time, and lengths in tokens at a turn's end.
     """
 
     pair: Pair
@@ -51,9 +51,9 @@ class Setup:
     """Orchestrator processes behind one port."""
     orchestrator_flags: tuple[str, ...] = ()
     steps_clocks: bool = False
-    """Whether the processes' time of day can be set."""
+    """True if the processes' time of day can be set."""
     certified: bool = False
-    """Whether they speak by mutual TLS."""
+    """True if they speak by mutual TLS."""
 
 
 class System:
@@ -147,11 +147,11 @@ class System:
         return ["--engine", COMPILED if backend == GGUF else backend]
 
     def pid(self, name: str) -> int:
-        """Of a service's process."""
+        """Return the process id of a service."""
         return self._services[name].process.pid
 
     def client(self) -> Client:
-        """Of the orchestrator; it waits for one that is lost."""
+        """Open a client of the orchestrator, which waits for one that is lost."""
         if self.certified is not None:
             return self.certified.client(self.orchestrator_address, _RECONNECT_SECONDS)
         return Client(self.orchestrator_address, reconnect=_RECONNECT_SECONDS)

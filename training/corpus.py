@@ -96,7 +96,7 @@ def _public_members(owner: Any, *, only_own: bool) -> list[tuple[str, Any]]:
 
 
 def _exported(module: ModuleType) -> list[tuple[str, Any]] | None:
-    """What a module says is public, if it does; asking for a name may load it."""
+    """Return what a module declares public, or None; asking for a name may load it."""
     names = getattr(module, "__all__", None)
     return (
         None if names is None else [(name, getattr(module, name)) for name in sorted(names) if not name.startswith("_")]
@@ -158,5 +158,5 @@ def write(path: Path, entries: list[Entry]) -> None:
 
 
 def read(path: Path) -> list[Entry]:
-    """What `write` wrote."""
+    """Return the entries that `write` wrote."""
     return [Entry(**json.loads(line)) for line in path.read_text().splitlines()]

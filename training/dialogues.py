@@ -103,7 +103,7 @@ SENTENCE_PHRASINGS = (
     "Our style guide forbids {}; what does it do at all?",
     "No idea what {} could be. You?",
 )
-"""Where the name is one word of a longer sentence, or of two."""
+"""Phrasings where the name is one word of a longer sentence, or of two."""
 
 FOLLOW_UP_PHRASINGS = (
     "And {}?",
@@ -206,13 +206,13 @@ _COMMON_WORDS = """
 CONTEXT_PROBABILITY = 0.3
 RANDOM_PHRASING_PROBABILITY = 0.3
 SENTENCE_PHRASING_PROBABILITY = 0.35
-"""Of the questions that are neither random nor follow-ups."""
+"""Probability of a sentence phrasing, for questions that are neither random nor follow-ups."""
 SYSTEM_PROMPT_PROBABILITY = 0.2
 ASIDE_PROBABILITY = 0.08
-"""Of small talk, an unknown name or a question about something else before a turn."""
+"""Probability of small talk, an unknown name or a different question before a turn."""
 REPEAT_PROBABILITY = 0.04
 TURN_COUNT_WEIGHTS = {1: 10, 2: 5, 3: 3, 4: 3, 6: 2, 8: 2, 12: 1, 16: 1, 24: 0.4, 32: 0.4}
-"""How often a dialogue has so many turns; 32 are about 1,500 tokens."""
+"""Weights of dialogues by their number of turns; 32 turns are about 1,500 tokens."""
 
 Message = dict[str, str]
 Dialogue = list[Message]

@@ -63,7 +63,7 @@ time_t time(time_t *into) {
 
 @cache
 def can_be_set() -> bool:
-    """Whether the library is there or can be compiled."""
+    """True if the library is there or can be compiled."""
     try:
         shared_object()
     except (OSError, subprocess.CalledProcessError):

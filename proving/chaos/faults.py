@@ -1,5 +1,5 @@
-"""What `proving.chaos` does to a served system: one class a fault. Each strikes, waits, and leaves
-the system whole."""
+"""Faults that `proving.chaos` brings to a served system, one class each. A fault strikes, waits,
+and leaves the system whole."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from proving.proxy import Proxy
 from proving.system import System
 
 FULL_SECONDS, STOPPED_SECONDS, PARTED_SECONDS = 2.0, 4.0, 4.0
-"""How long a disk stays full, a process stopped, a network parted: the latter two for longer than a
-deadline and a lease."""
+"""Seconds that a disk stays full, a process stopped, a network parted. The latter two last longer
+than a deadline and a lease."""
 
 LOOK_SECONDS = 1.2
 """Within which every process has looked at its certificates."""
 
 DEADLINES = ("--session-lease-seconds", "1.5", "--draft-deadline-seconds", "1", "--verifier-deadline-seconds", "1.5")
-"""Of the orchestrators that faults are tried on."""
+"""Deadlines and leases of the orchestrators that faults are tried on."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """What a fault may lay hands on."""
+    """The system that a fault acts on."""
 
     system: System
     rng: random.Random
@@ -134,7 +134,8 @@ class DiskFull(Fault):
 
 
 class Parted(Fault):
-    """A service's messages are lost, one way or both: the connection stands, and nobody hears."""
+    """A service's messages are lost, one way or both. The connection stays open, and no message
+    arrives."""
 
     def __init__(self, role: str, *, items: bool, results: bool) -> None:
         way = "both ways" if items and results else "on the way there" if items else "on the way back"
@@ -164,7 +165,7 @@ class StreamsDropped(Fault):
 
 
 class DraftReplaced(Fault):
-    """Another model takes the draft's place under the turns, and later gives it back."""
+    """A different model takes the draft's place under the turns, and later gives it back."""
 
     name = "draft replaced by another model"
 
@@ -177,7 +178,7 @@ class DraftReplaced(Fault):
 
 
 class CertificatesRotated(Fault):
-    """Another authority certifies all peers, and then every connection has to be made anew."""
+    """A new authority certifies all peers, so every connection has to be made again."""
 
     name = "certificates rotated"
 
@@ -189,7 +190,7 @@ class CertificatesRotated(Fault):
 
 
 class ClocksStepped(Fault):
-    """Somebody sets the time of day, an hour ahead and then an hour behind, under all processes."""
+    """The time of day is set an hour ahead and then an hour behind, under all processes."""
 
     name = "clocks stepped"
 

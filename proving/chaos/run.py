@@ -46,7 +46,7 @@ _SETTLE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one session asks. A ``tokens`` prompt is a generation; a text begins a session of two
+    """The work of one session. A ``tokens`` prompt is a generation; a text begins a session of two
     turns."""
 
     prompt: str | tuple[int, ...]
@@ -79,7 +79,7 @@ class Gaps:
             self.token_count += token_count
 
     def take(self) -> float:
-        """The longest, and begin anew."""
+        """Return the longest gap, and begin to measure again."""
         with self.lock:
             longest, self.longest = self.longest, 0.0
             return longest
@@ -107,7 +107,7 @@ def _read(client: Client, reply: Reply, rng: random.Random | None, watch: Gaps |
 
 @dataclass(slots=True)
 class Struck:
-    """What a kind of fault has done."""
+    """Results of one kind of fault."""
 
     count: int = 0
     gaps: list[float] = field(default_factory=list)
@@ -200,7 +200,7 @@ class Chaos:
         before = self._gaps.token_count
         while self._gaps.token_count == before:
             if time.monotonic() > deadline:
-                self._complain("nobody got a token for a minute")
+                self._complain("no session got a token for a minute")
                 return
             time.sleep(0.05)
 
@@ -212,7 +212,7 @@ class Chaos:
                 except PeerError as error:
                     self._complain(f"no answer: {error.reason}: {error}")
                     continue
-                except Exception as error:  # whatever it is, it must not have happened
+                except Exception as error:  # every error is a complaint
                     self._complain(f"{type(error).__name__}: {error}")
                     continue
                 with self._lock:
@@ -225,7 +225,7 @@ class Chaos:
         for name in ("draft", *(f"verifier {index}" for index in range(system.setup.verifier_count))):
             while (load := _load(system, name)).held_page_count and time.monotonic() < deadline:
                 time.sleep(0.5)
-            if load.held_page_count:  # by sequences that are open, or by nobody: two faults that are far apart
+            if load.held_page_count:  # open sequences hold them, or they leaked: the message tells the two apart
                 self._complain(
                     f"{load.held_page_count} pages are held on {name}, where {load.sequence_count} sequences are open and "
                     f"{load.unfinished_count} items are not answered"

@@ -1,2 +1,1 @@
-"""Messages that nobody should send, to every method of every service, beside sessions that must not
-notice."""
+"""Hostile messages to every method of every service, beside sessions that must not notice."""

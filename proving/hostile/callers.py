@@ -30,7 +30,7 @@ _OPTIONS = (
 )
 
 _STARTING, _OFTEN = ("Generate", "CreateSession", "SendMessage", "Chat"), 3
-"""What brings something about is asked for more often."""
+"""Methods that start work, and how many times as often they are called."""
 _TRACEPARENTS = (
     f"00-{'a' * 32}-{'b' * 16}-01",
     f"00-{'0' * 32}-{'0' * 16}-01",

@@ -1,7 +1,9 @@
 """Attacks by a caller without a token, on one connection, beside a neighbour whose turns must stay
 as quick as they are.
 
-python -m proving.hostile.doors ATTACK HOST:PORT SECONDS     one of them alone, against a server that is there
+One of them alone, against a running server:
+
+  python -m proving.hostile.doors ATTACK HOST:PORT SECONDS
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ def attack(name: str, address: str, seconds: float) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an attack did to the neighbour and to the orchestrator."""
+    """Effects of an attack on the neighbour and on the orchestrator."""
 
     name: str
     turns: tuple[float, ...]
@@ -168,7 +170,7 @@ def _beside(name: str, local: LocalServices, neighbour: Client, seconds: float, 
             started = time.monotonic()
             try:
                 turns.append(_turn(neighbour))
-            except Exception as error:  # whatever it is, the neighbour must not meet it
+            except Exception as error:  # the neighbour must meet no error at all
                 turns.append(time.monotonic() - started)
                 judge.complain(f"{name}: a neighbour's turn failed: {type(error).__name__}: {error}")
             most = max(most, process.memory_info().rss)

@@ -1,5 +1,4 @@
-"""Messages that nobody should send, made from their descriptors alone: a new field is covered
-without a line.
+"""Hostile messages made from their descriptors alone: a new field is covered without a line.
 
 Everything is drawn from one `random.Random`, so a seed says what is sent, and a property test may
 bring its own.
@@ -59,7 +58,7 @@ STRUCTURE_SOURCES = (
     "start: <|im_end|>",
     'start: a{0,100000}\na: "x"',
 )
-"""What a structure may be said to be, right and wrong."""
+"""Texts for a structure's fields, right and wrong."""
 
 _TEXTS = (
     "",
@@ -111,7 +110,7 @@ class FieldSource:
         self.known = known
 
     def arbitrary(self, message: Message, depth: int = 0) -> None:
-        """Set some fields of an empty message, whatever they are."""
+        """Set some fields of an empty message at random."""
         for field in message.DESCRIPTOR.fields:
             if self.rng.random() > 0.6:
                 self._set(message, field, depth)
@@ -198,7 +197,7 @@ class FieldSource:
 
 
 def is_message(kind: type[Message], data: bytes) -> bool:
-    """Whether bytes can be parsed."""
+    """True if bytes can be parsed as this kind of message."""
     try:
         kind.FromString(data)
     except Exception:  # DecodeError has no common root in all of protobuf's implementations

@@ -80,7 +80,7 @@ STREAMS: Mapping[str, Callable[[Any, Context], Any]] = {
     "status whose details are no message": _ends_in_garbage,
     "status whose details are of another code": _ends_two_ways,
 }
-"""What is done with a whole message of right results."""
+"""Ways to spoil a whole message of right results, by name."""
 
 
 class HostilePeer(grpc.GenericRpcHandler):

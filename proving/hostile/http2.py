@@ -21,7 +21,8 @@ _LARGEST_WINDOW = 2**31 - 1
 _INITIAL_WINDOW_SETTING = 4
 _CANCEL = 8
 _NEVER_KEPT, _KEPT = 0x00, 0x40
-"""How a literal field begins, RFC 7541: the receiver forgets it, or adds it to its table."""
+"""First byte of a literal field (RFC 7541): the receiver forgets the field, or adds it to its
+table."""
 
 NEWEST = b"\xbe"
 """The newest field of the receiver's table, once more, in one byte."""
@@ -132,8 +133,8 @@ class RawConnection:
             self.read()
 
     def outcome(self, stream: int) -> dict[str, str]:
-        """What a call ended with: its header and trailer fields, ``reset`` or ``goaway`` among them
-        where it was cut off."""
+        """Return a call's header and trailer fields, with ``reset`` or ``goaway`` among them where
+        the service cut it off."""
         found: dict[str, str] = {}
         while True:
             kind, flags, about, payload = self.read()
@@ -166,7 +167,7 @@ class RawConnection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def seconds_until_closed(self) -> float:
-        """How long it takes until the service closes the connection, whose frames are not answered
+        """Return the seconds until the service closes the connection. Its frames are not answered
         meanwhile."""
         started = time.monotonic()
         try:

@@ -1,5 +1,7 @@
-"""Judges answers to hostile messages: whatever was asked, a status must say that the caller erred
-and how, or that it helps to ask again."""
+"""Judges answers to hostile messages.
+
+A status must say that the caller erred and how, or that it helps to ask again.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ MOST_MEMORY = 400 * 2**20
 """Bytes of memory that the orchestrator may have beside an attack."""
 
 _WRITING = "Internal error from Core"
-"""What grpc's own client says, in place of the status, where it was still writing when a call was
+"""Text that grpc's own client gives in place of the status, if it was still writing when a call was
 ended."""
 
 _MOVED = (Code.UNAVAILABLE, "SESSION_MOVED")
-"""Of a session that was deleted in the middle of a call: all that is known then is that it is not
-this process's."""
+"""Status of a session that was deleted in the middle of a call: the process knows only that it does
+not own it."""
 
 
 class Judge:
@@ -57,7 +59,7 @@ class Judge:
             self.complaints.append(what)
 
     def sent(self, service: str, count: int) -> None:
-        """So many messages went to a service."""
+        """Count ``count`` messages that went to a service."""
         with self._lock:
             self.messages[service] += count
 
@@ -130,7 +132,7 @@ class Judge:
 
 
 def _kinds() -> Iterator[type[SlipstreamError]]:
-    """All errors that anybody may be told."""
+    """Yield every kind of error that a caller may get."""
     for module in _MODULES:
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, SlipstreamError) and kind is not SlipstreamError:

@@ -30,7 +30,7 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
 _TOKEN_COUNT = 24
 _SLOWER, _SECONDS = 2.0, 1.0
-"""How long a turn may take beside nonsense: times the quiet median, and so much more."""
+"""Bound of a turn beside nonsense: this many times the quiet median, plus these seconds."""
 _PATIENCE_SECONDS = 20.0
 """Longest that the orchestrator may leave a kind of nonsense alone."""
 _QUIET_TURNS = 12
@@ -43,8 +43,8 @@ _DEADLINE = ("--verifier-deadline-seconds", "2")
 
 
 def _settings(index: int) -> Settings:
-    """Of the ``index``-th neighbour: greedy and sampled, waiting for its draft and not, with
-    log-probabilities and without."""
+    """Return the settings of neighbour ``index``: greedy and sampled, waiting for its draft and
+    not, with log-probabilities and without."""
     return Settings(
         temperature=float(index % 2),
         seed=index,
@@ -60,7 +60,7 @@ def _settings(index: int) -> Settings:
 @dataclass(frozen=True, slots=True)
 class _Turn:
     kind: str
-    """Of the nonsense beside it; empty: none."""
+    """Kind of the nonsense beside the turn; empty: none."""
     seconds: float
 
 
@@ -128,7 +128,7 @@ class HostilePeers:
 
     @property
     def summary(self) -> str:
-        """What was sent, and what it cost."""
+        """Return one line: what was sent, and what it cost."""
         slowest = max(turn.seconds for turn in self.turns if turn.kind)
         return (
             f"hostile {self.role}: {self.kind_count + len(self.liars)} kinds of nonsense beside {len(self.turns)} turns of "
@@ -167,7 +167,7 @@ class HostilePeers:
                 before, started = self._change_count, time.monotonic()
                 try:
                     got = self._turn(client, index, Settings())
-                except Exception as error:  # whatever it is, it must not have happened
+                except Exception as error:  # every error is a complaint
                     kind = self._kind_since(before)
                     self._judge.complain(f"beside {kind!r} a turn failed: {type(error).__name__}: {str(error)[:300]}")
                     continue

@@ -1,5 +1,5 @@
-"""What is asked of each method: a request that is right or nearly so, and then spoilt; or one of no
-sense at all."""
+"""Requests for each method: one that is right or nearly so, and then spoilt, or one of no sense at
+all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVICES: tuple[ServiceDescriptor, ...] = (ORCHESTRATOR, MODEL, VERIFIER, DRAFT)
 
 _KEPT = 64
 _MOST_TOKENS = 12
-"""Of a turn that is asked for in earnest."""
+"""Most tokens of a turn that is asked for in earnest."""
 _BATCH = (1, 1, 4, 16, 48)
 """Parts of one message of a stream."""
 _HUGE = (17 * 2**20, 65 * 2**20)
@@ -39,7 +39,8 @@ _TOKENS = range(3, 200)
 
 @dataclass(slots=True)
 class Belongings:
-    """What this peer has been given, or has named itself, and what it has seen of others'."""
+    """Names that this caller has been given or has made up, and those of others that it has
+    seen."""
 
     sessions: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
     others: tuple[str, ...] = ()
@@ -53,7 +54,7 @@ class Asked:
 
     data: bytes
     parts: int = 1
-    """How many messages it counts for: those of a stream carry several items."""
+    """Number of messages that it counts for: a stream's message carries several items."""
     is_message: bool = True
     is_huge: bool = False
     items: tuple[tuple[str, int], ...] = ()
@@ -117,7 +118,7 @@ class Requests:
         self._leave_others_alone(message)
 
     def _skeleton(self, message: Any) -> None:
-        """What is right for a message of its kind; by its fields' names where nothing better is
+        """Fill a message with right values for its kind, by its fields' names where the kind is not
         known."""
         make = self._skeletons.get(message.DESCRIPTOR.name)
         if make is not None:
@@ -134,18 +135,19 @@ class Requests:
             message.request_id = f"{self.rng.randrange(400)}"
 
     def _leave_others_alone(self, message: Any) -> None:
-        """Sessions belong to whoever knows their id: what is theirs may be read, and only that."""
+        """Leave the sessions of others unchanged: a caller that knows their ids may only read
+        them."""
         if message.DESCRIPTOR.name.startswith(("Get", "Export", "Watch")):
             return
         for _, value in message.ListFields():
             if isinstance(value, Message):
                 self._leave_others_alone(value)
         if "session_id" in message.DESCRIPTOR.fields_by_name and message.session_id in self.belongings.others:
-            message.session_id = "nobody"
+            message.session_id = "no-such-session"
 
     def _session(self, *, others: bool = False) -> str:
         ids = [*self.belongings.sessions, *(self.belongings.others if others else ())]
-        return self.rng.choice(ids) if ids and self.rng.random() < 0.9 else "nobody"
+        return self.rng.choice(ids) if ids and self.rng.random() < 0.9 else "no-such-session"
 
     def _generate(self, request: orchestrator_pb2.GenerateRequest) -> None:
         which = self.rng.randrange(3)

@@ -1,12 +1,12 @@
 """Hostile messages to every method of every service, beside sessions that must not notice.
 
 Messages come from the services' own descriptors (`fields`), from callers that read, cancel, run out
-of time, never read or vanish. Every answer's status must say what the caller did wrong or that it
-helps to ask again, each item must be answered, the services stay SERVING, their memory bounded, the
-bystanders' texts as they are undisturbed; at the end no page may be held. Then a caller without a
-token attacks an orchestrator that asks for one (`doors`).
+of time, never read or vanish. Every answer's status must say what the caller did wrong, or that it
+helps to ask again. Each item must be answered. The services stay SERVING, their memory stays
+bounded, and the bystanders' texts are as they are undisturbed. At the end no page may be held.
 
-After that a draft and a verifier answer with nonsense (`peers`).
+Then a caller without a token attacks an orchestrator that asks for one (`doors`). After that a
+draft and a verifier answer with nonsense (`peers`).
 
   python -m proving.hostile --messages 2000
   python -m proving.hostile --messages 100000 --report docs/history/hostile.md
@@ -48,7 +48,7 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 _PAPER = "arithmetic:ends=0&context=256"
 _MODEL_FLAGS = ("--kv-memory-mib", "1", "--peer-grace-seconds", "2", "--max-lease-seconds", "20")
 _CALLERS = 6
-"""Of each service."""
+"""Callers of each service."""
 _WARM = 0.1
 """The part of the messages after which memory is looked at for the first time."""
 _LOOK_SECONDS = 0.5
@@ -73,11 +73,11 @@ class Hostile:
         services: Sequence[ServiceDescriptor] = SERVICES,
         peers: bool = True,
     ) -> None:
-        """So many messages go to each of the ``services``; with ``peers``, services that answer
+        """Send ``message_count`` messages to each of the ``services``; with ``peers``, services that answer
         with nonsense come after that."""
         self._peers = peers
         self.lines: list[str] = []
-        """What the parts after the flood have to say."""
+        """Lines of the report from the parts after the flood."""
         self._message_count = message_count
         self._seed = seed
         self._pair = pair
@@ -85,8 +85,8 @@ class Hostile:
         self._services = services
         self.judge = Judge()
         self.memory: dict[str, tuple[int, int, int]] = {}
-        """Of each process: bytes when it was warm, at most since then, and once all sessions are
-        deleted."""
+        """Memory of each process in bytes: when warm, the most since then, and once all sessions
+        are deleted."""
         self.bystander_turn_count = 0
 
     def run(self, progress: Progress) -> None:
@@ -224,7 +224,7 @@ _COLUMNS = ("service", "status", "reason", "answers")
 
 
 def rows(judge: Judge) -> list[tuple[str, ...]]:
-    """How often each service answered with which status."""
+    """Return how often each service answered with each status."""
     return [(*key, f"{count:,}") for key, count in sorted(judge.statuses.items(), key=lambda each: each[0])]
 
 

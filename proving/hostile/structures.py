@@ -30,7 +30,7 @@ _MOST_FACTOR, _MOST_MORE_SECONDS = 2.0, 1.0
 """A neighbour's turn takes at most so many times its quiet median, and so many seconds more."""
 
 _QUIET_TURNS = 8
-"""Of each kind, after one that is not measured."""
+"""Turns of each kind that are measured, after one that is not."""
 
 _CALLERS = 4
 _LEAVE_SECONDS = 0.7
@@ -72,13 +72,13 @@ class StructureAttack:
     judge: Judge
     seconds: float
     is_timed: bool = True
-    """Whether a neighbour's slow turn is a complaint: on a machine with much else to do it says
-    nothing."""
+    """True if a neighbour's slow turn is a complaint. On a machine with much other work its time
+    says nothing."""
     statuses: Counter[str] = field(default_factory=Counter)
     quiet: dict[str, float] = field(default_factory=dict)
     """Median seconds of the neighbour's turns by their kind, before."""
     slowest: dict[str, float] = field(default_factory=dict)
-    """And the longest of them beside the attack."""
+    """Longest turn of each kind beside the attack, in seconds."""
     most_memory: int = 0
     """Bytes of the orchestrator."""
 
@@ -168,7 +168,7 @@ class StructureAttack:
 
 
 class _Neighbour:
-    """Another principal's turns; each text must be what it is undisturbed."""
+    """A second principal's turns, whose texts must be what they are undisturbed."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

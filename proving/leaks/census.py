@@ -1,5 +1,4 @@
-"""What processes hold: descriptors, sockets, threads, tasks, memory, pages. Counted from
-outside."""
+"""Count what processes hold, from outside: descriptors, sockets, threads, tasks, memory, pages."""
 
 from __future__ import annotations
 
@@ -21,26 +20,26 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 _POLL_SECONDS = 0.25
 _QUIET_SECONDS = 1.0
 _GRPC_POOLS = ("event_engine", "grpc_global_tim")
-"""As the kernel names their threads, which is in fifteen letters."""
+"""Names of grpc's own threads, in the fifteen letters that the kernel keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Of one process."""
+    """Counts of one process."""
 
     descriptors: int
     sockets: int
     threads: int
-    """But those of grpc's own pools, which come and go as it likes."""
+    """Threads without those of grpc's own pools, whose number changes at any time."""
     tasks: int
-    """Of its event loop."""
+    """Tasks of its event loop."""
     pages: int
     """Held by open sequences; of an orchestrator none."""
     sequences: int
     """Open, of a model service; an orchestrator's sessions."""
 
     def over(self, other: Count) -> dict[str, int]:
-        """What there is more of than in another count, and by how much."""
+        """Return by how much this count exceeds another, for each thing that it does."""
         before, now = asdict(other), asdict(self)
         return {name: now[name] - before[name] for name in now if now[name] > before[name]}
 
@@ -55,7 +54,7 @@ class Census:
         self._models = {"verifier": local.verifier_address, "draft": local.draft_address}
 
     def take(self) -> dict[str, Count]:
-        """As it is now."""
+        """Count now."""
         return {name: self._count(name, process) for name, process in self._processes.items()}
 
     def memory(self) -> dict[str, int]:

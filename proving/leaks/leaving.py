@@ -1,6 +1,8 @@
-"""Ways to leave a turn in the middle: by its cancel, by the call's, by a connection that is cut, by
-a deadline, by deleting its session, by half a chat; and, of a model service, by a stream of items
-that ends."""
+"""Ways to leave a turn in the middle.
+
+A turn is left by its cancel, by the call's, by a cut connection, by a deadline, by deleting its
+session, or by half a chat. A model service is left by a stream of items that ends.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,20 @@ _LATEST = 5
 """Deltas after which it is left at the latest."""
 _LEAVE_SECONDS = 0.03
 _WORDS = ["".join(letters) for letters in product("abcdefgh", repeat=3)]
-"""Of prompts. There is an end to them, as in a language: tokenizers keeps the last 10,000 words
-that a thread has met."""
+"""Words of prompts. Their number is bounded, as in a language: tokenizers keeps the last 10,000
+words that a thread has met."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Who may be left."""
+    """The client and the connections that are left."""
 
     local: LocalServices
     client: AsyncClient
     rng: random.Random
 
     def settings(self) -> Settings:
-        """Of a turn, as they come."""
+        """Return the settings of a turn, drawn at random."""
         rng = self.rng
         return Settings(
             max_token_count=rng.randrange(1, _LONG),
@@ -55,7 +57,7 @@ class Scene:
         )
 
     def prompt(self) -> str:
-        """Of a turn."""
+        """Return the prompt of a turn."""
         return " ".join(self.rng.choices(_WORDS, k=self.rng.randrange(1, 20)))
 
 

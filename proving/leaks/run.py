@@ -1,8 +1,8 @@
-"""Nothing stays of turns that were left, and memory is flat under many sessions.
+"""Check that nothing stays of abandoned turns, and that memory is flat under many sessions.
 
-Turns are left in the middle in every way there is (`leaving`); then no page may be held, and
-descriptors, sockets, threads and tasks are as many as they were once the processes were warm. A
-soak keeps sessions talking and looks at memory.
+Turns are abandoned in the middle in every possible way (`leaving`). Then no page may be held, and
+descriptors, sockets, threads and tasks are as many as when the processes were warm. A soak keeps
+sessions talking and looks at memory.
 
   python -m proving.leaks --cancels 1000
   python -m proving.leaks --soak-seconds 600 --sessions 64
@@ -46,14 +46,14 @@ MOST_SLOPE = 0.5
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one run."""
+    """Results of one run."""
 
     complaints: list[str] = field(default_factory=list)
     left: Counter[str] = field(default_factory=Counter)
     """Turns by how they were left."""
     turn_count: int = 0
     memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
-    """Of each process: seconds and bytes."""
+    """Memory of each process: pairs of seconds and bytes."""
 
     def slopes(self) -> dict[str, float]:
         """MiB a minute over the last half, by process."""
@@ -134,7 +134,7 @@ async def _delete_all(client: AsyncClient) -> None:
 def soak(
     local: LocalServices, census: Census, seconds: float, session_count: int, seed: int, progress: Progress
 ) -> Outcome:
-    """So many sessions talk for so long."""
+    """Let ``session_count`` sessions talk for ``seconds``."""
     outcome = Outcome()
     bar = progress.add_task("soak", total=seconds)
     asyncio.run(_soak(local, census, seconds, session_count, random.Random(f"soak {seed}"), outcome, progress, bar))
