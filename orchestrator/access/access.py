@@ -16,7 +16,7 @@ from orchestrator.access.access_file import AccessFile, KeptToken, read_access_f
 from orchestrator.access.metadata import Metadata
 from orchestrator.access.vouching import Vouching
 from orchestrator.errors import AccessFileError, UnauthenticatedError
-from orchestrator.sessions.principal import ANYBODY, Principal
+from orchestrator.sessions.admission.principal import ANYBODY, Principal
 from slipstream.bearer_tokens import id_of
 from slipstream.transport.watched import Watched
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from orchestrator.errors import AccessFileError
-from orchestrator.sessions.principal import Limits, Principal, Priority
+from orchestrator.sessions.admission.principal import Limits, Principal, Priority
 from slipstream.bearer_tokens import TokenHash
 from slipstream.transport.watched import FileError, refuse_writable
 

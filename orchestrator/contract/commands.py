@@ -12,13 +12,13 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from orchestrator.contract.fields import given, meaning, time_of
 from orchestrator.contract.settings import settings_of
-from orchestrator.sessions.chat import BadCommand, CancelTurn, Command, SendMessage, StartChat
-from orchestrator.sessions.choices import MAX_CHOICES
-from orchestrator.sessions.pair import Conversation, Prompt
-from orchestrator.sessions.principal import Principal
-from orchestrator.sessions.requests import MAX_REQUEST_ID_LENGTH, NAMELESS, RequestName, check_request_id
-from orchestrator.sessions.sessions import Generation, NewSession, UserMessage
-from orchestrator.sessions.text import Message
+from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.conversation.choices import MAX_CHOICES
+from orchestrator.sessions.conversation.text import Message
+from orchestrator.sessions.entrance.chat import BadCommand, CancelTurn, Command, SendMessage, StartChat
+from orchestrator.sessions.entrance.sessions import Generation, NewSession, UserMessage
+from orchestrator.sessions.turns.pair import Conversation, Prompt
+from orchestrator.sessions.turns.request_names import MAX_REQUEST_ID_LENGTH, NAMELESS, RequestName, check_request_id
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.v1 import orchestrator_pb2, session_pb2
 

@@ -6,13 +6,13 @@ from orchestrator.contract.commands import ROLES
 from orchestrator.contract.fields import timestamp
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
-from orchestrator.sessions.chat import ChatEvent, CommandFailed, SessionOpened, TurnHappened
-from orchestrator.sessions.loaded import SessionSummary
-from orchestrator.sessions.session import FinishReason
-from orchestrator.sessions.statistics import TurnStatistics
-from orchestrator.sessions.stored import ToldTurn
-from orchestrator.sessions.text import Message
-from orchestrator.sessions.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
+from orchestrator.sessions.conversation.session import FinishReason
+from orchestrator.sessions.conversation.text import Message
+from orchestrator.sessions.durability.loaded import SessionSummary
+from orchestrator.sessions.durability.payloads import ToldTurn
+from orchestrator.sessions.entrance.chat import ChatEvent, CommandFailed, SessionOpened, TurnHappened
+from orchestrator.sessions.turns.statistics import TurnStatistics
+from orchestrator.sessions.turns.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
 from orchestrator.speculation.plan import Overlap
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.sampling_wire import defaults_message, logprobs_message

@@ -34,11 +34,11 @@ from orchestrator.contract.status import status_message
 from orchestrator.contract.traces import fitting, turn_trace_message
 from orchestrator.errors import SessionMovedError
 from orchestrator.peers.model_peer import PeerStatus
-from orchestrator.sessions.admission import Asking
-from orchestrator.sessions.chat import ChatClosing, ChatStream, CommandFailed
-from orchestrator.sessions.sessions import Sessions
-from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
-from orchestrator.sessions.turn_record import TurnReader, read_all
+from orchestrator.sessions.admission.admission import Asking
+from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.entrance.chat import ChatClosing, ChatStream, CommandFailed
+from orchestrator.sessions.entrance.sessions import Sessions
+from orchestrator.sessions.turns.turn_record import TurnReader, read_all
 from orchestrator.watching.watching import Watching
 from slipstream.rpc.status import abort
 from slipstream.telemetry.tracing import context_of_metadata

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from orchestrator.contract.fields import given, meaning
-from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from slipstream.errors import FieldViolation, InvalidFieldsError

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from orchestrator.contract.traces import OVERLAPS, PROPOSERS, outcome_value
 from orchestrator.peers.model_peer import PeerStatus
-from orchestrator.sessions.principal import Principal
-from orchestrator.sessions.sessions import Sessions
-from orchestrator.sessions.statistics import per_position
+from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.entrance.sessions import Sessions
+from orchestrator.sessions.turns.statistics import per_position
 from orchestrator.speculation.plan import Overlap
 from orchestrator.watching.totals import OF_TOO_MUCH, Totals
 from slipstream.rpc.wire import duration

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.processes.connecting import Peers
-from orchestrator.sessions.sessions import Sessions
-from orchestrator.sessions.statistics import per_position
+from orchestrator.sessions.entrance.sessions import Sessions
+from orchestrator.sessions.turns.statistics import per_position
 from orchestrator.store.writing import Writing
 from orchestrator.watching.totals import Totals
 from orchestrator.watching.watching import Watching

@@ -22,7 +22,7 @@ from orchestrator.access.vouching import VOUCHING_METADATA
 from orchestrator.contract.service import OrchestratorService, PeersView
 from orchestrator.errors import NotReadyError, SessionMovedError, UnauthenticatedError
 from orchestrator.processes.place import Place
-from orchestrator.sessions.sessions import Sessions
+from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow
 from orchestrator.watching.watching import Watching

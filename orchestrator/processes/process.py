@@ -20,9 +20,9 @@ from orchestrator.processes.metrics import readings
 from orchestrator.processes.passing_on import Others, PassingService
 from orchestrator.processes.place import Place, address_to_reach, numbered, owner_of
 from orchestrator.processes.settings import OrchestratorSettings
-from orchestrator.sessions.loaded import LoadedSessions
-from orchestrator.sessions.sessions import Sessions
-from orchestrator.sessions.warming import warm_up
+from orchestrator.sessions.durability.loaded import LoadedSessions
+from orchestrator.sessions.entrance.sessions import Sessions
+from orchestrator.sessions.turns.warming import warm_up
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.store import Store

@@ -10,8 +10,8 @@ from collections import Counter
 from orchestrator.errors import OverloadedError, PrincipalLimitError
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
-from orchestrator.sessions.acceptance_window import AcceptanceWindow
-from orchestrator.sessions.turn_record import TurnEnded
+from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
+from orchestrator.sessions.turns.turn_record import TurnEnded
 from orchestrator.watching.turn_trace import WAYS
 from slipstream.telemetry import instruments
 from slipstream.telemetry.metrics import Distribution

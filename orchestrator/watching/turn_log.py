@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from orchestrator.sessions.turn_record import TurnEnded
+from orchestrator.sessions.turns.turn_record import TurnEnded
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from orchestrator.rounds.note import ExchangeNote, RoundNote
-from orchestrator.sessions.turn_record import TurnEnded
-from orchestrator.sessions.turn_watch import TurnBegun
+from orchestrator.sessions.turns.turn_record import TurnEnded
+from orchestrator.sessions.turns.watcher import TurnBegun
 from orchestrator.speculation.plan import Overlap
 from orchestrator.watching.budget import SpanBudget
 from orchestrator.watching.kept_rounds import KeptRounds

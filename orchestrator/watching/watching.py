@@ -10,8 +10,8 @@ from opentelemetry.trace import SpanContext
 
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
-from orchestrator.sessions.turn_record import TurnEnded
-from orchestrator.sessions.turn_watch import TurnBegun
+from orchestrator.sessions.turns.turn_record import TurnEnded
+from orchestrator.sessions.turns.watcher import TurnBegun
 from orchestrator.watching.budget import SpanBudget
 from orchestrator.watching.ring import TurnNote, TurnRing
 from orchestrator.watching.totals import Totals

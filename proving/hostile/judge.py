@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from orchestrator import errors as orchestrator_errors
-from orchestrator.sessions import text
+from orchestrator.sessions.conversation import text
 from slipstream import errors
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, InvalidFieldsError, SlipstreamError

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.sessions import warming
-from orchestrator.sessions.pair import Pair
+from orchestrator.sessions.turns import warming
+from orchestrator.sessions.turns.pair import Pair
 from slipstream.cli.local import LocalServices, free_address
 from slipstream.client import Client
 from slipstream.errors import SlipstreamError

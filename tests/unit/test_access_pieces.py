@@ -20,7 +20,7 @@ from orchestrator.access.access_file import AccessFile, read_access_file
 from orchestrator.access.vouching import Vouching
 from orchestrator.access.web_tokens import _moment
 from orchestrator.errors import AccessFileError, UnauthenticatedError
-from orchestrator.sessions.principal import Limits, Priority
+from orchestrator.sessions.admission.principal import Limits, Priority
 from slipstream.bearer_tokens import TokenHash, id_of, make_token
 from slipstream.cli.__main__ import app
 from slipstream.cli.token import token_and_entry

@@ -11,8 +11,8 @@ import pytest
 import transformers.utils.chat_template_utils
 from transformers import AutoTokenizer
 
-from orchestrator.sessions.session import Session, TurnLimits
-from orchestrator.sessions.text import ChatTemplateBrokenError, Codec, Message
+from orchestrator.sessions.conversation.session import Session, TurnLimits
+from orchestrator.sessions.conversation.text import ChatTemplateBrokenError, Codec, Message
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from slipstream.sampling.rule import SamplingRule

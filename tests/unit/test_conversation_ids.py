@@ -12,8 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from orchestrator.sessions.session import PastTurn, Session, TurnLimits, common_prefix_length
-from orchestrator.sessions.text import Codec, Message
+from orchestrator.sessions.conversation.session import PastTurn, Session, TurnLimits, common_prefix_length
+from orchestrator.sessions.conversation.text import Codec, Message
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from tests.tokenizer_models import ANSWERS, CASES, QUESTIONS, TokenizerCase

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from orchestrator.contract import commands
 from orchestrator.contract.settings import settings_message, settings_of
 from orchestrator.errors import PromptTooLongError
-from orchestrator.sessions.chat import BadCommand
-from orchestrator.sessions.principal import ANYBODY
-from orchestrator.sessions.resolving import ModelLimits, resolve
-from orchestrator.sessions.stored import TurnPayload, turn_payload_of, turn_row
-from orchestrator.sessions.text import Codec, Detokenizer, Message
+from orchestrator.sessions.admission.principal import ANYBODY
+from orchestrator.sessions.conversation.resolving import ModelLimits, resolve
+from orchestrator.sessions.conversation.text import Codec, Detokenizer, Message
+from orchestrator.sessions.durability.payloads import TurnPayload, turn_payload_of, turn_row
+from orchestrator.sessions.entrance.chat import BadCommand
 from proving.hostile.fields import STRUCTURE_SOURCES, FieldSource
 from proving.hostile.requests import SERVICES, Belongings, Requests
 from slipstream.errors import InvalidFieldsError, SlipstreamError

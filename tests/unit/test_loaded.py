@@ -15,13 +15,13 @@ from orchestrator.errors import (
 )
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.sessions.kept_turns import KEPT_SIZE, KEPT_TURNS, KeptTurns
-from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.requests import RequestName, Requests
-from orchestrator.sessions.session import Commit, Session
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.text import Codec
-from orchestrator.sessions.turn_record import TurnRecord, TurnStarted
+from orchestrator.sessions.conversation.session import Commit, Session
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
+from orchestrator.sessions.turns.recent_turns import KEPT_SIZE, KEPT_TURNS, KeptTurns
+from orchestrator.sessions.turns.request_names import RequestName, Requests
+from orchestrator.sessions.turns.turn_record import TurnRecord, TurnStarted
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.store.rows import EndRow

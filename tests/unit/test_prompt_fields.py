@@ -12,10 +12,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.next_prompt import Said
-from orchestrator.sessions.pair import Conversation, Pair
-from orchestrator.sessions.session import Session
-from orchestrator.sessions.text import Codec, Message
+from orchestrator.sessions.conversation.next_prompt import Said
+from orchestrator.sessions.conversation.session import Session
+from orchestrator.sessions.conversation.text import Codec, Message
+from orchestrator.sessions.turns.pair import Conversation, Pair
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from slipstream.structures.trials import StructureTrials

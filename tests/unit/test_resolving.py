@@ -4,9 +4,9 @@ import pytest
 
 from orchestrator.errors import PromptTooLongError
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, resolve
-from orchestrator.sessions.session import TurnLimits
-from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn, resolve
+from orchestrator.sessions.conversation.session import TurnLimits
+from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings

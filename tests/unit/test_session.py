@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 import pytest
 
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
-from orchestrator.sessions.session import FinishReason, Session, TurnLimits, common_prefix_length
-from orchestrator.sessions.text import Codec, Message
+from orchestrator.sessions.conversation.session import FinishReason, Session, TurnLimits, common_prefix_length
+from orchestrator.sessions.conversation.text import Codec, Message
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from slipstream.sampling.rule import Acceptance, SamplingRule
 

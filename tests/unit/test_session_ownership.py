@@ -13,15 +13,15 @@ from opentelemetry.context import Context
 
 from orchestrator.errors import SessionMovedError, StoreUnavailableError, TurnNotFoundError
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.admission import Asking
-from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.pair import Pair
-from orchestrator.sessions.principal import ANYBODY
-from orchestrator.sessions.requests import RequestName
-from orchestrator.sessions.sessions import NewSession, Sessions, UserMessage
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.text import Codec
-from orchestrator.sessions.turn_record import TurnRecord
+from orchestrator.sessions.admission.admission import Asking
+from orchestrator.sessions.admission.principal import ANYBODY
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
+from orchestrator.sessions.entrance.sessions import NewSession, Sessions, UserMessage
+from orchestrator.sessions.turns.pair import Pair
+from orchestrator.sessions.turns.request_names import RequestName
+from orchestrator.sessions.turns.turn_record import TurnRecord
 from orchestrator.store.database import DatabaseAtHand, Transaction
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow

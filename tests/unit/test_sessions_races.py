@@ -20,17 +20,25 @@ from orchestrator.errors import (
     ShuttingDownError,
 )
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.admission import Asking
-from orchestrator.sessions.chat import ChatClosing, ChatEvent, ChatStream, Command, SendMessage, StartChat, TurnHappened
-from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.pair import Pair
-from orchestrator.sessions.principal import ANYBODY
-from orchestrator.sessions.requests import RequestName
-from orchestrator.sessions.session import FinishReason
-from orchestrator.sessions.sessions import Generation, NewSession, Sessions, UserMessage
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.text import Codec
-from orchestrator.sessions.turn_record import TurnRecord
+from orchestrator.sessions.admission.admission import Asking
+from orchestrator.sessions.admission.principal import ANYBODY
+from orchestrator.sessions.conversation.session import FinishReason
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
+from orchestrator.sessions.entrance.chat import (
+    ChatClosing,
+    ChatEvent,
+    ChatStream,
+    Command,
+    SendMessage,
+    StartChat,
+    TurnHappened,
+)
+from orchestrator.sessions.entrance.sessions import Generation, NewSession, Sessions, UserMessage
+from orchestrator.sessions.turns.pair import Pair
+from orchestrator.sessions.turns.request_names import RequestName
+from orchestrator.sessions.turns.turn_record import TurnRecord
 from orchestrator.store.opening import open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow

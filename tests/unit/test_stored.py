@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from orchestrator.rounds.result import Origin
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn
-from orchestrator.sessions.session import FinishReason, Session, TurnLimits
-from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
-from orchestrator.sessions.statistics import TurnStatistics
-from orchestrator.sessions.stored import (
+from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn
+from orchestrator.sessions.conversation.session import FinishReason, Session, TurnLimits
+from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.durability.payloads import (
     TurnPayload,
     bytes_of,
     end_row,
@@ -29,8 +29,8 @@ from orchestrator.sessions.stored import (
     turn_payload_of,
     turn_row,
 )
-from orchestrator.sessions.text import Codec
-from orchestrator.sessions.turn_record import TurnEnded, TurnReader, TurnRecord, TurnStarted
+from orchestrator.sessions.turns.statistics import TurnStatistics
+from orchestrator.sessions.turns.turn_record import TurnEnded, TurnReader, TurnRecord, TurnStarted
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings

@@ -11,8 +11,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from orchestrator.errors import OverloadedError
-from orchestrator.sessions.text import Codec
-from orchestrator.sessions.text_work import MOST_WAITING, SHORT, TextWork
+from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.turns.text_work import MOST_WAITING, SHORT, TextWork
 from slipstream.hosting.tokenizer_files import embedded_directory
 
 TOKENIZER = Path(embedded_directory("target")) / "tokenizer.json"

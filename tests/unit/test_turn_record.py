@@ -8,10 +8,10 @@ import random
 import pytest
 
 from orchestrator.rounds.result import Origin
-from orchestrator.sessions import turn_record
-from orchestrator.sessions.session import Commit, FinishReason
-from orchestrator.sessions.statistics import TurnStatistics
-from orchestrator.sessions.turn_record import TurnDelta, TurnEnded, TurnReader, TurnRecord, TurnStarted, read_all
+from orchestrator.sessions.conversation.session import Commit, FinishReason
+from orchestrator.sessions.turns import turn_record
+from orchestrator.sessions.turns.statistics import TurnStatistics
+from orchestrator.sessions.turns.turn_record import TurnDelta, TurnEnded, TurnReader, TurnRecord, TurnStarted, read_all
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.outcome import TokenLogprobs
 

@@ -23,12 +23,12 @@ from orchestrator.peers.exchange import PeerTiming
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.sessions.acceptance_window import AcceptanceWindow
-from orchestrator.sessions.resolving import ResolvedTurn
-from orchestrator.sessions.session import FinishReason, TurnLimits
-from orchestrator.sessions.statistics import TurnStatistics, per_position
-from orchestrator.sessions.turn_record import TurnEnded
-from orchestrator.sessions.turn_watch import TurnBegun
+from orchestrator.sessions.conversation.resolving import ResolvedTurn
+from orchestrator.sessions.conversation.session import FinishReason, TurnLimits
+from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
+from orchestrator.sessions.turns.statistics import TurnStatistics, per_position
+from orchestrator.sessions.turns.turn_record import TurnEnded
+from orchestrator.sessions.turns.watcher import TurnBegun
 from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
 from orchestrator.speculation.proposal import Proposal, Source
 from orchestrator.speculation.session import SpeculationSettings

@@ -11,9 +11,9 @@ from opentelemetry.trace import SpanContext
 
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
-from orchestrator.sessions.acceptance_window import AcceptanceWindow
-from orchestrator.sessions.resolving import ResolvedTurn
-from orchestrator.sessions.turn_record import TurnEnded
+from orchestrator.sessions.conversation.resolving import ResolvedTurn
+from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
+from orchestrator.sessions.turns.turn_record import TurnEnded
 
 
 @dataclass(frozen=True, slots=True)

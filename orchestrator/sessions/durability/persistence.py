@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.errors import SessionMovedError, StoreUnavailableError
-from orchestrator.sessions.loaded import SessionRecord
-from orchestrator.sessions.requests import RequestName
-from orchestrator.sessions.session import Session, common_prefix_length
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.stored import (
+from orchestrator.sessions.conversation.session import Session, common_prefix_length
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.durability.loaded import SessionRecord
+from orchestrator.sessions.durability.payloads import (
     TurnPayload,
     bytes_of,
     end_row,
     session_payload,
     turn_row,
 )
-from orchestrator.sessions.turn_record import TurnEnded, TurnRecord
+from orchestrator.sessions.turns.request_names import RequestName
+from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord
 from orchestrator.store.rows import Counts, SessionRow, TurnRow
 from orchestrator.store.store import Store
 

@@ -25,12 +25,12 @@ from orchestrator.errors import (
     SessionNotFoundError,
     ShuttingDownError,
 )
-from orchestrator.sessions.admission import Asking
-from orchestrator.sessions.loaded import SessionRecord
-from orchestrator.sessions.principal import ANYBODY, Principal
-from orchestrator.sessions.sessions import NewSession, Sessions, UserMessage
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.turn_record import TurnEvent, TurnReader
+from orchestrator.sessions.admission.admission import Asking
+from orchestrator.sessions.admission.principal import ANYBODY, Principal
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.durability.loaded import SessionRecord
+from orchestrator.sessions.entrance.sessions import NewSession, Sessions, UserMessage
+from orchestrator.sessions.turns.turn_record import TurnEvent, TurnReader
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.telemetry.tracing import context_of
 

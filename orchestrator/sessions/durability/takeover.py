@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import SessionExpiredError, SessionMovedError, UnreadableError
-from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.pair import Pair
-from orchestrator.sessions.requests import RequestName
-from orchestrator.sessions.stored import TurnPayload, restored, target_of, turn_payload_of
-from orchestrator.sessions.turn_tasks import TurnTasks
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
+from orchestrator.sessions.durability.payloads import TurnPayload, restored, target_of, turn_payload_of
+from orchestrator.sessions.turns.pair import Pair
+from orchestrator.sessions.turns.request_names import RequestName
+from orchestrator.sessions.turns.tasks import TurnTasks
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow, SessionRow, StoredTurn
 from orchestrator.store.store import Store

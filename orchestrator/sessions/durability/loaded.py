@@ -14,12 +14,12 @@ from opentelemetry.trace import SpanContext
 
 from orchestrator.errors import SessionLimitError, SessionNotFoundError
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.sessions.acceptance_window import AcceptanceWindow
-from orchestrator.sessions.kept_turns import KeptTurns
-from orchestrator.sessions.requests import Requests
-from orchestrator.sessions.session import Session
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.turn import Turn
+from orchestrator.sessions.conversation.session import Session
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
+from orchestrator.sessions.turns.recent_turns import KeptTurns
+from orchestrator.sessions.turns.request_names import Requests
+from orchestrator.sessions.turns.turn import Turn
 from orchestrator.store.rows import EndRow, SessionRow
 
 

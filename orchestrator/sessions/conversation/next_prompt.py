@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.sessions.text import Codec, Encoded, Message
+from orchestrator.sessions.conversation.text import Codec, Encoded, Message
 
 _PIECE_SPACE = "▁"
 """The space that an answer's first token may begin with although the text does not: decoders strip

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from orchestrator.errors import ShuttingDownError
-from orchestrator.sessions.turn import Ending, Turn
+from orchestrator.sessions.turns.turn import Ending, Turn
 
 log = logging.getLogger(__name__)
 

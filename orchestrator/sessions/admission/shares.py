@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.errors import PrincipalLimitError
-from orchestrator.sessions.principal import Limits, Principal, Priority
+from orchestrator.sessions.admission.principal import Limits, Principal, Priority
 
 WEIGHTS = {Priority.LOW: 1.0, Priority.NORMAL: 4.0, Priority.HIGH: 16.0}
 """Of two that both always have somebody waiting, one gets so many times as many tokens as the

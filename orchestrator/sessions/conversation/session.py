@@ -14,8 +14,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
-from orchestrator.sessions.next_prompt import NextPrompt, Said
-from orchestrator.sessions.text import Codec, Detokenizer, Message
+from orchestrator.sessions.conversation.next_prompt import NextPrompt, Said
+from orchestrator.sessions.conversation.text import Codec, Detokenizer, Message
 from slipstream.sampling.rule import Acceptance, SamplingRule
 
 

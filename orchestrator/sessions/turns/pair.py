@@ -11,12 +11,12 @@ from orchestrator.errors import PromptTooLongError
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
-from orchestrator.sessions.next_prompt import NextPrompt
-from orchestrator.sessions.principal import Principal
-from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn, check_prompt_length, resolve
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.text import Codec, Message
-from orchestrator.sessions.text_work import TextWork
+from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.conversation.next_prompt import NextPrompt
+from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn, check_prompt_length, resolve
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.conversation.text import Codec, Message
+from orchestrator.sessions.turns.text_work import TextWork
 from slipstream.errors import FieldViolation, InvalidFieldsError, TokenizerMismatchError
 from slipstream.sampling.rule import Acceptance
 from slipstream.structures.trials import StructureTrials

@@ -29,31 +29,31 @@ from orchestrator.errors import (
     SessionNotFoundError,
     TurnNotFoundError,
 )
-from orchestrator.sessions.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
-from orchestrator.sessions.adopting import Adopting, rebuilt_beside
-from orchestrator.sessions.beginning import Beginning
-from orchestrator.sessions.choices import resolved_choice
-from orchestrator.sessions.keeper import Keeper
-from orchestrator.sessions.loaded import LoadedSessions, SessionRecord, SessionSummary
-from orchestrator.sessions.pair import Pair, Prompt
-from orchestrator.sessions.principal import ANYBODY, Principal
-from orchestrator.sessions.requests import NAMELESS, RequestName, check_request_id
-from orchestrator.sessions.resolving import ResolvedTurn
-from orchestrator.sessions.session import Session, common_prefix_length
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.stored import (
+from orchestrator.sessions.admission.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
+from orchestrator.sessions.admission.principal import ANYBODY, Principal
+from orchestrator.sessions.conversation.choices import resolved_choice
+from orchestrator.sessions.conversation.resolving import ResolvedTurn
+from orchestrator.sessions.conversation.session import Session, common_prefix_length
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.durability.eviction import Unloading
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord, SessionSummary
+from orchestrator.sessions.durability.maintenance import Tending
+from orchestrator.sessions.durability.payloads import (
     ToldTurn,
     TurnPayload,
     session_payload_of,
     target_of,
     told,
 )
-from orchestrator.sessions.tending import Tending
-from orchestrator.sessions.turn import Ending
-from orchestrator.sessions.turn_record import TurnRecord
-from orchestrator.sessions.turn_tasks import TurnTasks
-from orchestrator.sessions.turn_watch import Watcher
-from orchestrator.sessions.unloading import Unloading
+from orchestrator.sessions.durability.persistence import Keeper
+from orchestrator.sessions.durability.takeover import Adopting, rebuilt_beside
+from orchestrator.sessions.entrance.starting import Beginning
+from orchestrator.sessions.turns.pair import Pair, Prompt
+from orchestrator.sessions.turns.request_names import NAMELESS, RequestName, check_request_id
+from orchestrator.sessions.turns.tasks import TurnTasks
+from orchestrator.sessions.turns.turn import Ending
+from orchestrator.sessions.turns.turn_record import TurnRecord
+from orchestrator.sessions.turns.watcher import Watcher
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import SessionRow
 from orchestrator.store.store import Store

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable, Coroutine
 
 from orchestrator.errors import StoreUnavailableError
-from orchestrator.sessions.keeper import Keeper
-from orchestrator.sessions.loaded import LoadedSessions
-from orchestrator.sessions.turn import Ending
-from orchestrator.sessions.unloading import Unloading
+from orchestrator.sessions.durability.eviction import Unloading
+from orchestrator.sessions.durability.loaded import LoadedSessions
+from orchestrator.sessions.durability.persistence import Keeper
+from orchestrator.sessions.turns.turn import Ending
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.store import Store
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from orchestrator.sessions.resolving import ResolvedTurn
+from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from slipstream.sampling.rule import MAX_SEED
 
 MAX_CHOICES = 64

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.errors import MessageCancelledError, OverloadedError, ShuttingDownError
-from orchestrator.sessions.principal import Principal
-from orchestrator.sessions.shares import Shares
+from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.admission.shares import Shares
 
 MOST_WAITING = 1024
 """Requests in the queue, whatever they wait for."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.rounds.result import Origin
-from orchestrator.sessions.session import Commit, FinishReason
-from orchestrator.sessions.statistics import TurnStatistics
+from orchestrator.sessions.conversation.session import Commit, FinishReason
+from orchestrator.sessions.turns.statistics import TurnStatistics
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import TokenLogprobs
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from itertools import product
 
 from orchestrator.rounds.note import RoundNote
-from orchestrator.sessions.pair import Conversation, Pair
-from orchestrator.sessions.settings import ADAPTIVE, GenerationSettings
-from orchestrator.sessions.text import ChatTemplateBrokenError, Detokenizer, Message, NoChatTemplateError
+from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.conversation.text import ChatTemplateBrokenError, Detokenizer, Message, NoChatTemplateError
+from orchestrator.sessions.turns.pair import Conversation, Pair
 from slipstream.errors import InvalidFieldsError, SlipstreamError
 
 log = logging.getLogger(__name__)

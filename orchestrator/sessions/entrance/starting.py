@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from opentelemetry.context import Context
 
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.sessions.admission import Admission, Place, Wish, given_back
-from orchestrator.sessions.adopting import Adopted
-from orchestrator.sessions.keeper import Keeper, KeptTurn
-from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.pair import Pair
-from orchestrator.sessions.principal import Principal
-from orchestrator.sessions.requests import RequestName
-from orchestrator.sessions.resolving import ResolvedTurn
-from orchestrator.sessions.session import common_prefix_length
-from orchestrator.sessions.stored import TurnPayload, resumable, target_of, tokens_of
-from orchestrator.sessions.turn import Ending, Turn
-from orchestrator.sessions.turn_record import TurnEnded, TurnRecord, TurnStarted
-from orchestrator.sessions.turn_tasks import TurnTasks
-from orchestrator.sessions.turn_watch import TurnBegun, Watcher
-from orchestrator.sessions.unloading import Unloading
+from orchestrator.sessions.admission.admission import Admission, Place, Wish, given_back
+from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.conversation.resolving import ResolvedTurn
+from orchestrator.sessions.conversation.session import common_prefix_length
+from orchestrator.sessions.durability.eviction import Unloading
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
+from orchestrator.sessions.durability.payloads import TurnPayload, resumable, target_of, tokens_of
+from orchestrator.sessions.durability.persistence import Keeper, KeptTurn
+from orchestrator.sessions.durability.takeover import Adopted
+from orchestrator.sessions.turns.pair import Pair
+from orchestrator.sessions.turns.request_names import RequestName
+from orchestrator.sessions.turns.tasks import TurnTasks
+from orchestrator.sessions.turns.turn import Ending, Turn
+from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord, TurnStarted
+from orchestrator.sessions.turns.watcher import TurnBegun, Watcher
 from orchestrator.store.rows import StoredTurn
 from slipstream.telemetry.tracing import context_of, traceparent_of
 

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 
 from orchestrator.errors import SessionMovedError, StoreUnavailableError
-from orchestrator.sessions.keeper import Keeper
-from orchestrator.sessions.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.pair import Pair
-from orchestrator.sessions.turn import Ending
-from orchestrator.sessions.turn_tasks import TurnTasks
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
+from orchestrator.sessions.durability.persistence import Keeper
+from orchestrator.sessions.turns.pair import Pair
+from orchestrator.sessions.turns.tasks import TurnTasks
+from orchestrator.sessions.turns.turn import Ending
 
 log = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.errors import UnreadableError
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
-from orchestrator.sessions.resolving import ModelLimits, ResolvedTurn
-from orchestrator.sessions.session import ENDED_WITH_END_TOKEN, FinishReason, PastTurn, Session
-from orchestrator.sessions.settings import GenerationSettings
-from orchestrator.sessions.statistics import TurnStatistics
-from orchestrator.sessions.text import Codec
-from orchestrator.sessions.turn_record import TurnEnded, TurnRecord, TurnStarted, WrittenRecord
+from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn
+from orchestrator.sessions.conversation.session import ENDED_WITH_END_TOKEN, FinishReason, PastTurn, Session
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.turns.statistics import TurnStatistics
+from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord, TurnStarted, WrittenRecord
 from orchestrator.speculation.session import SpeculationSettings
 from orchestrator.store.rows import EndRow, SessionRow, StoredTurn, TurnRow
 from slipstream.errors import Code, FieldViolation, SlipstreamError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from orchestrator.errors import TurnNotFoundError, TurnNotKeptError
-from orchestrator.sessions.turn_record import TurnRecord
+from orchestrator.sessions.turns.turn_record import TurnRecord
 
 KEPT_TURNS = 32
 KEPT_SIZE = 65_536

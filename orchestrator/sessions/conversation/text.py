@@ -16,7 +16,7 @@ from tokenizers.decoders import DecodeStream
 from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER
 from orchestrator.chat_templates.rendering import Rendered, RenderingError
 from orchestrator.errors import PromptTooLongError
-from orchestrator.sessions.token_stream import TokenStream
+from orchestrator.sessions.conversation.token_stream import TokenStream
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.reasons import Reason
 

@@ -20,11 +20,11 @@ from orchestrator.errors import SessionMovedError, ShuttingDownError, TurnCutErr
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.sessions.resolving import ResolvedTurn
-from orchestrator.sessions.session import Answer, Session
-from orchestrator.sessions.statistics import TurnStatistics
-from orchestrator.sessions.turn_record import TurnEnded, TurnRecord
-from orchestrator.sessions.turn_watch import TurnWatch
+from orchestrator.sessions.conversation.resolving import ResolvedTurn
+from orchestrator.sessions.conversation.session import Answer, Session
+from orchestrator.sessions.turns.statistics import TurnStatistics
+from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord
+from orchestrator.sessions.turns.watcher import TurnWatch
 
 
 class Ending(Enum):

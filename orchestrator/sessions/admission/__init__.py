@@ -1,0 +1,1 @@
+"""Which turns may begin now, which wait in the queue, and which are refused."""

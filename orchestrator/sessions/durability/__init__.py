@@ -1,0 +1,1 @@
+"""Sessions in memory and in the store: persistence, takeover, eviction and maintenance."""

@@ -1,0 +1,1 @@
+"""Turns as tasks: their rounds, their records, their readers and their watchers."""
