@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.errors import MessageCancelledError, OverloadedError, PrincipalLimitError, ShuttingDownError
 from orchestrator.rounds.capacity import MOST_ROUNDS, rounds_at_once
+from orchestrator.sessions.admission import admission as admission_module
 from orchestrator.sessions.admission.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
-from orchestrator.sessions.admission.admission import admission as admission_module
 from orchestrator.sessions.admission.principal import ANYBODY, Limits, Principal, Priority
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.costs import VerifyCosts
