@@ -13,7 +13,7 @@ from orchestrator.speculation.costs import VerifyCosts
 from orchestrator.speculation.knowledge import PairKnowledge
 
 MOST_ROUNDS = 1024
-"""Of one verifier, whatever it takes: as many items as its queue holds."""
+"""Most rounds of one verifier at a time: as many items as its queue holds."""
 
 _FEWEST_ROUNDS = 32
 """A handful of chats is no overload, however long a step takes; and what was measured at the start

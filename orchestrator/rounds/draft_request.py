@@ -1,9 +1,9 @@
 """One session's requests to the draft: for a proposal to wait for, or for branches while the target
 verifies.
 
-A request never blocks: it leaves, and what comes back goes to the session's continuations whoever
-waits by then. Every request states its position, so a lost handle and a cut cache are mended by
-stating it again.
+A request never blocks: it leaves, and what comes back goes to the session's continuations, even if
+no round waits by then. Every request states its position, so a lost handle and a cut cache are
+mended by stating it again.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class SessionDrafting:
         self.take_failed()
 
     def leave_request(self) -> None:
-        """Nobody waits for the latest request any more. What still comes of it is taken; here it is
-        forgotten, for it refers to this, and a session that is over would wait for the collector
+        """No round waits for the latest request any more. What still comes of it is taken; here it
+        is forgotten, for it refers to this, and a session that is over would wait for the collector
         with all that it knows of its text."""
         if self.request is not None:
             self.request.leave()
@@ -128,7 +128,7 @@ class DraftRequest:
         *,
         is_probe: bool = False,
     ) -> None:
-        """A probe only sees whether the draft is there: nobody waits for it."""
+        """A probe only sees whether the draft is there: no round waits for it."""
         self.is_probe = is_probe
         if is_probe:
             exchange.leave()
@@ -179,7 +179,7 @@ class DraftRequest:
     def fail(self, error: PeerError) -> None:
         """Mend what stating the position again mends; else the draft has failed this request."""
         waited_for = not self.done.is_set()
-        # Of a session that has moved nobody would close what was opened anew.
+        # If the session has moved, no one else would close a handle that was opened again.
         is_ours = self._sequence is self.drafting.sequence
         is_mended = error.reason in REASONS_TO_RESTATE and self._restatements < _MAX_RESTATEMENTS
         if waited_for and is_ours and is_mended:
@@ -202,7 +202,7 @@ class DraftRequest:
                 self._side.answered(self, None)
 
     def give_up(self) -> None:
-        """It is late: nobody waits for it any more. Nothing happens if it has ended just now."""
+        """It is late: no round waits for it any more. Nothing happens if it has ended just now."""
         if self.done.is_set():
             return
         late = DraftLateError("the draft did not answer within its deadline")
@@ -214,14 +214,15 @@ class DraftRequest:
         self._side.failed(self, late.reason)
 
     def leave(self) -> None:
-        """Nobody waits for it any more. Nothing happens if it has ended."""
+        """No round waits for it any more. Nothing happens if it has ended."""
         if not self.done.is_set():
             self._exchange.leave()
             self._end()
 
     def _end(self) -> None:
-        """It is over for whoever waits; what still comes is taken. What would withdraw it refers to
-        it: a circle that only the collector would find, and there are thousands a second."""
+        """It is over for the round that waits; what still comes is taken. What would withdraw it
+        refers to it: a circle that only the collector would find, and there are thousands a
+        second."""
         self.withdraw = _nothing_to_withdraw
         self.done.set()
 

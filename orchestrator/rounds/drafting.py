@@ -137,14 +137,14 @@ class DraftSide:
             )
 
     def visit(self) -> None:
-        """The same where all sessions have moved away: one token is asked for that is nobody's."""
+        """The same where all sessions have moved away: one token is asked for, for no session."""
         if self.fits and self._breaker.is_half_open:
             self._breaker.probed()
-            nobody = SessionDrafting(SessionSpeculation(self.pair))
+            visitor = SessionDrafting(SessionSpeculation(self.pair))
             ask = Ask(SamplingRule(), (), 1, 0, 1.0, self.pair.regime(None))
             exchange = ExchangeNote(names.PROPOSE, self.address, time.monotonic())
-            self._visitors.add(nobody)
-            self._keep_probe(DraftRequest(self, nobody, (0,), ask, exchange, is_probe=True))
+            self._visitors.add(visitor)
+            self._keep_probe(DraftRequest(self, visitor, (0,), ask, exchange, is_probe=True))
 
     def _keep_probe(self, probe: DraftRequest) -> None:
         self._probes.append(probe)
@@ -155,12 +155,12 @@ class DraftSide:
 
     def _forget_probes(self) -> None:
         """The draft is back, and of earlier probes' answers some may be lost: the items have come,
-        and nobody else would close what they opened."""
+        and no session would close what they opened."""
         while self._probes:
             self._see_off(self._probes.popleft())
 
     def _see_off(self, request: DraftRequest) -> None:
-        """If it was a visitor's, its handle is nobody's any more."""
+        """If it was a visitor's, its handle belongs to no session any more."""
         if request.drafting in self._visitors:
             self._visitors.discard(request.drafting)
             request.withdraw()
@@ -265,7 +265,7 @@ class DraftSide:
         )
 
     def failed(self, request: DraftRequest, reason: str) -> None:
-        """The draft is not: all leave it alone, and nobody waits for it any longer. Where it is
+        """The draft is not: all leave it alone, and no round waits for it any longer. Where it is
         late and has answered others meanwhile it is late for one session, which leaves it alone by
         itself."""
         self._see_off(request)
@@ -277,12 +277,12 @@ class DraftSide:
         log.warning("the draft service at %s failed a round (%s): going on without it", self.address, reason)
         self._breaker.failed()
         self._well = False
-        if reason == DraftLateError.reason:  # of all else whoever waits hears by itself
+        if reason == DraftLateError.reason:  # every other failure reaches the waiting rounds by itself
             for other in list(self._waited_for):
                 other.give_up()
 
     def fell_back(self, reason: str) -> None:
-        """A request that somebody waited for has failed: its turn goes on without."""
+        """A request that a round waited for has failed: its turn goes on without."""
         self.fallbacks[reason] += 1
 
     def verified(self, count: int, accepted_count: int) -> None:

@@ -37,7 +37,7 @@ class ExchangeNote:
     ending: Ending | None = None
     """What it failed of."""
     left: bool = False
-    """Whether nobody waited for its answer any more."""
+    """True if no round waited for its answer any more."""
     setbacks: tuple[tuple[float, str], ...] = ()
     """Answers that did not end it: when, and the reason."""
 
@@ -47,7 +47,7 @@ class ExchangeNote:
             self.setbacks += ((time.monotonic(), reason),)
 
     def finish(self, timing: PeerTiming) -> None:
-        """All has come; it may be late, with nobody waiting any more."""
+        """Note that all has come; it may be late, with no round waiting any more."""
         self.timing = timing
         self.ended = self.ended or time.monotonic()
 
@@ -57,7 +57,7 @@ class ExchangeNote:
         self.ended = time.monotonic()
 
     def leave(self) -> None:
-        """Nobody waits for it any more."""
+        """Note that no round waits for it any more."""
         self.left = True
         self.ended = time.monotonic()
 
@@ -94,8 +94,8 @@ class RoundNote:
     outcome: str = ""
     """recovered, bonus or plain: the kind of next token; or cancelled or failed."""
     rung: str = "none"
-    """Who made the proposal that was verified, draft or ngram; plain if nobody did, none if nothing
-    was verified."""
+    """Who made the proposal that was verified, draft or ngram; plain if there was none, none if
+    nothing was verified."""
     drafted: int = 0
     accepted: int = 0
     committed: int = 0

@@ -1,4 +1,4 @@
-"""One round: a proposal from whoever has the best, the verifier's answer to it, and meanwhile the
+"""One round: a proposal from the best source, the verifier's answer to it, and meanwhile the
 draft's work on the next.
 
 ::

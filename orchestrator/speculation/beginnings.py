@@ -11,7 +11,7 @@ goes on and N(k) the tokens that a round of k draft tokens brings::
     waiting     N(r)                           in  P(r) + V'(1 + r)
 
 each as far as the turn's end leaves it (`ending`). At the rate that the rounds to come should
-bring, the one that leaves more tokens wins. So nobody waits for a draft that reads a long prompt,
+bring, the one that leaves more tokens wins. So no round waits for a draft that reads a long prompt,
 or that is far away.
 """
 

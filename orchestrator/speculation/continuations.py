@@ -60,8 +60,8 @@ class Continuations:
 
 
 def _rest(path: _Path) -> Proposal | None:
-    """What is left of a path's own proposal. Tokens before it that are still open were somebody
-    else's guesses."""
+    """What is left of a path's own proposal. Tokens before it that are still open were guesses
+    of another source."""
     skipped = path.matched - path.own
     if skipped < 0 or skipped >= len(path.proposal.tokens):
         return None

@@ -22,7 +22,7 @@ _WINDOW, _WINDOW_EACH = 24, 8
 
 _WINDOW_SECONDS = 0.5
 """And no sooner than after so long: other work that comes over a machine for a tenth of a second is
-dozens of a small pair's rounds, and it slows whatever way is taken."""
+dozens of a small pair's rounds, and it slows every way that is taken."""
 
 _BOUNDS, _PLAIN_BOUNDS, _PLAIN_ALONE_BOUNDS = (0.3, 1.5), (0.9, 1.1), (0.8, 1.1)
 """Of what is believed. Plain decoding's forecast is its own measured round, the orchestrator's part

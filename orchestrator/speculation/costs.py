@@ -194,7 +194,7 @@ class StepTimeCurve(Kept):
                 self._insert(rounded)
             index = self._counts.index(rounded)
             self._times[index].observe(time, share)
-        # Else what a slow minute showed of fewer would stand, though nobody runs them.
+        # Else what a slow minute showed of fewer would stand, though no session runs them.
         self.cap(self._counts[index], self._times[index].value)
 
     def cap(self, token_count: int, most: float) -> None:
@@ -267,8 +267,8 @@ class StepTimeCurve(Kept):
 class VerifyCosts(Kept):
     """Of verification: the step, and what surrounds it (network, queue). Steps beside a draft at
     work are kept apart, and those that come after its work: where the two share processors the
-    former take longer, and the latter begin with caches that are full of something else, whatever
-    their tokens."""
+    former take longer, and the latter begin with caches that are full of something else, however
+    many tokens they have."""
 
     KEPT = ("alone", "after", "beside", "around", "_own", "_in_step")
 
@@ -448,7 +448,7 @@ class DraftCosts(Kept):
 class HitRates(Kept):
     """The odds that one of a request's first n branches comes true, learnt from which one it was.
 
-    Of a request of n branches that all miss nobody knows whether the n+1st had come true. So what
+    Of a request of n branches that all miss it is unknown whether the n+1st had come true. So what
     is learnt is, for each rank, how often it comes true where it was asked for and those before it
     do not (the estimate of Kaplan and Meier)::
 

@@ -23,7 +23,7 @@ _REMEMBERED = 64
 
 
 class Ending:
-    """Of turns that generate ``mean_length`` tokens; 0: nobody knows, and none ends."""
+    """Of turns that generate ``mean_length`` tokens; 0: their length is unknown, and none ends."""
 
     def __init__(self, mean_length: float) -> None:
         odds = 1 - 1 / max(1.0, mean_length) if mean_length else 1.0

@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from orchestrator.speculation.plan import RoundPlan
 
 _MOST_USES = 16
-"""Of a plan, until somebody weighs again. At first it is used once, and twice as often each time
-that a weighing finds the same way: what a pair's first rounds show is little."""
+"""Most uses of a plan until it is weighed again. At first it is used once, and twice as often each
+time that a weighing finds the same way: what a pair's first rounds show is little."""
 
 _MOST = 64
 

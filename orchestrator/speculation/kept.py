@@ -1,7 +1,7 @@
 """What is learnt as plain numbers, to be kept between starts, and back. Pure.
 
 What comes back is a beginning and not the truth: machines and models change. So it counts for no
-more than a few rounds' observations, and whatever does not look like what is kept is refused as a
+more than a few rounds' observations, and all that does not look like what is kept is refused as a
 whole.
 """
 

@@ -1,4 +1,4 @@
-"""What sessions learn together: of each verifier, of each draft, and of the target whoever drafts
+"""What sessions learn together: of each verifier, of each draft, and of the target with any draft
 for it. Pure."""
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class RoundPlan:
 
     def rate_of(self, hit: bool | None) -> float | None:
         """The forecast of a round of which is known whether what was prepared came true, or None if
-        nobody can say."""
+        it is unknown."""
         return self.rate if hit is None else self.hit_rate if hit else self.miss_rate
 
 

@@ -1,4 +1,4 @@
-"""A proposal, whoever made it."""
+"""A proposal of any source."""
 
 from __future__ import annotations
 

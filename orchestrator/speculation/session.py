@@ -56,7 +56,7 @@ class Candidate:
 
     @cached_property
     def survivals(self) -> list[float]:
-        """The odds that its first 1, 2 .. tokens survive. Computed where somebody asks: a fixed
+        """The odds that its first 1, 2 .. tokens survive. Computed where it is asked for: a fixed
         draft length does not."""
         usual = self.estimate.survivals(len(self.proposal))
         if self.calibration is None or not self.proposal.confidences:
