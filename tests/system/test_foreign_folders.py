@@ -68,7 +68,11 @@ def test_processes_behind_one_port_execute_no_file_of_the_current_folder(folder:
 
 _COMMAND = re.compile(r"python3?(?P<flags>(?: -[A-Z])*) -m (?P<module>[\w.]+)")
 _WITHOUT_OUR_CODE = ("venv",)
-_SHOWN = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("operations", "security", "alerts"))]
+_SHOWN = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "security", "alerts")),
+    *(ROOT / "docs" / "guides").glob("*.md"),
+]
 """What people type elsewhere than in a checkout. Reports have the commands that they were made by,
 in a checkout."""
 
