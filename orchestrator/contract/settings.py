@@ -15,10 +15,9 @@ from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.rpc.sampling_wire import ACCEPTANCES, acceptance_of, logit_bias_of, structure_message, structure_of
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import MAX_LISTED_TOKENS
+from slipstream.sampling_fields import SAMPLING_FIELDS
 from slipstream.v1 import generation_pb2, sampling_pb2
 
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed")
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _SAMPLING_LISTS = ("allowed_token_ids", "banned_token_ids")
 _SCALARS = (
     "max_token_count",
@@ -41,10 +40,10 @@ _PROPOSERS = {
     generation_pb2.Speculation.PROPOSER_NGRAM: Source.NGRAM,
 }
 
-_SAMPLING_FIELDS = (*_SAMPLING, *_PENALTIES, "logit_bias", *_SAMPLING_LISTS)
+_SAMPLING_NAMES = (*SAMPLING_FIELDS, "logit_bias", *_SAMPLING_LISTS)
 CLEARABLE: Final[dict[str, tuple[str, ...]]] = {
-    "sampling": _SAMPLING_FIELDS,
-    **{f"sampling.{name}": (name,) for name in _SAMPLING_FIELDS},
+    "sampling": _SAMPLING_NAMES,
+    **{f"sampling.{name}": (name,) for name in _SAMPLING_NAMES},
     **{name: (name,) for name in (*_SCALARS, *_LISTS, "logprobs", "structure", "acceptance")},
     "speculation": _SPECULATION,
     "speculation.overlap": ("overlap",),
@@ -61,7 +60,7 @@ def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSetting
     """
     sampling, speculation = message.sampling, message.speculation
     _check_counts(message)
-    said = {name: given(sampling, name) for name in (*_SAMPLING, *_PENALTIES)}
+    said = {name: given(sampling, name) for name in SAMPLING_FIELDS}
     said |= {name: given(message, name) for name in _SCALARS}
     said |= {name: tuple(getattr(sampling, name)) or None for name in _SAMPLING_LISTS}
     said |= {name: tuple(getattr(message, name)) or None for name in _LISTS}
@@ -101,7 +100,7 @@ def _check_counts(message: generation_pb2.GenerationSettings) -> None:
 def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationSettings:
     """What a client has said, for the wire."""
     sampling = sampling_pb2.SamplingParameters(
-        **{name: getattr(settings, name) for name in (*_SAMPLING, *_PENALTIES, *_SAMPLING_LISTS)},
+        **{name: getattr(settings, name) for name in (*SAMPLING_FIELDS, *_SAMPLING_LISTS)},
         logit_bias=dict(settings.logit_bias or ()),
     )
     paths = [path for path, names in CLEARABLE.items() if len(names) == 1 and names[0] in settings.cleared]

@@ -23,7 +23,8 @@ from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Regime, RoundPlan
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from orchestrator.speculation.session import SessionSpeculation
-from slipstream.sampling.rule import MIN_TEMPERATURE, SamplingRule
+from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling_fields import MIN_TEMPERATURE
 from slipstream.telemetry import names
 
 log = logging.getLogger(__name__)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
 from google.protobuf import field_mask_pb2
 
+from slipstream.sampling_fields import SamplingFields
 from slipstream.v1 import generation_pb2, sampling_pb2
 
 _LISTS = "allowed_token_ids", "banned_token_ids", "stop_strings", "stop_token_ids", "cleared"
@@ -49,7 +50,7 @@ class Structure:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(SamplingFields[float | None, int | None]):
     """How tokens are chosen, where a turn ends and how it is sped up. What is left unset is what
     the layer below says: a message's settings lie over its session's, those over the server's and
     the model's defaults.
@@ -64,18 +65,10 @@ class Settings:
     "stop_strings", "sampling.temperature".
     """
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    _: KW_ONLY
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: Sequence[int] = ()
     banned_token_ids: Sequence[int] = ()
-    seed: int | None = None
     max_token_count: int | None = None
     min_token_count: int | None = None
     stop_strings: Sequence[str] = ()

@@ -20,17 +20,15 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation_keys import SAMPLED_ONLY, UNFOLLOWED, WITHOUT_EFFECT
 from slipstream.engine.generation_tokens import Tokens
 from slipstream.sampling.rule import (
-    MAX_TEMPERATURE,
-    MIN_TEMPERATURE,
     LengthDefaults,
     SamplingDefaults,
     SamplingRule,
     sampling_violations,
 )
+from slipstream.sampling_fields import MAX_TEMPERATURE, MIN_TEMPERATURE, MODEL_DEFAULTS, SAMPLING_FIELDS
 
 log = logging.getLogger(__name__)
 
-_NUMBERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
 _LENGTHS = {
     "min_new_tokens": "min_token_count",
     "min_length": "min_length",
@@ -48,13 +46,7 @@ _MOST_TOLD = 100
 """Characters of a value in a line."""
 
 _GGUF = "general.sampling."
-_GGUF_NAMES = {
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "penalty_repeat": "repetition_penalty",
-}
+_GGUF_NAMES = {field.gguf_key: name for name, field in SAMPLING_FIELDS.items() if field.gguf_key}
 _GGUF_UNFOLLOWED = (
     "sequence",
     "xtc_probability",
@@ -138,7 +130,7 @@ def _samples(values: Mapping[str, Any], told: list[str]) -> bool:
 
 def _sampling(values: Mapping[str, Any], samples: bool, tokens: Tokens, told: list[str]) -> SamplingDefaults:
     """How its maker would have it sampled: greedily, unless it says so."""
-    names = _NUMBERS if samples else ("repetition_penalty",)
+    names = MODEL_DEFAULTS if samples else ("repetition_penalty",)
     found: dict[str, Any] = {
         name: value for name in names if (value := _checked(name, values.get(name), told)) is not None
     }
@@ -190,7 +182,7 @@ def _lengths(values: Mapping[str, Any], told: list[str]) -> LengthDefaults:
 
 def _unfollowed(values: Mapping[str, Any], samples: bool) -> list[str]:
     """Keys that would change a text in transformers, or that are not known here."""
-    known = {"do_sample", *_NUMBERS, *_LENGTHS, *_TOKENS, *WITHOUT_EFFECT}
+    known = {"do_sample", *MODEL_DEFAULTS, *_LENGTHS, *_TOKENS, *WITHOUT_EFFECT}
     return [
         f"{key}={_shown(value)}"
         for key, value in sorted(values.items())

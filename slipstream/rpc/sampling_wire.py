@@ -21,6 +21,7 @@ from slipstream.sampling.rule import (
     token_id_violations,
 )
 from slipstream.sampling.structure import Structure, StructureKind
+from slipstream.sampling_fields import MODEL_DEFAULTS, SAMPLING_FIELDS, values_of
 from slipstream.v1 import sampling_pb2
 from slipstream.wire.v1 import model_pb2, rule_pb2
 
@@ -28,18 +29,6 @@ ACCEPTANCES = {
     Acceptance.COUPLED: sampling_pb2.ACCEPTANCE_COUPLED,
     Acceptance.RATIO: sampling_pb2.ACCEPTANCE_RATIO,
 }
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
-"""The optional fields of SamplingParameters, which a rule has under the same names."""
 _STRUCTURE_FIELDS = {
     StructureKind.JSON_SCHEMA: "json_schema",
     StructureKind.REGEX: "regex",
@@ -50,7 +39,7 @@ _STRUCTURE_FIELDS = {
 def rule_of(message: rule_pb2.SamplingRule, vocabulary_size: int) -> SamplingRule:
     """The sampling rule that a message states for a vocabulary. InvalidFieldsError names what is
     left open or wrong."""
-    open_ = [name for name in _SAMPLING_FIELDS if not _is_set(message.sampling, name)]
+    open_ = [name for name in SAMPLING_FIELDS if not _is_set(message.sampling, name)]
     if open_:
         what = "must be set: a rule leaves nothing open"
         raise InvalidFieldsError([FieldViolation(f"rule.sampling.{name}", what) for name in open_])
@@ -59,7 +48,7 @@ def rule_of(message: rule_pb2.SamplingRule, vocabulary_size: int) -> SamplingRul
     if acceptance is None:
         raise InvalidFieldsError([FieldViolation("rule.acceptance", "must be set: a rule leaves nothing open")])
     rule = SamplingRule(
-        **{name: getattr(message.sampling, name) for name in _SAMPLING_FIELDS},
+        **{name: getattr(message.sampling, name) for name in SAMPLING_FIELDS},
         logit_bias=logit_bias_of(message.sampling.logit_bias),
         allowed_token_ids=tuple(message.sampling.allowed_token_ids),
         banned_token_ids=tuple(message.sampling.banned_token_ids),
@@ -115,7 +104,7 @@ def rule_message(rule: SamplingRule, vocabulary_size: int) -> rule_pb2.SamplingR
 
     return rule_pb2.SamplingRule(
         sampling=sampling_pb2.SamplingParameters(
-            **{name: getattr(rule, name) for name in _SAMPLING_FIELDS},
+            **values_of(rule),
             logit_bias={token: bias for token, bias in rule.logit_bias if token < vocabulary_size},
             allowed_token_ids=known(rule.allowed_token_ids),
             banned_token_ids=known(rule.banned_token_ids),
@@ -178,9 +167,8 @@ def structure_message(structure: Structure) -> sampling_pb2.Structure:
 
 def defaults_of(message: sampling_pb2.SamplingParameters) -> SamplingDefaults:
     """A model's own sampling parameters; what it leaves unset is off."""
-    names = [field.name for field in fields(SamplingDefaults) if field.name not in ("logit_bias", "banned_token_ids")]
     return SamplingDefaults(
-        **{name: getattr(message, name) for name in names if _is_set(message, name)},
+        **{name: getattr(message, name) for name in MODEL_DEFAULTS if _is_set(message, name)},
         logit_bias=logit_bias_of(message.logit_bias),
         banned_token_ids=tuple(message.banned_token_ids),
     )
@@ -188,7 +176,11 @@ def defaults_of(message: sampling_pb2.SamplingParameters) -> SamplingDefaults:
 
 def defaults_message(defaults: SamplingDefaults) -> sampling_pb2.SamplingParameters:
     """A model's own sampling parameters for the wire."""
-    return sampling_pb2.SamplingParameters(**asdict(defaults) | {"logit_bias": dict(defaults.logit_bias)})
+    return sampling_pb2.SamplingParameters(
+        **{name: getattr(defaults, name) for name in MODEL_DEFAULTS},
+        logit_bias=dict(defaults.logit_bias),
+        banned_token_ids=defaults.banned_token_ids,
+    )
 
 
 def lengths_of(message: model_pb2.LengthDefaults) -> LengthDefaults:

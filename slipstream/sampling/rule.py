@@ -3,31 +3,23 @@ it."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import FieldViolation
 from slipstream.sampling.structure import Structure
+from slipstream.sampling_fields import SAMPLING_FIELDS, CompleteSamplingFields
 
 SAMPLING_VERSION = 2
 """Of how tokens are chosen: noise, filters and their order. A seed's text changes when it does, and
 must not without it."""
 
-MAX_SEED = 2**63 - 1
-MIN_TEMPERATURE = 1e-6
-"""Below, dividing by it may overflow."""
-MAX_TEMPERATURE = 100.0
-MAX_PENALTY = 2.0
-MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0
-"""Logits are multiplied or divided by it, and then divided by the temperature: all of that must
-stay finite."""
 MAX_LOGIT_BIAS = 100.0
 DEFAULT_PROPOSAL_TOP_K = 64
 MAX_PROPOSAL_TOP_K = 1024
@@ -45,15 +37,9 @@ class Acceptance(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingDefaults:
+class SamplingDefaults(CompleteSamplingFields):
     """A model's own sampling parameters, from its generation config. Temperature 0 is greedy."""
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     banned_token_ids: tuple[int, ...] = ()
 
@@ -84,27 +70,17 @@ class Listed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SamplingRule:
+class SamplingRule(CompleteSamplingFields):
     """The rule by which the target chooses the tokens of one turn, with nothing left open.
 
-    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0, ``typical_p`` 1,
-    ``repetition_penalty`` 1 and the other penalties at 0 are off, and so is an empty
-    ``allowed_token_ids``. ``end_token_ids`` are not chosen at absolute positions before
+    ``temperature`` 0 is greedy. Each sampling field is off at the value that `SAMPLING_FIELDS` names,
+    and so is an empty ``allowed_token_ids``. ``end_token_ids`` are not chosen at absolute positions before
     ``first_end_position``. Presence and frequency are counted, and the structure begins, at
     absolute position ``first_generated_position``.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
     end_token_ids: tuple[int, ...] = ()
     first_end_position: int = 0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     banned_token_ids: tuple[int, ...] = ()
@@ -157,42 +133,16 @@ class SamplingRule:
         )
 
 
-def _at_least(value: float, bound: float) -> bool:
-    """Whether ``value`` is a ``bound`` or more, or as much once it has travelled: the wire has
-    float32."""
-    nearest: float = struct.unpack("f", struct.pack("f", bound))[0]
-    return value >= min(bound, nearest)
-
-
-_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    (
-        "temperature",
-        lambda value: value == 0 or (_at_least(value, MIN_TEMPERATURE) and value <= MAX_TEMPERATURE),
-        f"must be 0 (greedy) or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
-    ),
-    ("top_k", lambda value: value >= 0, "must be 0 (off) or more"),
-    ("top_p", lambda value: 0 < value <= 1, "must be above 0 and at most 1"),
-    ("min_p", lambda value: 0 <= value <= 1, "must be from 0 to 1"),
-    ("typical_p", lambda value: 0 < value <= 1, "must be above 0 and at most 1"),
-    (
-        "repetition_penalty",
-        lambda value: _at_least(value, MIN_REPETITION_PENALTY) and value <= MAX_REPETITION_PENALTY,
-        f"must be from {MIN_REPETITION_PENALTY:g} to {MAX_REPETITION_PENALTY:g}",
-    ),
-    ("presence_penalty", lambda value: -MAX_PENALTY <= value <= MAX_PENALTY, "must be from -2 to 2"),
-    ("frequency_penalty", lambda value: -MAX_PENALTY <= value <= MAX_PENALTY, "must be from -2 to 2"),
-    ("seed", lambda value: 0 <= value <= MAX_SEED, "must be from 0 to 2^63 - 1"),
-    ("proposal_top_k", lambda value: 1 <= value <= MAX_PROPOSAL_TOP_K, f"must be from 1 to {MAX_PROPOSAL_TOP_K}"),
-)
-
-
 def sampling_violations(rule: SamplingRule) -> list[FieldViolation]:
     """What is wrong with a rule; empty if nothing is. NaN is never right."""
     violations = [
-        FieldViolation(name, f"{requirement}, but is {getattr(rule, name)}")
-        for name, is_right, requirement in _CHECKS
-        if not is_right(getattr(rule, name))
+        FieldViolation(name, f"{field.requirement}, but is {getattr(rule, name)}")
+        for name, field in SAMPLING_FIELDS.items()
+        if not field.is_right(getattr(rule, name))
     ]
+    if not 1 <= rule.proposal_top_k <= MAX_PROPOSAL_TOP_K:
+        what = f"must be from 1 to {MAX_PROPOSAL_TOP_K}, but is {rule.proposal_top_k}"
+        violations.append(FieldViolation("proposal_top_k", what))
     violations += [
         FieldViolation(f"logit_bias[{token}]", f"must be from -100 to 100, but is {bias}")
         for token, bias in rule.logit_bias

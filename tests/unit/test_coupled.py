@@ -8,7 +8,8 @@ from slipstream.sampling.choose import choose
 from slipstream.sampling.coupled import SLACK, accepted_count
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Row
-from slipstream.sampling.rule import MAX_TEMPERATURE, MIN_TEMPERATURE, SamplingRule
+from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling_fields import MAX_TEMPERATURE, MIN_TEMPERATURE
 from tests.oracle import apply_filters, field
 
 

@@ -39,8 +39,9 @@ from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from slipstream.rpc.status import status_of
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
-from slipstream.sampling.rule import MAX_SEED, Acceptance, SamplingDefaults, SamplingRule
+from slipstream.sampling.rule import Acceptance, SamplingDefaults, SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
+from slipstream.sampling_fields import MAX_SEED
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=5)

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
-from slipstream.sampling.rule import MAX_SEED
+from slipstream.sampling_fields import MAX_SEED
 
 MAX_CHOICES = 64
 

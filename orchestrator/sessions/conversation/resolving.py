@@ -17,7 +17,6 @@ from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT
 from slipstream.sampling.rule import (
     DEFAULT_PROPOSAL_TOP_K,
     MAX_LISTED_TOKENS,
-    MAX_SEED,
     Acceptance,
     LengthDefaults,
     SamplingDefaults,
@@ -25,6 +24,7 @@ from slipstream.sampling.rule import (
     sampling_violations,
     token_id_violations,
 )
+from slipstream.sampling_fields import MAX_SEED, SAMPLING_FIELDS, values_of
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 64
@@ -132,18 +132,11 @@ def _rule(
 ) -> SamplingRule:
     defaults = model.sampling_defaults
     end_token_ids = () if settings.ignore_end_tokens else model.end_token_ids
+    given, own = values_of(settings), values_of(defaults) | {"seed": secrets.randbelow(MAX_SEED + 1)}
     return SamplingRule(
-        temperature=_or(settings.temperature, defaults.temperature),
-        top_k=_or(settings.top_k, defaults.top_k),
-        top_p=_or(settings.top_p, defaults.top_p),
-        min_p=_or(settings.min_p, defaults.min_p),
-        seed=secrets.randbelow(MAX_SEED + 1) if settings.seed is None else settings.seed,
+        **{name: _or(given[name], own[name]) for name in SAMPLING_FIELDS},
         end_token_ids=(*end_token_ids, *(settings.stop_token_ids or ())),
         first_end_position=_first_end_position(settings, prompt_length, model),
-        typical_p=_or(settings.typical_p, defaults.typical_p),
-        repetition_penalty=_or(settings.repetition_penalty, defaults.repetition_penalty),
-        presence_penalty=settings.presence_penalty or 0.0,
-        frequency_penalty=settings.frequency_penalty or 0.0,
         logit_bias=_or(settings.logit_bias, defaults.logit_bias),
         allowed_token_ids=tuple(dict.fromkeys(settings.allowed_token_ids or ())),
         banned_token_ids=_banned_token_ids(settings, defaults),

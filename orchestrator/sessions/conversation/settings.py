@@ -11,31 +11,23 @@ from orchestrator.speculation.proposal import Source
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import Acceptance
 from slipstream.sampling.structure import Structure
+from slipstream.sampling_fields import SamplingFields
 
 ADAPTIVE: Final = "adaptive"
 """A draft length that is chosen round by round."""
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationSettings:
+class GenerationSettings(SamplingFields[float | None, int | None]):
     """Settings as a client sent them; None where it said nothing.
 
     ``draft_length`` 0 is off, ADAPTIVE leaves it to what is measured. ``cleared`` names fields that
     take the default whatever the settings below these say.
     """
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     logit_bias: tuple[tuple[int, float], ...] | None = None
     allowed_token_ids: tuple[int, ...] | None = None
     banned_token_ids: tuple[int, ...] | None = None
-    seed: int | None = None
     max_token_count: int | None = None
     min_token_count: int | None = None
     stop_strings: tuple[str, ...] | None = None
