@@ -1,24 +1,31 @@
-"""What the orchestrator refuses.
+"""Errors of the orchestrator.
 
-SlipstreamError ├── SessionNotFoundError   never was, or was deleted ├── SessionExpiredError    was,
-and was idle for too long ├── SessionBusyError       another turn is running ├── SessionLimitError
-too many sessions are kept; a retry can help ├── TurnNotFoundError      never was, or was undone ├──
-TurnNotKeptError       was, and its events are gone ├── RequestIdReusedError   the same request_id
-with another content ├── MessageCancelledError  cancelled before its turn began ├──
-AcceptanceFixedError   a turn asks for another acceptance than its session began with ├──
-PromptTooLongError     the prompt does not fit into the context or the KV memory ├──
-ChatProtocolError      a chat command out of order ├── ChatQueueFullError     too many messages of a
-chat wait; a retry can help ├── NotReadyError          the verifier has not been reached yet; a
-retry can help ├── OverloadedError        there is more to do than can be done in time; a retry can
-help ├── UnauthenticatedError   it is not known who asks ├── OperatorsOnlyError     the caller is
-known, and no operator ├── AccessFileError        the file that says who may ask cannot be read ├──
-PrincipalLimitError    whoever asks has as much as it may; a retry can help ├── ShuttingDownError
-the orchestrator ends; a retry can help ├── StoreUnavailableError  sessions cannot be written down
-or read just now; a retry can help ├── SessionMovedError      another process keeps the session by
-now; a retry finds it ├── StoreFormatError       a store that another version made ├──
-UnreadableError        what another version wrote of a session, or what was damaged ├── TurnCutError
-a turn whose process ended, and which cannot be gone on with └── VerifierLostError      the verifier
-has been away for longer than the orchestrator waits; a retry can help
+SlipstreamError
+├── SessionNotFoundError   the session never existed, or was deleted
+├── SessionExpiredError    the session was idle for too long
+├── SessionBusyError       another turn is running
+├── SessionLimitError      too many sessions are kept; a retry can help
+├── TurnNotFoundError      the turn never existed, or was undone
+├── TurnNotKeptError       the turn's events are gone
+├── RequestIdReusedError   the same request_id with another content
+├── MessageCancelledError  the message was cancelled before its turn began
+├── AcceptanceFixedError   a turn asks for another acceptance rule than its session began with
+├── PromptTooLongError     the prompt does not fit into the context or the KV memory
+├── ChatProtocolError      a chat command out of order
+├── ChatQueueFullError     too many messages of a chat wait; a retry can help
+├── NotReadyError          the verifier has not been reached yet; a retry can help
+├── OverloadedError        there is more to do than can be done in time; a retry can help
+├── UnauthenticatedError   the caller is not identified
+├── OperatorsOnlyError     the caller is identified, and is no operator
+├── AccessFileError        the access file cannot be read
+├── PrincipalLimitError    the caller has as much as it may; a retry can help
+├── ShuttingDownError      the orchestrator ends; a retry can help
+├── StoreUnavailableError  the store cannot be read or written; a retry can help
+├── SessionMovedError      another process owns the session now; a retry finds it
+├── StoreFormatError       another version made the store
+├── UnreadableError        another version wrote the session, or it was damaged
+├── TurnCutError           the turn's process ended, and the turn cannot go on
+└── VerifierLostError      the verifier has been away for too long; a retry can help
 """
 
 from __future__ import annotations
@@ -73,7 +80,7 @@ class MessageCancelledError(SlipstreamError):
 
 
 class ChatQueueFullError(SlipstreamError):
-    """As many messages of a chat wait as may."""
+    """A chat has as many waiting messages as it may."""
 
     reason = Reason.CHAT_QUEUE_FULL
     retry_after = 1.0
@@ -93,7 +100,7 @@ class AcceptanceFixedError(SlipstreamError):
 
 
 class UnauthenticatedError(SlipstreamError):
-    """Who asks is not known, and has to be (metadata: why; missing, wrong or expired)."""
+    """The caller is not identified, and has to be (metadata: why; missing, wrong or expired)."""
 
     reason = Reason.UNAUTHENTICATED
 
@@ -183,8 +190,8 @@ class StoreUnavailableError(SlipstreamError):
 
 
 class SessionMovedError(SlipstreamError):
-    """Another process keeps the session by now (metadata: session_id). The same call again finds it
-    there."""
+    """A different process owns the session now (metadata: session_id). The same call, repeated,
+    finds it there."""
 
     reason = Reason.SESSION_MOVED
     retry_after = 0.1
@@ -197,7 +204,7 @@ class StoreFormatError(SlipstreamError):
 
 
 class UnreadableError(SlipstreamError):
-    """What is written of a session cannot be read: another version wrote it, or it was damaged."""
+    """The stored data of a session cannot be read: another version wrote it, or it was damaged."""
 
     reason = Reason.SESSION_UNREADABLE
 

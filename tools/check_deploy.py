@@ -4,7 +4,7 @@ really know.
 One line a file; exit 1 if any is at fault. `make check` sets the tools up
 (deploy/requirements.txt). What pip cannot bring (kubectl or kustomize, systemd-analyze, promtool,
 amtool) checks where it is there; where not, a line says what was left out. With --write, the copies
-that Kustomize needs within its own folder are made anew.
+that Kustomize needs within its own folder are written again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ OTHER_SCHEMAS = {
 ACCESS = "SLIPSTREAM_ORCHESTRATOR_ACCESS"
 
 SPARE_SECONDS = 10
-"""What a service needs to end beyond its drain: last words, the last spans, the model thread."""
+"""Seconds that a service needs to end beyond its drain: last words, the last spans, the model
+thread."""
 
 Fault = str
 Setting = Mapping[str, Any]
@@ -52,7 +53,7 @@ Setting = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one check says of one file; ``skipped`` is why it says nothing."""
+    """Result of one check of one file; ``skipped`` says why there is none."""
 
     file: str
     check: str
@@ -61,7 +62,6 @@ class Report:
 
 
 # --- what the services know
-# ------------------------------------------------------------------------------------------
 
 
 def settings_of(root: Path = ROOT) -> dict[str, Any]:
@@ -108,7 +108,6 @@ def version() -> str:
 
 
 # --- our own checks: pure, of text and parsed YAML
-# --------------------------------------------------------------------
 
 
 def unknown_settings(text: str, known: Iterable[str]) -> list[Fault]:
@@ -143,8 +142,8 @@ def short_stop(environment: Setting, stop_seconds: float, known: Setting) -> lis
 
 
 def broken_pipelines(config: Setting) -> list[Fault]:
-    """Components that a collector's pipelines name and nobody defines, or that are defined and not
-    used."""
+    """Return components that a collector's pipelines name without a definition, or that are defined
+    and not used."""
     service = config["service"]
     used = {"extensions": set(service.get("extensions", ()))}
     for kind in ("receivers", "processors", "exporters"):
@@ -251,7 +250,7 @@ def unguarded_compose(config: Setting) -> list[Fault]:
 
 
 def unguarded_pods(pods: Iterable[tuple[Any, Setting]]) -> list[Fault]:
-    """Likewise, of what Kustomize renders."""
+    """Return the unguarded orchestrators among the pods that Kustomize renders."""
     faults = []
     for pod, environment in pods:
         mounts = [mount["mountPath"] for container in pod["containers"] for mount in container.get("volumeMounts", ())]
@@ -261,7 +260,7 @@ def unguarded_pods(pods: Iterable[tuple[Any, Setting]]) -> list[Fault]:
 
 
 def unguarded(environment: Setting, mounts: Iterable[str]) -> list[Fault]:
-    """What is wrong with an orchestrator's access file, which has to be in one of the mounts."""
+    """Return the faults of an orchestrator's access file, which has to be in one of the mounts."""
     said = environment.get(ACCESS)
     if not said:
         return [f"{ACCESS} is not set: each caller may ask"]
@@ -269,7 +268,6 @@ def unguarded(environment: Setting, mounts: Iterable[str]) -> list[Fault]:
 
 
 # --- the files
-# ----------------------------------------------------------------------------------------------------------
 
 
 def check_texts(known: Setting) -> Iterator[Report]:
@@ -372,7 +370,8 @@ def check_systemd(known: Setting) -> Iterator[Report]:
 
 
 def short_unit(text: str, folder: Path, known: Setting) -> list[Fault]:
-    """As `short_stop`, of a unit whose environment files lie in ``folder``."""
+    """Return the faults of a unit's stop time, as `short_stop` does; its environment files lie in
+    ``folder``."""
     stop = re.search(r"^TimeoutStopSec=(.+)$", text, re.MULTILINE)
     named = re.search(r"^EnvironmentFile=/etc/slipstream/(.+)$", text, re.MULTILINE)
     if stop is None or named is None:
@@ -384,7 +383,7 @@ def short_unit(text: str, folder: Path, known: Setting) -> list[Fault]:
 
 
 def check_prometheus() -> Iterator[Report]:
-    """What Prometheus and its Alertmanager are told."""
+    """Check the files of Prometheus and its Alertmanager."""
     folder = DEPLOY / "observability"
     prometheus, alertmanager = folder / "prometheus.yaml", folder / "alertmanager.yaml"
     yield _run(prometheus, "promtool", "promtool", "check", "config", "--syntax-only", prometheus, optional=True)
@@ -393,7 +392,7 @@ def check_prometheus() -> Iterator[Report]:
 
 
 def check_envoy() -> Iterator[Report]:
-    """What stands between strangers and an orchestrator: as Envoy reads it, and its limits."""
+    """Check the proxy between strangers and an orchestrator: as Envoy reads it, and its limits."""
     path = DEPLOY / "envoy" / "envoy.yaml"
     yield _run(path, "envoy", "python", ROOT / "tools" / "check_envoy.py", path)
     limits = missing_limits(yaml.safe_load(path.read_text()), MOST_STREAMS, MAX_METADATA_BYTES // 1024)
@@ -414,7 +413,6 @@ def check_yaml() -> Iterator[Report]:
 
 
 # --- running and telling
-# ------------------------------------------------------------------------------------------------
 
 
 def _kustomize() -> tuple[str, ...] | None:
@@ -437,8 +435,8 @@ def _run(
     optional: bool = False,
     said_is_fault: bool = False,
 ) -> Report:
-    """What a tool says; its standard output goes to ``output`` if all is well. One that pip cannot
-    bring is ``optional``."""
+    """Run a tool and report; its standard output goes to ``output`` if all is well. A tool that pip
+    cannot bring is ``optional``."""
     program = _tool(tool)
     if program is None:
         absent = f"{tool} is not here"
@@ -498,7 +496,7 @@ def check_all() -> list[Report]:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="make the copies anew instead")
+    parser.add_argument("--write", action="store_true", help="write the copies again instead")
     if parser.parse_args().write:
         RULE.write_text(rule_of(ALERTS.read_text()))
         return

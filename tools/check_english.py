@@ -1,6 +1,8 @@
 """Check the words and the shape of the project's prose: docstrings, comments, Markdown, protos.
 
-python tools/check_english.py [PATH ...]      all tracked files, or those under PATH; exits with 1 if it complains
+Checks all tracked files, or those under each PATH, and exits with 1 if it complains:
+
+  python tools/check_english.py [PATH ...]
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from pathlib import Path
 WIDTH = 100
 """Columns of prose."""
 MOST_WORDS = 40
-"""Words of a sentence. The rule is fewer than 25; this bound holds the ones that a reader loses their way in."""
+"""Words of a sentence. The rule is fewer than 25; this bound finds the ones that a reader gets lost
+in."""
 
 BANNED = re.compile(r"\b(whoever|whomever|nobody|anybody|somebody|whatever|thereof|anew)\b", re.IGNORECASE)
 
@@ -38,6 +41,7 @@ _SKIPPED = (
     "CHANGELOG.md",
 )
 _URL = re.compile(r"https?://\S+|`[^`]*`")
+_PARAGRAPHS = re.compile(r"\n\s*\n|\n\s*[-*|├└] ?")
 _END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z`\"'(])")
 
 
@@ -105,7 +109,7 @@ def _python(path: Path, text: str, is_test: bool) -> Iterator[tuple[int, str]]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Yield the docstrings of modules, classes and functions, and of what a module or class assigns."""
+    """Yield the docstrings of modules, classes and functions, and of assignments."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if not isinstance(body, list):
@@ -119,7 +123,7 @@ def _shape(text: str) -> Iterator[str]:
     words = text.split()
     if words and re.sub(r"\W", "", words[0]).lower() in FRAGMENTS:
         yield f"begins with {words[0]!r}: a docstring's first sentence stands alone, a verb or a noun phrase first"
-    for paragraph in re.split(r"\n\s*\n|\n\s*[-*|] |::\n", text):
+    for paragraph in _PARAGRAPHS.split(text.split("::\n")[0]):
         for sentence in _END.split(" ".join(_URL.sub("X", paragraph).split())):
             if len(sentence.split()) > MOST_WORDS:
                 yield f"a sentence of {len(sentence.split())} words: {sentence[:60]}..."

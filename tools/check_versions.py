@@ -24,7 +24,8 @@ _TESTS = """
     tests/unit/test_client_shape.py tests/unit/test_client_turn.py tests/unit/test_event_loop.py
     tests/unit/test_orchestrator_parts.py tests/unit/test_owners.py tests/unit/test_turn_record.py
 """.split()
-"""They need no torch and few seconds: threads, event loops, files, sockets, clients, the store."""
+"""Test files that need no torch and few seconds: threads, event loops, files, sockets, clients, the
+store."""
 _WITHOUT = "not postgresql and not server"
 """A server takes its time to start, and what is said to it does not depend on Python."""
 

@@ -59,7 +59,7 @@ class Fault:
 
     @property
     def becomes(self) -> str:
-        """What it puts there, on one line."""
+        """Return the text that the fault puts there, on one line."""
         return " ".join(self.text.split())
 
     def __str__(self) -> str:

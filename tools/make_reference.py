@@ -23,7 +23,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "decisions/README.md": decisions.page,
     "benchmarks/README.md": benchmarks.page,
 }
-"""What makes each page, by its path under docs/."""
+"""Function that makes each page, by the page's path under docs/."""
 
 
 def stale_pages() -> list[str]:

@@ -42,9 +42,10 @@ _LISTED = CHECKOUT / "tools" / "faults.toml"
 _MOST_LEFT = 0.05
 _SLACK_SECONDS = 60.0
 _LARGE = ("grpc.aio", "numba", "torch")
-"""What the tests import that takes seconds: once, before the processes of the tests are forked."""
+"""Imports of the tests that take seconds: done once, before the processes of the tests are
+forked."""
 _REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
-"""Of what those have imported of pytest's plugins."""
+"""Warning filter for pytest plugins that these imports have loaded."""
 _LOG = "pytest.log"
 _TIMES_THE_TESTS = 5.0
 """A fault that makes its tests take that many times as long, and `_SLACK_SECONDS` more, is noticed:
@@ -53,14 +54,14 @@ they hang."""
 
 @dataclass(frozen=True)
 class Plan:
-    """What `faults.toml` says."""
+    """Contents of `faults.toml`."""
 
     rooms: dict[str, dict[str, list[str]]]
     most: dict[str, int]
-    """How many faults a file gets at most of what its room gets."""
+    """Most faults of a file, out of those of its room."""
     reasons: dict[tuple[str, str, str], str]
-    """Why nothing can notice a fault, by its file, the line that it is in and what it puts
-    there."""
+    """Reasons that no test can notice a fault, by its file, the line that it is in and the text
+    that it puts there."""
 
     @classmethod
     def read(cls) -> Plan:
@@ -71,12 +72,12 @@ class Plan:
         return cls(listed["rooms"], listed.get("most", {}), reasons)
 
     def reason(self, fault: Fault) -> str | None:
-        """Why nothing notices a fault; None if that is not known."""
+        """Return the reason that no test notices a fault; None if there is none."""
         return self.reasons.get((fault.path, fault.was, fault.becomes))
 
     def chosen(self, count: int, seed: int, rooms: Sequence[str], files: Sequence[str]) -> list[Fault]:
-        """So many faults, as many in each room as in the others; all there are for 0. The same for
-        the same seed."""
+        """Return ``count`` faults, as many in each room as in the others; all for 0. The same seed
+        gives the same faults."""
         names = [name for name in self.rooms if not rooms or name in rooms]
         found: list[Fault] = []
         for index, name in enumerate(names):
@@ -96,7 +97,7 @@ class Plan:
                 yield fault
 
     def tests_of(self, path: str) -> list[str]:
-        """What is run for a file."""
+        """Return the tests that are run for a file."""
         return next(files[path] for files in self.rooms.values() if path in files)
 
 
@@ -106,7 +107,7 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._seconds: dict[str, float] = {}
-        """What a file's tests take without a fault."""
+        """Seconds that a file's tests take without a fault."""
         listed = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
             cwd=CHECKOUT,
@@ -132,7 +133,7 @@ class Copy:
             self._seconds[path] = time.monotonic() - began
 
     def notices(self, fault: Fault, tests: Sequence[str]) -> bool:
-        """Whether a test fails, or all of them hang, with a fault planted."""
+        """True if a test fails, or all of them hang, with a fault planted."""
         with self._planted(fault):
             return self._run(tests, _TIMES_THE_TESTS * self._seconds[fault.path] + _SLACK_SECONDS) != 0
 

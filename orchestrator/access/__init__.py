@@ -1,2 +1,1 @@
-"""Who asks: from what a call shows, a token or a certificate, to a principal. Knows nothing of
-sessions beside that."""
+"""Identify the caller: from a token or a certificate to a principal."""

@@ -16,7 +16,7 @@ from orchestrator.access.access_file import AccessFile, KeptToken, read_access_f
 from orchestrator.access.metadata import Metadata
 from orchestrator.access.vouching import Vouching
 from orchestrator.errors import AccessFileError, UnauthenticatedError
-from orchestrator.sessions.admission.principal import ANYBODY, Principal
+from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
 from slipstream.bearer_tokens import id_of
 from slipstream.transport.watched import Watched
 
@@ -39,7 +39,7 @@ _WHAT_TO_SHOW = "this orchestrator wants to know who asks: send `authorization: 
 
 
 class Access:
-    """Who may ask, by a file that may change."""
+    """Access rules from a file that may change."""
 
     def __init__(self, path: Path, vouching: Vouching | None = None, clock: Callable[[], float] = time.time) -> None:
         """``vouching`` tells who asks where another process passes a call on. AccessFileError if
@@ -101,20 +101,20 @@ class Access:
         return name
 
 
-class Everybody:
-    """Where no file says who may ask."""
+class OpenAccess:
+    """Access for every caller, where no file says who may ask."""
 
     def principal_of(self, context: Context) -> Principal:
         """All are one."""
-        return ANYBODY
+        return ANONYMOUS
 
     def on_behalf(self, context: Context, to: str) -> Metadata:
-        """Nothing has to be said."""
+        """Return no metadata: a forwarded call needs no name."""
         return ()
 
 
 class _Rules:
-    """What one reading of the file says."""
+    """Rules of one reading of the file."""
 
     def __init__(self, path: Path) -> None:
         self.file: AccessFile = read_access_file(path)
@@ -133,16 +133,16 @@ class _Rules:
 
     @property
     def version(self) -> object:
-        """Another object as soon as what has been checked may not hold any more."""
+        """Return an object that changes as soon as an earlier check may no longer hold."""
         return self if self._web_tokens is None else self._web_tokens.keys
 
     def principal(self, name: str) -> Principal:
-        """Somebody with what the file allows them."""
+        """Return the named principal with what the file allows it."""
         return self._named.get(name) or self.file.principal(name)
 
     def check(self, token: str) -> tuple[str, float]:
-        """Whose a token is, and when it expires, in seconds since the epoch. UnauthenticatedError
-        if it is nobody's."""
+        """Return the principal's name that a token belongs to, and its expiry in seconds since the
+        epoch. Raises UnauthenticatedError for an unknown token."""
         name, kept = self._tokens.get(id_of(token), ("", None))
         if kept is not None and kept.hash.fits(token):
             return name, float("inf") if kept.expires is None else kept.expires.timestamp()
@@ -156,6 +156,6 @@ def _checked(name: str) -> str:
     """A name that comes from outside. UnauthenticatedError if it is none."""
     if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
         raise UnauthenticatedError(
-            "whoever the token or certificate speaks of has no name that can be used", why="wrong"
+            "the token or certificate names a principal that cannot be used as a name", why="wrong"
         )
     return name

@@ -52,7 +52,7 @@ class KeptToken(_Part):
 
 
 class Share(_Part):
-    """How much somebody may have at once, and who goes first; what nobody says is not limited."""
+    """Limits of a principal, and its priority. A limit that is absent does not apply."""
 
     max_session_count: int | None = Field(None, ge=1)
     max_running_turn_count: int | None = Field(None, ge=1)
@@ -62,15 +62,15 @@ class Share(_Part):
 
 
 class KnownPrincipal(Share):
-    """Somebody by name. Those of a JSON web token are called ``jwt:`` and its subject, those of a
-    certificate ``cert:`` and its common name."""
+    """A principal by name. A JSON web token's principal is called ``jwt:`` and its subject, a
+    certificate's ``cert:`` and its common name."""
 
     name: str = Field(min_length=1, max_length=_LONGEST_NAME)
     tokens: tuple[KeptToken, ...] = ()
 
 
 class WebTokens(_Part):
-    """Which JSON web tokens are believed: signed by a key of the ``keys`` file, for this audience,
+    """JSON web tokens that are accepted: signed by a key of the ``keys`` file, for this audience,
     from this issuer."""
 
     keys: Path
@@ -82,11 +82,12 @@ class AccessFile(_Part):
     """All of it."""
 
     default: Share = Share()
-    """For whatever principals do not say, or the file does not say of them."""
+    """Limits of principals that the file does not list, and of limits that a principal leaves
+    out."""
     principals: tuple[KnownPrincipal, ...] = ()
     jwt: WebTokens | None = None
     certificates: bool = False
-    """Whether a client's certificate, which the listener has checked, says who it is."""
+    """True if a client's certificate, which the listener has checked, names its principal."""
     orchestrators: tuple[str, ...] = ()
     """Common names of certificates that orchestrators show one another. Such a certificate is no
     user's."""
@@ -100,11 +101,13 @@ class AccessFile(_Part):
             if twice:
                 raise ValueError(f"{kind} {min(twice)!r} is there more than once")
         if not ids and self.jwt is None and not self.certificates:
-            raise ValueError("nobody could ask: it needs a principal with tokens, [jwt], or certificates = true")
+            raise ValueError(
+                "no caller could be identified: add a principal with tokens, [jwt], or certificates = true"
+            )
         return self
 
     def principal(self, name: str) -> Principal:
-        """Somebody with what the file allows them."""
+        """Return the named principal with what the file allows it."""
         known = next((known for known in self.principals if known.name == name), self.default)
         said = known.model_fields_set & Share.model_fields.keys()
         share = self.default.model_copy(update={field: getattr(known, field) for field in said})

@@ -32,8 +32,8 @@ class _Call:
     name: str
     task: asyncio.Task[Any]
     is_waiting: bool = False
-    """Whether the task waits for the handler's next response. Else grpc has it, and it must not be
-    cancelled."""
+    """True while the task waits for the handler's next response. Otherwise grpc holds the task, and
+    it must not be cancelled."""
     error: UnauthenticatedError | None = None
 
 

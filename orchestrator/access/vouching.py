@@ -1,11 +1,10 @@
-"""How one orchestrator process tells another on whose behalf it passes a call on, and why the other
-believes it.
+"""Name the caller of a forwarded call, with a proof that the receiving process can check.
 
-Processes of one store share a secret that the store keeps. The one that passes a call on names the
-caller, and shows a keyed hash (HMAC-SHA256) of that name and of the address it speaks to. A
-certificate or a token does not count here: a client may have either. What was overheard says
-nothing at another address, nor of another caller. It says the same again at the same address, as a
-token does: TLS is what keeps it from being overheard.
+Processes of one store share a secret that the store keeps. The process that forwards a call names
+the caller. It adds a keyed hash (HMAC-SHA256) of that name and of the address it calls. A
+certificate or a token does not count here, because a client may have either. An overheard proof is
+worth nothing at another address or for another caller. At the same address it can be replayed, as a
+token can: TLS keeps it from being overheard.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NOT_BELIEVED = (
 )
 
 VOUCHING_METADATA = (_PRINCIPAL, _PROOF)
-"""What no client may say, and no process passes on."""
+"""Metadata that a client may not send, and that no process forwards."""
 
 
 class Vouching:

@@ -14,8 +14,8 @@ from orchestrator.errors import AccessFileError, UnauthenticatedError
 from slipstream.transport.watched import FileError, Watched, refuse_writable
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those with two keys: whoever can check such a token cannot make one, and "none" is no
-algorithm."""
+"""Algorithms with two keys: a process that can check such a token cannot make one. "none" is not
+accepted."""
 
 _END_OF_TIME = 2.0**53
 """Seconds since the epoch from which a float is no longer exact."""
@@ -34,7 +34,7 @@ class WebTokenCheck:
 
     @property
     def keys(self) -> jwt.PyJWKSet:
-        """As they are now; the same object until the file changes."""
+        """Return the current keys: the same object until the file changes."""
         return self._keys.current
 
     def subject_of(self, token: str) -> tuple[str, float]:

@@ -67,7 +67,7 @@ class _Dict:
         return dict(*values, **named)
 
     def fromkeys(self, *values: Any) -> dict[Any, Any]:
-        """As `dict.fromkeys`."""
+        """Return `dict.fromkeys` of the values."""
         return dict.fromkeys(*values)
 
 

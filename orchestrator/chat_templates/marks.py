@@ -15,7 +15,7 @@ class Mark:
     index: int
     """The message's."""
     begins: bool
-    """Whether the content begins here. Otherwise it ends."""
+    """True if the content begins here, False if it ends."""
     start: int
     end: int
 

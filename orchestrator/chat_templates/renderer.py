@@ -32,7 +32,7 @@ _PACKAGES = Path(__file__).resolve().parents[2]
 _TRIES = 2
 _PIECE = 2**20
 _PASSED = "PATH", "LD_LIBRARY_PATH", "PYTHONHOME"
-"""What the child needs of the environment. The rest may hold secrets."""
+"""Environment variables that the child needs. The rest may hold secrets."""
 
 
 class Renderer:
@@ -167,8 +167,8 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 RENDERER, LONG_RENDERER = Renderer(), Renderer()
-"""Those of this process. Long conversations have their own, so that short ones need not wait for
-them."""
+"""Renderers of this process. Long conversations have their own, so that short ones need not wait
+for them."""
 
 atexit.register(RENDERER.close)
 atexit.register(LONG_RENDERER.close)

@@ -30,7 +30,7 @@ _MOST_NAMED = 64
 """Messages left out that are named. Each takes a search through the whole prompt."""
 
 Content = Callable[[str], Any]
-"""How a template takes a message's content."""
+"""Way in which a template takes a message's content."""
 
 
 class RenderingError(Exception):
@@ -48,8 +48,7 @@ class RenderingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a template is rendered with: (role, content) pairs, the special tokens by name, and its
-    clock."""
+    """Input of a template: (role, content) pairs, the special tokens by name, and its clock."""
 
     messages: Sequence[tuple[str, str]]
     special_tokens: dict[str, str]
@@ -64,7 +63,7 @@ class Rendered:
     left_out: tuple[int, ...]
     """The indices of the first messages that are not in it."""
     places: tuple[int | None, ...]
-    """Where each message's content begins, after spaces; None if that is not known."""
+    """Place where each message's content begins, after spaces; None if that is not known."""
 
 
 def render(source: str, conversation: Conversation) -> Rendered:
@@ -138,7 +137,8 @@ def _left_out(unseen: Iterable[int], contents: Sequence[str], text: str, telling
 
 
 def _changes(source: str, conversation: Conversation, contents: Sequence[str], content: Content, text: str) -> bool:
-    """Whether other contents make another text: then the template does not leave them out."""
+    """True if different contents make a different text: then the template does not leave them
+    out."""
     try:
         return _rendered(source, conversation, contents, content) != text
     except RenderingError:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from opentelemetry.context import Context as TraceContext
 
-from orchestrator.access.access import Access, Context, Everybody
+from orchestrator.access.access import Access, Context, OpenAccess
 from orchestrator.contract.commands import (
     command_of,
     cursor_of,
@@ -79,7 +79,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         sessions: Sessions,
         watching: Watching,
         peers: PeersView,
-        access: Access | Everybody,
+        access: Access | OpenAccess,
         number: int = 0,
     ) -> None:
         """``access`` says who asks; ``number`` is that of this process, if there are several."""

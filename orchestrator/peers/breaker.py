@@ -21,8 +21,11 @@ def jittered(seconds: float) -> float:
 
 
 class Breaker:
-    """A circuit breaker: after a failure the peer is left alone. After a pause, each time twice as
-    long, somebody may probe it; all ask again once it has answered."""
+    """A circuit breaker: after a failure the peer is left alone.
+
+    After a pause, which doubles each time, one caller may probe it. All callers ask again once it
+    has answered.
+    """
 
     def __init__(
         self,
@@ -40,11 +43,12 @@ class Breaker:
         self._pause = first_pause
         self._next_probe = 0.0
         self.is_closed = True
-        """Whether the peer may be asked."""
+        """True if the peer may be asked."""
 
     @property
     def is_half_open(self) -> bool:
-        """Whether one may ask, to see if the peer is back: whoever does says so by `probed`."""
+        """True if one caller may ask, to see if the peer is back. That caller then calls
+        `probed`."""
         return not self.is_closed and self._clock() >= self._next_probe
 
     def probed(self) -> None:

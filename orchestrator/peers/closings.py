@@ -1,5 +1,5 @@
-"""Handles on their way back: items like others, which nobody waits for until the stream is to be
-closed."""
+"""Items that close handles. They are like other items, but no round waits for them until the stream
+closes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Closings(Generic[ItemT, ResultT]):
             self._stream.send(closing.item, closing)
 
     def forget(self, closing: _Closing[ItemT, ResultT]) -> None:
-        """Nothing more is to be done for a closing item."""
+        """Drop a closing item: nothing is left to do for it."""
         self._on_their_way.pop(closing, None)
         self._arrived.set()
 

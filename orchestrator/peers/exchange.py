@@ -1,5 +1,4 @@
-"""What one exchange with a model service is made of: on what terms, how long it took, what came of
-it."""
+"""One exchange with a model service: its terms, its times, its result."""
 
 from __future__ import annotations
 
@@ -43,11 +42,11 @@ class PeerTiming(NamedTuple):
     forward_count: int = 1
     step_token_count: int = 0
     prefill: float = 0.0
-    """Of total, what went to prompts, other sequences' included."""
+    """Part of the total that went to prompts, other sequences' included, in seconds."""
 
     @property
     def network(self) -> float:
-        """What the peer's own clock does not account for."""
+        """Return the seconds that the peer's own clock does not account for."""
         return max(0.0, self.round_trip - self.total)
 
 

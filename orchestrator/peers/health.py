@@ -1,4 +1,4 @@
-"""Whether a peer serves, as it says itself: asked about once a second, and at once when there is
+"""Watch whether a peer serves, by its own report: about once a second, and at once when there is
 reason to doubt."""
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class PeerHealth:
         self.serving = False
         """The last answer; False before there was one, and while none comes."""
         self.answering = False
-        """Whether there is somebody to answer: one that does not serve may be loading its model."""
+        """True if a process answers. One that does not serve yet may be loading its model."""
         self.trouble = ""
-        """Why nobody answers, as grpc has it: a refused connection, a certificate that is not
-        trusted."""
+        """Reason that no process answers, in grpc's words: a refused connection, a certificate that
+        is not trusted."""
         self.on_changed: Callable[[], None] = lambda: None
         """Told of each change of ``serving``."""
         self._stub = health_pb2_grpc.HealthStub(channel)
@@ -97,5 +97,5 @@ class PeerHealth:
 
 
 def _line(text: str) -> str:
-    """What a peer says, for a log: one line, and not all of a long one."""
+    """Return a peer's text for a log: one line, and only the beginning of a long one."""
     return " ".join(text[:_LONGEST_TROUBLE].split())

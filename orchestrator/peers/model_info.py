@@ -13,7 +13,7 @@ from slipstream.wire.v1 import model_pb2
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model service says of its model; fields as in model.proto."""
+    """Model of a model service, as it reports it; fields as in model.proto."""
 
     name: str
     architecture: str
@@ -30,14 +30,14 @@ class ModelInfo:
     step_times: tuple[tuple[int, float], ...] = field(default=(), compare=False)
     """(token count, seconds) of forwards, as the service measured them at its start."""
     row_multiple: int = field(default=1, compare=False)
-    """What a forward's tokens are padded to a multiple of."""
+    """Multiple that a forward's tokens are padded to."""
     kv_token_count: int = field(default=0, compare=False)
     """Tokens that all its KV pages together hold; 0: not known."""
     kv_page_size: int = field(default=1, compare=False)
     """Tokens that one of them holds."""
     length_defaults: LengthDefaults = field(default=LengthDefaults())
     processors: Processors = field(default=Processors(), compare=False)
-    """That compute it."""
+    """Processors that compute the model."""
 
 
 def info_of(message: model_pb2.ModelInfo) -> ModelInfo:

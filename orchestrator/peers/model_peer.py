@@ -1,4 +1,4 @@
-"""What verifier and draft services have in common, as the orchestrator sees them."""
+"""A model service as the orchestrator sees it: the common part of verifiers and drafts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CorruptTokenizerError(SlipstreamError):
 
 @dataclass(frozen=True, slots=True)
 class PeerLoad:
-    """What a service says of its load."""
+    """Load of a service, as it reports it."""
 
     running_count: int
     waiting_count: int
@@ -53,7 +53,7 @@ class PeerLoad:
     cached_page_count: int
     step_count: int
     unfinished_count: int | None
-    """None if the service does not count them."""
+    """Items that are not answered yet; None if the service does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self.address = address
         self.info: ModelInfo | None = None
         self.faults = PeerFaults(f"the {role} at {address}")
-        """What it has sent that cannot be."""
+        """Faults in what the peer has sent."""
         self._unfit: PeerFaultError | None = None
-        """Why it cannot be used, if what it said last of its model cannot be."""
+        """Error that keeps the peer from being used, if its last report of its model is invalid."""
         self.channel = reaching.peer(address)
         self._model = model_pb2_grpc.ModelServiceStub(self.channel)
         self._health = PeerHealth(self.channel)
@@ -95,13 +95,15 @@ class ModelPeer(Generic[ItemT, ResultT]):
 
     @property
     def reachable(self) -> bool:
-        """Whether the peer says that it serves, hosts what can be, and does not refuse us: at most
-        about two seconds old once it has been waited for; False before."""
+        """True if the peer says that it serves, hosts a valid model, and does not refuse us.
+
+        The answer is at most about two seconds old once it has been waited for; False before.
+        """
         return self._health.serving and self._refusal.error is None and self._unfit is None
 
     @property
     def is_starting(self) -> bool:
-        """Whether the peer is there and does not serve yet."""
+        """True if the peer is there and does not serve yet."""
         return self._health.answering and not self._health.serving
 
     @property
@@ -158,7 +160,7 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self._health.on_changed()
 
     def _note_fault(self, field: str, requirement: str) -> None:
-        """What came on the stream of items is no answer."""
+        """Count a message on the stream of items that is no answer."""
         self.faults.note(PeerFaultError(field, requirement))
 
     async def wait_until_back(self) -> None:
@@ -168,12 +170,12 @@ class ModelPeer(Generic[ItemT, ResultT]):
         await self._health.wait_until_serving()
 
     async def status(self) -> PeerStatus:
-        """How it is, asked now."""
+        """Ask the peer for its status now."""
         load = await self._load(_STATUS_SECONDS) if self.reachable else None
         return PeerStatus(self.role, self.address, self.reachable, load)
 
     async def _load(self, timeout: float) -> PeerLoad | None:
-        """How busy it is; None if it does not say so in time."""
+        """Ask how busy the peer is; None if it does not answer in time."""
         try:
             answer = await self._get_load(timeout)
         except grpc.aio.AioRpcError:

@@ -1,5 +1,5 @@
-"""Where the beginnings of prompts have been read: a new session whose prompt begins alike finds its
-past cached there. Pure."""
+"""Remember where the beginnings of prompts have been read. A new session whose prompt begins alike
+finds its past cached there. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Prefixes:
         return found
 
     def learn(self, tokens: Sequence[int], address: str) -> None:
-        """These tokens are read at an address."""
+        """Note that these tokens are read at an address."""
         for beginning in _beginnings(tokens):
             self._addresses.setdefault(beginning, set()).add(address)
             self._addresses.move_to_end(beginning)
@@ -38,7 +38,7 @@ class Prefixes:
             self._addresses.popitem(last=False)
 
     def forget(self, address: str) -> None:
-        """Nothing is read at an address any more."""
+        """Forget an address: its cache is gone."""
         for known in self._addresses.values():
             known.discard(address)
 

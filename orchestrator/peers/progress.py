@@ -1,10 +1,13 @@
-"""Whether a peer that owes answers gets on with them. Pure.
+"""Decide whether a peer that owes answers makes progress. Pure.
 
 ::
 
-    an answer, a step --> silence --a fifth of the least time--> look --as long again--> look .. --> stalled
-            ^___________________________a step has been made___________|       two looks without a word, two at which it has
-                                                                               nothing to do, or no step for the whole deadline
+    an answer, a step --> silence --(a fifth of the least time)--> look --(as long again)--> look
+            ^                                                        |                          |
+            |___________________ a step has been made _______________|__________________________|
+
+The peer is stalled after two looks that it did not answer, after two at which it had nothing to do,
+or after no step for the whole deadline.
 """
 
 from __future__ import annotations
@@ -22,37 +25,42 @@ _FULL_STEP = 512
 made."""
 
 _UNKNOWN_TOKEN_SECONDS = 0.005
-"""Of a token where nothing is known yet; times the factor that is fifty tokens a second, as large a
-model on a few cores."""
+"""Seconds of a token where nothing is measured yet. Times the factor that is fifty tokens a second,
+a large model on a few cores."""
 
 _PATIENT = 10.0
-"""Times the deadline that a peer may answer nothing at all, whatever it says of its steps: those
-may be others', or made up."""
+"""Deadlines that a peer may pass without any answer, even if it reports steps: those may belong to
+others, or be invented."""
 
 _LOOKS = 2
-"""That say the same, one after the other, for one may just have come at a bad moment. A process
-that does not even say how busy it is has been stopped; one that has nothing to do has lost what it
-owes, or it was lost on the way."""
+"""Looks in a row that must say the same, because a single one may come at a bad moment. A process
+that does not even report its load has been stopped. One that has nothing to do has lost its items,
+or they were lost on the way."""
 
 LOOK_SHARE = 0.2
-"""Of the least time, the silence before each look: two looks that wait as long for an answer end
-within three fifths of it, and the rest is left to move in: beside sixteen sessions on two cores
-that took up to 0.55 s."""
+"""Silence before each look, as a share of the least time.
+
+Two looks that wait as long for an answer end within three fifths of the least time. The rest is
+left to move in: beside sixteen sessions on two cores that took up to 0.55 s.
+"""
 
 
 class Look(NamedTuple):
-    """What a peer says of itself."""
+    """Report of a peer about itself."""
 
     step_count: int
     """Steps it has made."""
     unfinished_count: int | None
-    """Items of anybody's that it has and has not answered; None from a peer that does not count
-    them."""
+    """Items of all callers that the peer holds and has not answered; None from a peer that does not
+    count them."""
 
 
 class Progress:
-    """What a peer owes, and for how long it has not got on. It gets on when it verifies an item or
-    makes a step: behind others' prompts an item may rightly wait for long."""
+    """Items that a peer owes, and the time since it last made progress.
+
+    It makes progress when it verifies an item or makes a step. An item may rightly wait for long
+    behind other prompts.
+    """
 
     def __init__(
         self, least_seconds: float, work: Callable[[int], float], clock: Callable[[], float] = time.monotonic
@@ -70,7 +78,7 @@ class Progress:
 
     @property
     def is_owed(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """True if a caller waits for an answer."""
         return self._owed_count > 0
 
     def owe(self, token_count: int) -> None:
@@ -122,8 +130,8 @@ class Progress:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the peer does not get on. One look alone never says so: if it was we who were
-        held up, what the peer has done meanwhile is still on its way."""
+        """True if the peer makes no progress. One look alone never says so: if this process was
+        held up, the peer's answers are still on their way."""
         if max(self._unanswered, self._idle) >= _LOOKS:
             return True
         if self._clock() - self._answered >= _PATIENT * self.deadline:

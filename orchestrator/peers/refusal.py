@@ -1,7 +1,7 @@
-"""Whether a peer refuses this orchestrator, whose token is not its own.
+"""Find out whether a peer refuses this orchestrator, whose token is not its own.
 
-A stream that a peer refuses says so only by chance: where we write while it ends, grpc reports the
-write. So a lost stream is a reason to ask by a call of its own, which always learns why.
+A refused stream reports it only by chance: if we write while it ends, grpc reports the write. So a
+lost stream is a reason to ask by a separate call, which always learns why.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _PAUSE_SECONDS = 1.0
 
 
 class Refusal:
-    """Of one peer: asked about when there is reason to doubt, and while it lasts."""
+    """Refusal by one peer: asked about when there is reason to doubt, and while it lasts."""
 
     def __init__(self, who: str, ask: Callable[[], Awaitable[object]], on_changed: Callable[[], None]) -> None:
-        """``who`` names the peer, ``ask`` makes a call that it refuses or not, ``on_changed`` is
-        told when that changes."""
+        """Watch the peer called ``who``. ``ask`` makes a call that it refuses or not;
+        ``on_changed`` is called when that changes."""
         self.error: PeerError | None = None
-        """What whoever wants something of the peer is told while it refuses. UNAVAILABLE: it is as
-        good as away, and tokens may be just being replaced."""
+        """Error that callers get while the peer refuses. UNAVAILABLE: the peer is as good as away,
+        and tokens may be in the middle of a rotation."""
         self._who = who
         self._ask = ask
         self._on_changed = on_changed

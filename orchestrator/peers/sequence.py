@@ -1,4 +1,4 @@
-"""What the orchestrator knows of one session's sequence on one peer. Pure."""
+"""State of one session's sequence on one peer, as the orchestrator knows it. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from slipstream.reasons import Reason
 from slipstream.sampling.rule import SamplingRule
 
 REASONS_TO_RESTATE = (Reason.UNKNOWN_HANDLE, Reason.SEQUENCE_TOO_SHORT, Reason.UNKNOWN_RULE)
-"""What a peer says of an item that it cannot take up: nothing is wrong, position or rule only have
-to be stated in full."""
+"""Reasons for which an item has to be stated in full, position and rule; nothing else is wrong."""
 
 _RULES_PER_HANDLE = 4
-"""As many as a peer keeps, by rule_hash in the protos."""
+"""Rules that a peer keeps for a handle, by rule_hash in the protos."""
 
 
 class Position(NamedTuple):
-    """What a request states: keep ``base_length`` tokens, then come the committed tokens
+    """Position of a request: keep ``base_length`` tokens, then come the committed tokens
     ``tail``."""
 
     base_length: int
@@ -36,7 +35,7 @@ class StatedRule:
 
 
 def _new_handle() -> str:
-    return secrets.token_hex(16)  # 128 bits, which nobody guesses
+    return secrets.token_hex(16)  # 128 bits, which no one can guess
 
 
 @dataclass(slots=True)

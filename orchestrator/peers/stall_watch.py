@@ -57,7 +57,7 @@ class StallWatch:
         self._on_changed = on_changed
         self._watching: asyncio.Task[None] | None = None
         self.is_stalled = False
-        """Whether nothing may be asked of it just now."""
+        """True if the peer may not be asked now."""
 
     @contextmanager
     def owing(self, token_count: int) -> Iterator[None]:
@@ -117,6 +117,6 @@ class StallWatch:
 
 
 def _is_answer(error: PeerError) -> bool:
-    """Whether whoever answers this to a probe is there; a queue that is full may be so since its
-    thread hangs."""
+    """True if this answer to a probe shows that the peer is there. A full queue does not: it may be
+    full because its thread hangs."""
     return error.code is not Code.UNAVAILABLE and error.reason != Reason.QUEUE_FULL

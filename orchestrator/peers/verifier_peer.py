@@ -29,7 +29,7 @@ _LOOK_SECONDS = 1.0
 is less."""
 
 _PROBE_TERMS = Terms("", "", 60.0)
-"""Of a handle for one token that is anybody's."""
+"""Terms of a probe: a handle for one token, which belongs to no session."""
 
 
 class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]):
@@ -46,8 +46,8 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         then it has stalled."""
         super().__init__("verifier", address, reaching)
         self._probed = PeerSequence()
-        """Of all probes while it has stalled: of one that has come and whose answer is lost the
-        handle is open too."""
+        """Sequence of all probes while the peer is stalled. A probe whose answer is lost leaves its
+        handle open too."""
         self._look_seconds = min(_LOOK_SECONDS, deadline_seconds * LOOK_SHARE)
         self._stalls = StallWatch(
             Progress(deadline_seconds, work),
@@ -60,12 +60,12 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it has stopped answering: whatever is asked of it fails at once."""
+        """True if the verifier has stopped answering: a request to it fails at once."""
         return self._stalls.is_stalled
 
     @property
     def reachable(self) -> bool:
-        """Whether it says that it serves, and answers what it is asked."""
+        """True if the verifier says that it serves, and answers items."""
         return super().reachable and not self.is_stalled
 
     def _open_stream(self) -> ItemStream[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]:
@@ -159,7 +159,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             raise
 
     async def _look(self) -> Look | None:
-        """How far it is; None if it does not say."""
+        """Ask how far the verifier is; None if it does not answer."""
         load = await self._load(self._look_seconds)
         return None if load is None else Look(load.step_count, load.unfinished_count)
 

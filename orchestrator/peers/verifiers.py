@@ -19,9 +19,11 @@ from slipstream.rpc.status import PeerError
 log = logging.getLogger(__name__)
 
 _LOPSIDED = 2
-"""So many times as many sessions as the verifier with the fewest has, with one more, are too many
-for one more to be put there for what is cached there. The next one that begins alike finds it
-cached at both."""
+"""Factor by which a verifier has too many sessions, compared with the least loaded one plus one.
+
+A session is then not placed there for its cached beginning. The next session that begins alike
+finds it cached at both.
+"""
 
 
 class Verifiers:
@@ -50,17 +52,17 @@ class Verifiers:
 
     @property
     def reachable(self) -> bool:
-        """Whether one of those in use says that it serves."""
+        """True if one of the verifiers in use says that it serves."""
         return any(peer.reachable for peer in self.peers if peer.address in self._admitted)
 
     @property
     def in_use(self) -> list[VerifierPeer]:
-        """Those that answer; while none does, all that sessions may live on."""
+        """Return the verifiers that answer; while none does, all that sessions may live on."""
         return self._usable() or [peer for peer in self.peers if peer.address in self._admitted]
 
     @property
     def is_starting(self) -> bool:
-        """Whether one of them is there and does not serve yet: loading may take minutes."""
+        """True if one of them is there and does not serve yet: loading may take minutes."""
         return any(peer.is_starting for peer in self.peers)
 
     @property
@@ -77,7 +79,7 @@ class Verifiers:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other verifier to wait for."""
+        """True if there is no other verifier to wait for."""
         return len(self._admitted) == 1
 
     def add(self, peer: VerifierPeer) -> None:
@@ -192,8 +194,8 @@ class Verifiers:
         return self._session_counts[peer.address]
 
     def _usable(self) -> list[VerifierPeer]:
-        """Those that answer, and those of which it is time to see whether they are back; one that
-        has stalled is seen to by its peer."""
+        """Return the verifiers that answer, and those that are due for a probe. A stalled one is
+        probed by its peer."""
         used = self._admitted - self._retired
         known = [peer for peer in self.peers if peer.address in used and not peer.is_stalled]
         breakers = ((peer, self._breakers[peer.address]) for peer in known)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 from grpc_status import rpc_status
 
-from orchestrator.access.access import Access, Context, Everybody
+from orchestrator.access.access import Access, Context, OpenAccess
 from orchestrator.access.vouching import VOUCHING_METADATA
 from orchestrator.contract.service import OrchestratorService, PeersView
 from orchestrator.errors import NotReadyError, SessionMovedError, UnauthenticatedError
@@ -109,7 +109,7 @@ class PassingService(OrchestratorService):
         sessions: Sessions,
         watching: Watching,
         peers: PeersView,
-        access: Access | Everybody,
+        access: Access | OpenAccess,
         others: Others,
         number: int = 0,
     ) -> None:

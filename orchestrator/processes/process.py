@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from orchestrator.access.access import Access, Everybody
+from orchestrator.access.access import Access, OpenAccess
 from orchestrator.access.door import AsksWhoCalls
 from orchestrator.access.vouching import Vouching
 from orchestrator.contract.events import chat_closing
@@ -137,11 +137,11 @@ def _own_ports(settings: OrchestratorSettings, place: Place) -> list[str]:
     return own
 
 
-async def _access(settings: OrchestratorSettings, store: Store, own_names: list[str]) -> Access | Everybody:
+async def _access(settings: OrchestratorSettings, store: Store, own_names: list[str]) -> Access | OpenAccess:
     """Return who may ask. ``own_names`` are those by which other processes speak to this one.
     AccessFileError."""
     if not settings.access:
-        return Everybody()
+        return OpenAccess()
     return Access(Path(settings.access), Vouching(await store.secret(), own_names))
 
 

@@ -11,7 +11,7 @@ from orchestrator.errors import MessageCancelledError, OverloadedError, Principa
 from orchestrator.rounds.capacity import MOST_ROUNDS, rounds_at_once
 from orchestrator.sessions.admission import admission as admission_module
 from orchestrator.sessions.admission.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
-from orchestrator.sessions.admission.principal import ANYBODY, Limits, Principal, Priority
+from orchestrator.sessions.admission.principal import ANONYMOUS, Limits, Principal, Priority
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.costs import VerifyCosts
 from tests.unit.clock import Clock
@@ -37,7 +37,7 @@ class Measured:
         self.spared_for = seconds
 
 
-def wish(principal: Principal = ANYBODY, prompt: int = 20, room: int = 40, choices: int = 1) -> Wish:
+def wish(principal: Principal = ANONYMOUS, prompt: int = 20, room: int = 40, choices: int = 1) -> Wish:
     return Wish(principal, prompt, prompt, room, choices)
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from orchestrator.contract import commands
 from orchestrator.contract.settings import settings_message, settings_of
 from orchestrator.errors import PromptTooLongError
-from orchestrator.sessions.admission.principal import ANYBODY
+from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.resolving import ModelLimits, resolve
 from orchestrator.sessions.conversation.text import Codec, Detokenizer, Message
 from orchestrator.sessions.durability.payloads import TurnPayload, turn_payload_of, turn_row
@@ -52,9 +52,9 @@ often = settings(max_examples=100, deadline=None, suppress_health_check=list(Hea
 choices = st.randoms(use_true_random=False)
 
 PARSERS: list[tuple[type[ProtobufMessage], Callable[[Any], object]]] = [
-    (pb.GenerateRequest, lambda request: commands.generation_of(request, ANYBODY)),
-    (pb.CreateSessionRequest, lambda request: commands.session_of(request, ANYBODY)),
-    (pb.SendMessageRequest, lambda request: commands.message_of(request, ANYBODY)),
+    (pb.GenerateRequest, lambda request: commands.generation_of(request, ANONYMOUS)),
+    (pb.CreateSessionRequest, lambda request: commands.session_of(request, ANONYMOUS)),
+    (pb.SendMessageRequest, lambda request: commands.message_of(request, ANONYMOUS)),
     (pb.ForkSessionRequest, commands.fork_of),
     (pb.ListSessionsRequest, commands.page_size_of),
     (pb.ListSessionsRequest, lambda request: commands.cursor_of(request.page_token)),
@@ -96,7 +96,7 @@ def test_every_message_is_understood_or_refused(kind: type[ProtobufMessage], par
 @often
 @given(choices)
 def test_a_chats_bad_command_is_one_that_says_why(rng: random.Random) -> None:
-    command = commands.command_of(drawn(pb.ChatRequest, rng), lambda: ANYBODY)
+    command = commands.command_of(drawn(pb.ChatRequest, rng), lambda: ANONYMOUS)
     if isinstance(command, BadCommand):
         assert error_of(status_of(command.error)).reason == command.error.reason
 

@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from orchestrator.errors import SessionMovedError, StoreUnavailableError, TurnNotFoundError
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.admission.admission import Asking
-from orchestrator.sessions.admission.principal import ANYBODY
+from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.conversation.text import Codec
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
@@ -131,64 +131,64 @@ async def finished(turn: TurnRecord) -> None:
 
 
 async def get(system: System, name: str) -> object:
-    return await system.sessions.get(name, ANYBODY)
+    return await system.sessions.get(name, ANONYMOUS)
 
 
 async def delete(system: System, name: str) -> object:
-    await system.sessions.delete(name, ANYBODY)
+    await system.sessions.delete(name, ANONYMOUS)
     return None
 
 
 async def cancel(system: System, name: str) -> object:
-    record = await system.sessions.get(name, ANYBODY)
+    record = await system.sessions.get(name, ANONYMOUS)
     await system.sessions.cancel(record, 2)
     return None
 
 
 async def cancel_what_it_does_not_know(system: System, name: str) -> object:
     with pytest.raises(TurnNotFoundError):
-        await system.sessions.cancel(system.sessions.kept(name, ANYBODY), 7)
+        await system.sessions.cancel(system.sessions.kept(name, ANONYMOUS), 7)
     return None
 
 
 async def cancel_by_request(system: System, name: str) -> object:
     with pytest.raises(TurnNotFoundError):
-        await system.sessions.turn_of_request(system.sessions.kept(name, ANYBODY), "unknown")
+        await system.sessions.turn_of_request(system.sessions.kept(name, ANONYMOUS), "unknown")
     return None
 
 
 async def fork(system: System, name: str) -> object:
-    record = await system.sessions.fork(name, 1, RequestName("fork", b"f"), ANYBODY)
+    record = await system.sessions.fork(name, 1, RequestName("fork", b"f"), ANONYMOUS)
     return record.session.id
 
 
 async def fork_without_a_name(system: System, name: str) -> object:
-    record = await system.sessions.fork(name, 1, RequestName(), ANYBODY)
+    record = await system.sessions.fork(name, 1, RequestName(), ANONYMOUS)
     return record.session.id
 
 
 async def export(system: System, name: str) -> object:
-    record = await system.sessions.get(name, ANYBODY)
+    record = await system.sessions.get(name, ANONYMOUS)
     return [turn async for turn in system.sessions.turns(record)]
 
 
 async def watch(system: System, name: str) -> object:
-    return (await system.sessions.turn(name, 1, ANYBODY)).tokens
+    return (await system.sessions.turn(name, 1, ANONYMOUS)).tokens
 
 
 async def send(system: System, name: str) -> object:
-    turn = await system.send(await system.sessions.get(name, ANYBODY), "next")
+    turn = await system.send(await system.sessions.get(name, ANONYMOUS), "next")
     return turn.turn
 
 
 async def send_and_wait(system: System, name: str) -> object:
-    turn = await system.send(await system.sessions.get(name, ANYBODY), "next")
+    turn = await system.send(await system.sessions.get(name, ANONYMOUS), "next")
     await finished(turn)
     return turn.turn
 
 
 async def send_again(system: System, name: str) -> object:
-    turn = await system.send(await system.sessions.get(name, ANYBODY), "first")
+    turn = await system.send(await system.sessions.get(name, ANONYMOUS), "first")
     return turn.turn
 
 
@@ -197,7 +197,7 @@ async def create_again(system: System, name: str) -> object:
 
 
 async def resume(system: System, name: str) -> object:
-    return await system.sessions.resume(name, GenerationSettings(), ANYBODY)
+    return await system.sessions.resume(name, GenerationSettings(), ANONYMOUS)
 
 
 Holds = Callable[[Snapshot, str, Any], bool]
@@ -293,12 +293,12 @@ async def test_an_owner_whose_beat_is_fresh_reads_from_memory() -> None:
     async with system.sessions:
         record = await system.sessions.create(NewSession())
         system.database.is_away = True
-        assert await system.sessions.get(record.session.id, ANYBODY) is record
+        assert await system.sessions.get(record.session.id, ANONYMOUS) is record
         system.clock = lambda: 605.0
         with pytest.raises(StoreUnavailableError):
-            await system.sessions.get(record.session.id, ANYBODY)
+            await system.sessions.get(record.session.id, ANONYMOUS)
         system.database.is_away = False
-        assert await system.sessions.get(record.session.id, ANYBODY) is record
+        assert await system.sessions.get(record.session.id, ANONYMOUS) is record
 
 
 async def test_a_cancel_that_cannot_be_written_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:

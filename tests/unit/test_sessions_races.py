@@ -21,7 +21,7 @@ from orchestrator.errors import (
 )
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.admission.admission import Asking
-from orchestrator.sessions.admission.principal import ANYBODY
+from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.session import FinishReason
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.conversation.text import Codec
@@ -85,7 +85,7 @@ class Process:
     async def adopted(self, session_id: str) -> SessionRecord:
         """A session that is nobody's, taken over."""
         assert await self.sessions.elsewhere.locate(session_id, "") is None
-        return self.sessions.kept(session_id, ANYBODY)
+        return self.sessions.kept(session_id, ANONYMOUS)
 
     def holding(self, operation: str) -> tuple[asyncio.Event, asyncio.Event]:
         """From now on an operation of the store says when it is asked for, and waits to be let
@@ -274,7 +274,7 @@ async def test_generations_and_sessions_asked_for_twice_at_once_are_one(start: S
     new = NewSession(name=RequestName("s", b"s"))
     created = await asyncio.gather(*(process.sessions.create(new) for _ in range(4)))
     assert len({record.session.id for record in created}) == 1
-    assert len((await process.sessions.page(10, None, ANYBODY))[0]) == 1
+    assert len((await process.sessions.page(10, None, ANONYMOUS))[0]) == 1
 
 
 async def test_a_session_forked_twice_by_one_request_is_one_fork(start: Start) -> None:
@@ -282,12 +282,12 @@ async def test_a_session_forked_twice_by_one_request_is_one_fork(start: Start) -
     record = await process.sessions.create(NewSession())
     await ended(await process.send(record))
     name = RequestName("f", b"f")
-    forks = await asyncio.gather(*(process.sessions.fork(record.session.id, None, name, ANYBODY) for _ in range(4)))
+    forks = await asyncio.gather(*(process.sessions.fork(record.session.id, None, name, ANONYMOUS) for _ in range(4)))
     assert len({fork.session.id for fork in forks} | {record.session.id}) == 2
     assert all(fork is forks[0] for fork in forks), "and one record of it"
     assert forks[0].session.tokens == record.session.tokens
     with pytest.raises(RequestIdReusedError):
-        await process.sessions.fork(record.session.id, 0, RequestName("f", b"other"), ANYBODY)
+        await process.sessions.fork(record.session.id, 0, RequestName("f", b"other"), ANONYMOUS)
 
 
 async def test_a_fork_asked_of_two_processes_at_once_is_one_fork(start: Start) -> None:
@@ -296,16 +296,16 @@ async def test_a_fork_asked_of_two_processes_at_once_is_one_fork(start: Start) -
     await ended(await first.send(record))
     asked, may_go = first.holding("create")
     name = RequestName("f", b"f")
-    forking = asyncio.create_task(first.sessions.fork(record.session.id, None, name, ANYBODY))
+    forking = asyncio.create_task(first.sessions.fork(record.session.id, None, name, ANONYMOUS))
     await asked.wait()
     await second.take_for_dead(first)
     await second.adopted(record.session.id)
-    fork = await second.sessions.fork(record.session.id, None, name, ANYBODY)
+    fork = await second.sessions.fork(record.session.id, None, name, ANONYMOUS)
     may_go.set()
     with pytest.raises(SessionMovedError):
         await forking
-    assert len((await second.sessions.page(10, None, ANYBODY))[0]) == 2
-    assert fork.session.id in {row.id for row in (await second.sessions.page(10, None, ANYBODY))[0]}
+    assert len((await second.sessions.page(10, None, ANONYMOUS))[0]) == 2
+    assert fork.session.id in {row.id for row in (await second.sessions.page(10, None, ANONYMOUS))[0]}
 
 
 # --- a drain
@@ -457,7 +457,7 @@ async def test_a_session_deleted_while_a_message_is_written_down_leaves_nothing(
     asked, may_go = process.holding("begin_turn")
     sending = asyncio.create_task(process.send(record))
     await asked.wait()
-    await process.sessions.delete(record.session.id, ANYBODY)
+    await process.sessions.delete(record.session.id, ANONYMOUS)
     may_go.set()
     with pytest.raises(SessionMovedError):
         await sending

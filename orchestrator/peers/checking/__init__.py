@@ -1,6 +1,7 @@
-"""What a peer sends is checked here, once, where it arrives: a peer is trusted with its guesses,
-never with their shape.
+"""Check what a peer sends, once, where it arrives. A peer is trusted with its guesses, never with
+their shape.
 
-`faults` has the error and counts it, `bounds` the few comparisons, `infos` what a service says of
-itself, `results` what it answers to an item, `errors` how it says that an item failed.
+`faults` has the error and counts it. `bounds` has the few comparisons, `infos` the checks of what a
+service reports of itself, `results` those of its answers to items, and `errors` those of an item's
+error.
 """

@@ -1,4 +1,4 @@
-"""How a peer says that an item failed: a status that a model service can have."""
+"""Check the status that a peer gives for an item that failed: one that a model service can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer sends that cannot be: the error, its count by field, and a log line now and then."""
+"""Faults in what a peer sends: the error, its count by field, and a log line at a bounded rate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PeerFaults:
     """The faults of one peer."""
 
     def __init__(self, who: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """``who`` names the peer in the log."""
+        """Name the peer ``who`` in the log."""
         self.counts: Counter[str] = Counter()
         """Faults so far, by the field that was wrong."""
         self._who = who

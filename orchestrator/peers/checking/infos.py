@@ -1,4 +1,4 @@
-"""What a model service says of itself: its model, its load, its tokenizer's files."""
+"""Check what a model service reports of itself: its model, its load, its tokenizer's files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from slipstream.wire.v1 import model_pb2
 
 _LONGEST_NAME, _LONGEST_WORD = 4096, 256
 _MOST_TOKENS = 2**22
-"""Of a vocabulary; the largest today have 2^18. The orchestrator keeps a table of them."""
+"""Most tokens of a vocabulary; the largest today have 2^18. The orchestrator keeps a table of
+them."""
 _LONGEST_CONTEXT = 2**27
 _MOST_STEP_TIMES = 256
 _MOST_STEP_TOKENS = 2**20
@@ -25,7 +26,7 @@ _MOST_COUNT = 2**62
 
 _MOST_FILES = 32
 _MOST_FILE_BYTES = 256 * 2**20
-"""Of all files of a tokenizer; the largest today have 40 MiB."""
+"""Most bytes of all files of a tokenizer; the largest today have 40 MiB."""
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?")
 
 

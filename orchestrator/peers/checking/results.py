@@ -1,4 +1,4 @@
-"""What a peer answers to an item, held against what it was asked."""
+"""Check a peer's answer to an item against what it was asked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ProposalCheck:
     branch_count: int
     """Most branches asked for; 0 leaves it to the draft."""
     vocabulary_size: int
-    """Of the draft."""
+    """Number of the draft's tokens."""
     rule: SamplingRule
     seen: int = 0
     """Branches so far."""
@@ -108,7 +108,7 @@ class VerificationCheck:
     tail: Sequence[int]
     proposal: Sequence[int]
     vocabulary_size: int
-    """Of the target."""
+    """Number of the target's tokens."""
     rule: SamplingRule
     logprobs: LogprobRequest | None
 

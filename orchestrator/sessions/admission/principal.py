@@ -35,5 +35,5 @@ class Principal:
     """Whether it sees what runs for others: not what they say."""
 
 
-ANYBODY = Principal("")
+ANONYMOUS = Principal("")
 """Where nobody has to say who they are, all are one."""

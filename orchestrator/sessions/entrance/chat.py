@@ -26,7 +26,7 @@ from orchestrator.errors import (
     ShuttingDownError,
 )
 from orchestrator.sessions.admission.admission import Asking
-from orchestrator.sessions.admission.principal import ANYBODY, Principal
+from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.loaded import SessionRecord
 from orchestrator.sessions.entrance.sessions import NewSession, Sessions, UserMessage
@@ -73,7 +73,7 @@ class CancelTurn:
 
     which: int | str
     request_id: str = ""
-    caller: Principal = ANYBODY
+    caller: Principal = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)

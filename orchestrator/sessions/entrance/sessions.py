@@ -30,7 +30,7 @@ from orchestrator.errors import (
     TurnNotFoundError,
 )
 from orchestrator.sessions.admission.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
-from orchestrator.sessions.admission.principal import ANYBODY, Principal
+from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
 from orchestrator.sessions.conversation.choices import resolved_choice
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.session import Session, common_prefix_length
@@ -73,7 +73,7 @@ class NewSession:
     settings: GenerationSettings = _NOTHING_SAID
     clock: datetime | None = None
     name: RequestName = NAMELESS
-    caller: Principal = ANYBODY
+    caller: Principal = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class UserMessage:
     content: str
     settings: GenerationSettings = _NOTHING_SAID
     name: RequestName = NAMELESS
-    caller: Principal = ANYBODY
+    caller: Principal = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Generation:
     choice_count: int = 1
     clock: datetime | None = None
     name: RequestName = NAMELESS
-    caller: Principal = ANYBODY
+    caller: Principal = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
