@@ -27,8 +27,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 1
     """A fault of the server's. Its log has more; report it."""
     ERROR_REASON_INVALID_FIELDS: _ErrorReason.ValueType  # 2
-    """INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Mend the
-    request.
+    """INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Correct
+    the request.
     """
     ERROR_REASON_PROMPT_TOO_LONG: _ErrorReason.ValueType  # 3
     """INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count,
@@ -36,7 +36,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     less.
     """
     ERROR_REASON_INVALID_STRUCTURE: _ErrorReason.ValueType  # 4
-    """INVALID_ARGUMENT: a structure that cannot be compiled. Mend it."""
+    """INVALID_ARGUMENT: a structure that cannot be compiled. Correct it."""
     ERROR_REASON_STRUCTURE_UNSUPPORTED: _ErrorReason.ValueType  # 5
     """UNIMPLEMENTED: the model's tokenizer cannot follow structures. Ask without one."""
     ERROR_REASON_STRUCTURE_FAILED: _ErrorReason.ValueType  # 6
@@ -46,13 +46,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Allow more.
     """
     ERROR_REASON_LOGITS_NOT_FINITE: _ErrorReason.ValueType  # 8
-    """INTERNAL: the model computed something that is no number. Its weights or the device are at
+    """INTERNAL: the model computed a value that is not a number. Its weights or the device are at
     fault.
     """
     ERROR_REASON_NO_CHAT_TEMPLATE: _ErrorReason.ValueType  # 9
     """FAILED_PRECONDITION: the model has no chat template. Use Generate with a text or tokens."""
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 10
-    """NOT_FOUND: there never was such a session, or it was deleted. Create one."""
+    """NOT_FOUND: the session never existed, or it was deleted. Create one."""
     ERROR_REASON_SESSION_EXPIRED: _ErrorReason.ValueType  # 11
     """NOT_FOUND: the session was idle for too long. Create one."""
     ERROR_REASON_SESSION_BUSY: _ErrorReason.ValueType  # 12
@@ -108,17 +108,17 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Send less.
     """
     ERROR_REASON_INVALID_ITEM: _ErrorReason.ValueType  # 30
-    """INVALID_ARGUMENT: draft or verifier refused what the orchestrator asked. A fault of the
+    """INVALID_ARGUMENT: the draft or the verifier refused the orchestrator's request. A fault of the
     server's; report it.
     """
     ERROR_REASON_RESULT_TOO_LARGE: _ErrorReason.ValueType  # 31
-    """OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer
+    """OUT_OF_RANGE: a round's result is larger than a message may be. Ask for fewer
     log-probabilities.
     """
     ERROR_REASON_ITEM_TOO_LARGE: _ErrorReason.ValueType  # 32
-    """INVALID_ARGUMENT: what a round asks is larger than a message may be. Send less."""
+    """INVALID_ARGUMENT: a round's request is larger than a message may be. Send less."""
     ERROR_REASON_BAD_RESULT: _ErrorReason.ValueType  # 33
-    """INTERNAL: what draft or verifier answered could not be understood. A fault of the server's;
+    """INTERNAL: an answer of the draft or the verifier is not valid. A fault of the server's;
     report it.
     """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 34
@@ -126,45 +126,44 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     server's limits is met, where it is known). Try again as RetryInfo says.
     """
     ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 35
-    """UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there
-    stays. Try again with the same request_id. Metadata: outcome, where the call was to change
-    something. `not_done`: nothing has changed. `unknown`: the database has not answered, and the
-    change may still be made; with the same request_id the call happens once, without one it may
-    happen twice.
+    """UNAVAILABLE: the store cannot be read or written now, as on a full disk. Stored data stays. Try
+    again with the same request_id. Metadata: outcome, if the call changes something. `not_done`:
+    nothing has changed. `unknown`: the database has not answered, and the change may still be
+    made; with the same request_id the call happens once, without one it may happen twice.
     """
     ERROR_REASON_SESSION_MOVED: _ErrorReason.ValueType  # 36
-    """UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost:
+    """UNAVAILABLE: another process owns the session now (metadata: session_id). Nothing is lost:
     make the same call again.
     """
     ERROR_REASON_SESSION_UNREADABLE: _ErrorReason.ValueType  # 37
-    """DATA_LOSS: what is written of the session cannot be read: another version of the server wrote
-    it, or it was damaged. Ask a server of that version, or create another session.
+    """DATA_LOSS: the session's stored data cannot be read: another version of the server wrote it,
+    or it was damaged. Ask a server of that version, or create another session.
     """
     ERROR_REASON_TURN_CUT: _ErrorReason.ValueType  # 38
     """ABORTED: the process that ran the turn has ended, and under acceptance RATIO its
-    log-probabilities or origins cannot be had again. What was said stays; go on with another
-    message.
+    log-probabilities or origins cannot be computed again. The text so far stays; go on with
+    another message.
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 39
-    """UNAUTHENTICATED: the server wants to know who asks (metadata: why, which is missing, wrong or
-    expired). Send `authorization: Bearer` and a token that counts.
+    """UNAUTHENTICATED: the caller is not identified (metadata: why, which is missing, wrong or
+    expired). Send `authorization: Bearer` and a valid token.
     """
     ERROR_REASON_PRINCIPAL_LIMIT: _ErrorReason.ValueType  # 40
-    """RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its
-    limits that is). Others are served. Try again as RetryInfo says; without one, ask for less at
-    once.
+    """RESOURCE_EXHAUSTED: the caller has as much as it may at once (metadata: limit, which of its
+    limits that is). Other callers are served. Try again as RetryInfo says; without one, ask for
+    less at once.
     """
     ERROR_REASON_METADATA_TOO_LARGE: _ErrorReason.ValueType  # 50
     """RESOURCE_EXHAUSTED: the call's metadata is larger than 16 KiB. Send less."""
     ERROR_REASON_OPERATORS_ONLY: _ErrorReason.ValueType  # 51
-    """PERMISSION_DENIED: the method is for operators, and the caller is none."""
+    """PERMISSION_DENIED: the method is for operators, and the caller is not one."""
     ERROR_REASON_CHAT_TEMPLATE_BROKEN: _ErrorReason.ValueType  # 60
     """FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these
     messages. Use Generate with a text or tokens.
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """What google.rpc.ErrorInfo.reason says, in domain "slipstream": the names below without their
+    """Values of google.rpc.ErrorInfo.reason in domain "slipstream": the names below without their
     prefix. A client that does not know a reason goes by the status code. Where a retry can help
     there is a google.rpc.RetryInfo too.
     """
@@ -174,8 +173,8 @@ ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 1
 """A fault of the server's. Its log has more; report it."""
 ERROR_REASON_INVALID_FIELDS: ErrorReason.ValueType  # 2
-"""INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Mend the
-request.
+"""INVALID_ARGUMENT: google.rpc.BadRequest names each bad field and what would be right. Correct
+the request.
 """
 ERROR_REASON_PROMPT_TOO_LONG: ErrorReason.ValueType  # 3
 """INVALID_ARGUMENT: prompt and answer do not fit into the context (metadata: prompt_token_count,
@@ -183,7 +182,7 @@ context_length; only the latter where a text is so long that its tokens were not
 less.
 """
 ERROR_REASON_INVALID_STRUCTURE: ErrorReason.ValueType  # 4
-"""INVALID_ARGUMENT: a structure that cannot be compiled. Mend it."""
+"""INVALID_ARGUMENT: a structure that cannot be compiled. Correct it."""
 ERROR_REASON_STRUCTURE_UNSUPPORTED: ErrorReason.ValueType  # 5
 """UNIMPLEMENTED: the model's tokenizer cannot follow structures. Ask without one."""
 ERROR_REASON_STRUCTURE_FAILED: ErrorReason.ValueType  # 6
@@ -193,13 +192,13 @@ ERROR_REASON_NO_TOKEN_TO_CHOOSE: ErrorReason.ValueType  # 7
 Allow more.
 """
 ERROR_REASON_LOGITS_NOT_FINITE: ErrorReason.ValueType  # 8
-"""INTERNAL: the model computed something that is no number. Its weights or the device are at
+"""INTERNAL: the model computed a value that is not a number. Its weights or the device are at
 fault.
 """
 ERROR_REASON_NO_CHAT_TEMPLATE: ErrorReason.ValueType  # 9
 """FAILED_PRECONDITION: the model has no chat template. Use Generate with a text or tokens."""
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 10
-"""NOT_FOUND: there never was such a session, or it was deleted. Create one."""
+"""NOT_FOUND: the session never existed, or it was deleted. Create one."""
 ERROR_REASON_SESSION_EXPIRED: ErrorReason.ValueType  # 11
 """NOT_FOUND: the session was idle for too long. Create one."""
 ERROR_REASON_SESSION_BUSY: ErrorReason.ValueType  # 12
@@ -255,17 +254,17 @@ ERROR_REASON_CONTEXT_EXCEEDED: ErrorReason.ValueType  # 29
 Send less.
 """
 ERROR_REASON_INVALID_ITEM: ErrorReason.ValueType  # 30
-"""INVALID_ARGUMENT: draft or verifier refused what the orchestrator asked. A fault of the
+"""INVALID_ARGUMENT: the draft or the verifier refused the orchestrator's request. A fault of the
 server's; report it.
 """
 ERROR_REASON_RESULT_TOO_LARGE: ErrorReason.ValueType  # 31
-"""OUT_OF_RANGE: what a round brings is larger than a message may be. Ask for fewer
+"""OUT_OF_RANGE: a round's result is larger than a message may be. Ask for fewer
 log-probabilities.
 """
 ERROR_REASON_ITEM_TOO_LARGE: ErrorReason.ValueType  # 32
-"""INVALID_ARGUMENT: what a round asks is larger than a message may be. Send less."""
+"""INVALID_ARGUMENT: a round's request is larger than a message may be. Send less."""
 ERROR_REASON_BAD_RESULT: ErrorReason.ValueType  # 33
-"""INTERNAL: what draft or verifier answered could not be understood. A fault of the server's;
+"""INTERNAL: an answer of the draft or the verifier is not valid. A fault of the server's;
 report it.
 """
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 34
@@ -273,38 +272,37 @@ ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 34
 server's limits is met, where it is known). Try again as RetryInfo says.
 """
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 35
-"""UNAVAILABLE: sessions cannot be written down or read just now, as on a full disk. What is there
-stays. Try again with the same request_id. Metadata: outcome, where the call was to change
-something. `not_done`: nothing has changed. `unknown`: the database has not answered, and the
-change may still be made; with the same request_id the call happens once, without one it may
-happen twice.
+"""UNAVAILABLE: the store cannot be read or written now, as on a full disk. Stored data stays. Try
+again with the same request_id. Metadata: outcome, if the call changes something. `not_done`:
+nothing has changed. `unknown`: the database has not answered, and the change may still be
+made; with the same request_id the call happens once, without one it may happen twice.
 """
 ERROR_REASON_SESSION_MOVED: ErrorReason.ValueType  # 36
-"""UNAVAILABLE: another process keeps the session by now (metadata: session_id). Nothing is lost:
+"""UNAVAILABLE: another process owns the session now (metadata: session_id). Nothing is lost:
 make the same call again.
 """
 ERROR_REASON_SESSION_UNREADABLE: ErrorReason.ValueType  # 37
-"""DATA_LOSS: what is written of the session cannot be read: another version of the server wrote
-it, or it was damaged. Ask a server of that version, or create another session.
+"""DATA_LOSS: the session's stored data cannot be read: another version of the server wrote it,
+or it was damaged. Ask a server of that version, or create another session.
 """
 ERROR_REASON_TURN_CUT: ErrorReason.ValueType  # 38
 """ABORTED: the process that ran the turn has ended, and under acceptance RATIO its
-log-probabilities or origins cannot be had again. What was said stays; go on with another
-message.
+log-probabilities or origins cannot be computed again. The text so far stays; go on with
+another message.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 39
-"""UNAUTHENTICATED: the server wants to know who asks (metadata: why, which is missing, wrong or
-expired). Send `authorization: Bearer` and a token that counts.
+"""UNAUTHENTICATED: the caller is not identified (metadata: why, which is missing, wrong or
+expired). Send `authorization: Bearer` and a valid token.
 """
 ERROR_REASON_PRINCIPAL_LIMIT: ErrorReason.ValueType  # 40
-"""RESOURCE_EXHAUSTED: whoever asks has as much as it may at once (metadata: limit, which of its
-limits that is). Others are served. Try again as RetryInfo says; without one, ask for less at
-once.
+"""RESOURCE_EXHAUSTED: the caller has as much as it may at once (metadata: limit, which of its
+limits that is). Other callers are served. Try again as RetryInfo says; without one, ask for
+less at once.
 """
 ERROR_REASON_METADATA_TOO_LARGE: ErrorReason.ValueType  # 50
 """RESOURCE_EXHAUSTED: the call's metadata is larger than 16 KiB. Send less."""
 ERROR_REASON_OPERATORS_ONLY: ErrorReason.ValueType  # 51
-"""PERMISSION_DENIED: the method is for operators, and the caller is none."""
+"""PERMISSION_DENIED: the method is for operators, and the caller is not one."""
 ERROR_REASON_CHAT_TEMPLATE_BROKEN: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these
 messages. Use Generate with a text or tokens.

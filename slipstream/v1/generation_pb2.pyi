@@ -25,9 +25,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class GenerationSettings(_message.Message):
     """How tokens are chosen, where a turn ends and how it is sped up.
 
-    Settings are layered: a message's over its stream's, those over its session's, those over the
-    server's and the model's defaults. A field left unset takes what the layer below says; one named
-    in `cleared` takes the server's or the model's default instead.
+    Settings have layers: a message's settings come first, then its stream's, its session's, and the
+    server's and the model's defaults. An unset field takes the value of the next layer. A field that
+    is named in `cleared` takes the server's or the model's default.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -67,8 +67,8 @@ class GenerationSettings(_message.Message):
     Unset: 64.
     """
     token_origins: _builtins.bool
-    """Say of each token how it came about and how much of the text it brought:
-    TurnDelta.token_origins. Unset: false.
+    """Report each token's origin and its bytes of text: TurnDelta.token_origins and
+    token_text_byte_counts. Unset: false.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParameters:
@@ -92,18 +92,18 @@ class GenerationSettings(_message.Message):
 
     @_builtins.property
     def logprobs(self) -> Global___LogprobSettings:
-        """Set: log-probabilities are reported."""
+        """Which log-probabilities to report. Unset: none."""
 
     @_builtins.property
     def structure(self) -> _sampling_pb2.Structure:
-        """What the text must look like. Not together with ignore_end_tokens, min_token_count,
-        allowed_token_ids or banned_token_ids.
+        """Grammar or schema that the text must follow. Not together with ignore_end_tokens,
+        min_token_count, allowed_token_ids or banned_token_ids.
         """
 
     @_builtins.property
     def cleared(self) -> _field_mask_pb2.FieldMask:
-        """Fields of this message that are to have the server's or the model's default although a layer
-        below sets them: "stop_strings", "sampling.temperature". A field cannot be both set and
+        """Fields of this message that take the server's or the model's default even if another layer sets
+        them: "stop_strings", "sampling.temperature". A field cannot be both set and
         cleared.
         """
 
@@ -169,7 +169,7 @@ class LogprobSettings(_message.Message):
     top_count: _builtins.int
     """How many of the likeliest tokens to report beside each chosen one, from 0 to 20."""
     prompt: _builtins.bool
-    """Report the prompt's tokens too, from the second on. The prompt is then computed afresh, without
+    """Report the prompt's tokens too, from the second on. The prompt is then computed again, without
     prefix reuse.
     """
     def __init__(
@@ -199,29 +199,29 @@ class Speculation(_message.Message):
     class _OverlapEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Speculation._Overlap.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         OVERLAP_UNSPECIFIED: Speculation._Overlap.ValueType  # 0
-        """Adaptive: whatever is fastest. Fixed: OVERLAP_NONE."""
+        """Adaptive: the fastest. Fixed: OVERLAP_NONE."""
         OVERLAP_NONE: Speculation._Overlap.ValueType  # 1
         """Nothing: each round waits for its proposal."""
         OVERLAP_ENUMERATE: Speculation._Overlap.ValueType  # 2
-        """It prepares for what verification may answer; a round waits where it did not prepare for the
-        answer.
+        """The draft prepares branches for the possible answers. A round waits if the answer is not
+        among them.
         """
         OVERLAP_RUN_AHEAD: Speculation._Overlap.ValueType  # 3
-        """It works rounds ahead, and no round waits for it."""
+        """The draft works rounds ahead, and no round waits for it."""
 
     class Overlap(_Overlap, metaclass=_OverlapEnumTypeWrapper):
         """What the draft does while the target verifies."""
 
     OVERLAP_UNSPECIFIED: Speculation.Overlap.ValueType  # 0
-    """Adaptive: whatever is fastest. Fixed: OVERLAP_NONE."""
+    """Adaptive: the fastest. Fixed: OVERLAP_NONE."""
     OVERLAP_NONE: Speculation.Overlap.ValueType  # 1
     """Nothing: each round waits for its proposal."""
     OVERLAP_ENUMERATE: Speculation.Overlap.ValueType  # 2
-    """It prepares for what verification may answer; a round waits where it did not prepare for the
-    answer.
+    """The draft prepares branches for the possible answers. A round waits if the answer is not
+    among them.
     """
     OVERLAP_RUN_AHEAD: Speculation.Overlap.ValueType  # 3
-    """It works rounds ahead, and no round waits for it."""
+    """The draft works rounds ahead, and no round waits for it."""
 
     class _Proposer:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -230,7 +230,7 @@ class Speculation(_message.Message):
     class _ProposerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Speculation._Proposer.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         PROPOSER_UNSPECIFIED: Speculation._Proposer.ValueType  # 0
-        """Adaptive: whoever is expected to have most tokens accepted. Fixed: the draft service."""
+        """Adaptive: the source with the highest expected acceptance. Fixed: the draft service."""
         PROPOSER_DRAFT: Speculation._Proposer.ValueType  # 1
         """The draft service."""
         PROPOSER_NGRAM: Speculation._Proposer.ValueType  # 2
@@ -240,7 +240,7 @@ class Speculation(_message.Message):
         """Who proposes."""
 
     PROPOSER_UNSPECIFIED: Speculation.Proposer.ValueType  # 0
-    """Adaptive: whoever is expected to have most tokens accepted. Fixed: the draft service."""
+    """Adaptive: the source with the highest expected acceptance. Fixed: the draft service."""
     PROPOSER_DRAFT: Speculation.Proposer.ValueType  # 1
     """The draft service."""
     PROPOSER_NGRAM: Speculation.Proposer.ValueType  # 2
@@ -283,8 +283,8 @@ class Speculation(_message.Message):
 
     @_typing.final
     class Adaptive(_message.Message):
-        """As many as pay, from what rounds have brought and taken so far; none where speculation would
-        cost.
+        """As many as pay, by the measured times and acceptance of earlier rounds; none where speculation
+        would cost time.
         """
 
         DESCRIPTOR: _descriptor.Descriptor

@@ -76,7 +76,7 @@ Global___TokenList: _TypeAlias = TokenList  # noqa: Y015
 
 @_typing.final
 class GenerateRequest(_message.Message):
-    """Asks for answers to one prompt."""
+    """A request to generate answers to one prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -119,7 +119,7 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def template_time(self) -> _timestamp_pb2.Timestamp:
-        """What the chat template's clock says, for `conversation`. Unset: now."""
+        """Time that the chat template's clock shows, for `conversation`. Unset: now."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class CreateSessionRequest(_message.Message):
-    """Asks for a session."""
+    """A request to create a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -195,7 +195,7 @@ class CreateSessionRequest(_message.Message):
 
     @_builtins.property
     def template_time(self) -> _timestamp_pb2.Timestamp:
-        """What the chat template's clock says in all of its turns. Unset: now."""
+        """Time that the chat template's clock shows in all of its turns. Unset: now."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ Global___SendMessageResponse: _TypeAlias = SendMessageResponse  # noqa: Y015
 
 @_typing.final
 class WatchTurnRequest(_message.Message):
-    """Asks for a turn's events."""
+    """A request to watch a turn's events."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -362,7 +362,7 @@ Global___WatchTurnResponse: _TypeAlias = WatchTurnResponse  # noqa: Y015
 
 @_typing.final
 class CancelTurnRequest(_message.Message):
-    """Asks for a turn's end."""
+    """A request to end a turn early."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -473,8 +473,8 @@ class StartChat(_message.Message):
 
     @_builtins.property
     def template_time(self) -> _timestamp_pb2.Timestamp:
-        """What the chat template's clock says in all of a new session's turns. Unset: now. Not allowed
-        when resuming.
+        """Time that the chat template's clock shows in all turns of a new session. Unset: now. Not
+        allowed when resuming.
         """
 
     def __init__(
@@ -515,8 +515,8 @@ class UserMessage(_message.Message):
     after_token_count: _builtins.int
     """For a message sent again: how many tokens of its turn were seen."""
     traceparent: _builtins.str
-    """Trace context of whoever sends it, as W3C has it: the turn's trace goes on from there. Unset:
-    from the stream's metadata, which is the same for all its turns.
+    """W3C trace context of the message's sender: the turn's trace continues it. Unset: the trace
+    context of the stream's metadata, which is the same for all its turns.
     """
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
@@ -570,7 +570,7 @@ Global___CancelTurn: _TypeAlias = CancelTurn  # noqa: Y015
 
 @_typing.final
 class ChatResponse(_message.Message):
-    """What a chat tells."""
+    """An event of a chat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -592,8 +592,8 @@ class ChatResponse(_message.Message):
 
     @_builtins.property
     def closing(self) -> Global___ChatClosing:
-        """The server has nothing more to tell, because it shuts down or because the caller's token does
-        not count any more: the stream ends. Resume the session later.
+        """The server ends the stream, because it shuts down or because the caller's token is no longer
+        valid. Resume the session later.
         """
 
     def __init__(
@@ -647,7 +647,7 @@ class CommandFailed(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Of the command."""
+    """The request_id of the command."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Details hold a google.rpc.ErrorInfo and, for bad fields, a google.rpc.BadRequest."""
@@ -668,7 +668,7 @@ Global___CommandFailed: _TypeAlias = CommandFailed  # noqa: Y015
 
 @_typing.final
 class ChatClosing(_message.Message):
-    """Why a chat is ended by the server."""
+    """Why the server ends a chat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -692,7 +692,7 @@ Global___ChatClosing: _TypeAlias = ChatClosing  # noqa: Y015
 
 @_typing.final
 class GetSessionRequest(_message.Message):
-    """Asks for a session."""
+    """A request for one session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -731,7 +731,7 @@ class GetSessionResponse(_message.Message):
 
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
-        """What all its turns are run with unless a stream or a message says otherwise."""
+        """Settings of all its turns, unless a stream or a message says otherwise."""
 
     def __init__(
         self,
@@ -750,7 +750,7 @@ Global___GetSessionResponse: _TypeAlias = GetSessionResponse  # noqa: Y015
 
 @_typing.final
 class ListSessionsRequest(_message.Message):
-    """Asks for sessions."""
+    """A request for a page of sessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -759,8 +759,8 @@ class ListSessionsRequest(_message.Message):
     page_size: _builtins.int
     """At most this many, from 1 to 1000. 0: 100."""
     page_token: _builtins.str
-    """From the previous response. It stays right whatever happens to the sessions meanwhile. Empty:
-    the first page.
+    """From the previous response. It stays valid while sessions are created and deleted. Empty: the
+    first page.
     """
     def __init__(
         self,
@@ -788,7 +788,7 @@ class ListSessionsResponse(_message.Message):
     """Empty on the last page."""
     @_builtins.property
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Session]:
-        """Last created first. What is created while pages are turned is on none of them."""
+        """Last created first. A session that is created while pages are read is on none of them."""
 
     def __init__(
         self,
@@ -806,7 +806,7 @@ Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
 
 @_typing.final
 class ForkSessionRequest(_message.Message):
-    """Asks for a session like another."""
+    """A request to fork a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -869,7 +869,7 @@ Global___ForkSessionResponse: _TypeAlias = ForkSessionResponse  # noqa: Y015
 
 @_typing.final
 class ExportSessionRequest(_message.Message):
-    """Asks for all that is kept of a session."""
+    """A request to export a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -891,7 +891,7 @@ Global___ExportSessionRequest: _TypeAlias = ExportSessionRequest  # noqa: Y015
 
 @_typing.final
 class ExportSessionResponse(_message.Message):
-    """A part of what is kept."""
+    """A part of an export."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -938,7 +938,7 @@ class ExportedSession(_message.Message):
 
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
-        """What all its turns are run with unless a stream or a message says otherwise."""
+        """Settings of all its turns, unless a stream or a message says otherwise."""
 
     def __init__(
         self,
@@ -976,11 +976,11 @@ class ExportedTurn(_message.Message):
     turn: _builtins.int
     """Its number."""
     request_id: _builtins.str
-    """Of its message."""
+    """The request_id of its message."""
     content: _builtins.str
     """The user's message."""
     text: _builtins.str
-    """What was answered."""
+    """The answer."""
     seed: _builtins.int
     """The seed that it was sampled with."""
     shared_token_count: _builtins.int
@@ -991,11 +991,11 @@ class ExportedTurn(_message.Message):
     """Why it ended."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The others."""
+        """The prompt's tokens after the shared ones."""
 
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """What was generated."""
+        """The generated tokens."""
 
     @_builtins.property
     def error(self) -> _status_pb2.Status:
@@ -1025,7 +1025,7 @@ Global___ExportedTurn: _TypeAlias = ExportedTurn  # noqa: Y015
 
 @_typing.final
 class DeleteSessionRequest(_message.Message):
-    """Asks for a session's end."""
+    """A request to delete a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1064,7 +1064,7 @@ Global___DeleteSessionResponse: _TypeAlias = DeleteSessionResponse  # noqa: Y015
 
 @_typing.final
 class GetServerInfoRequest(_message.Message):
-    """Asks what is being served."""
+    """A request to describe the server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1081,7 +1081,7 @@ Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
 
 @_typing.final
 class GetServerInfoResponse(_message.Message):
-    """What is being served."""
+    """The pair being served."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1098,14 +1098,14 @@ class GetServerInfoResponse(_message.Message):
     max_draft_length: _builtins.int
     """Most tokens that a proposal may have."""
     default_max_token_count: _builtins.int
-    """Tokens that a turn may generate unless it says: the operator's setting, the model's own
-    max_new_tokens, or 512. A model's own max_length, which counts the prompt, may say otherwise
-    for a prompt.
+    """Tokens that a turn may generate unless it sets max_token_count: the operator's setting, the
+    model's own max_new_tokens, or 512. A model's own max_length, which counts the prompt, may say
+    otherwise for a prompt.
     """
     verifier_reachable: _builtins.bool
-    """Whether a verifier can be reached just now."""
+    """True if a verifier can be reached now."""
     draft_reachable: _builtins.bool
-    """Whether the draft can be reached just now."""
+    """True if the draft can be reached now."""
     @_builtins.property
     def target(self) -> Global___Model:
         """The model that decides."""
@@ -1116,7 +1116,7 @@ class GetServerInfoResponse(_message.Message):
 
     @_builtins.property
     def default_speculation(self) -> _generation_pb2.Speculation:
-        """How turns are sped up that do not say."""
+        """Speculation of turns that do not set it."""
 
     def __init__(
         self,
@@ -1163,7 +1163,7 @@ class Model(_message.Message):
     vocabulary_size: _builtins.int
     """Number of logits: at least the tokenizer's size, since vocabularies are often padded."""
     tokenizer_fingerprint: _builtins.str
-    """sha256, in hex, over the tokenizer's (id, token) pairs. Draft and target agree in it."""
+    """sha256, in hex, over the tokenizer's (id, token) pairs. Equal for draft and target."""
     context_length: _builtins.int
     """Longest sequence in tokens that model and KV memory allow."""
     dtype: _builtins.str
@@ -1174,10 +1174,12 @@ class Model(_message.Message):
     """Most proposal tokens that a round may carry or ask for."""
     weights_fingerprint: _builtins.str
     """A fingerprint of weights, config, dtype, kind of device, end tokens, padding and
-    sampling_version. Verifiers that share sessions agree in it.
+    sampling_version. Equal for verifiers that share sessions.
     """
     sampling_version: _builtins.int
-    """Of how tokens are chosen from logits: under another version the same seed gives another text."""
+    """Version of the rules by which tokens are chosen from logits. Under another version the same
+    seed gives another text.
+    """
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by the model's generation config."""
@@ -1215,7 +1217,7 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
 class GetTurnTracesRequest(_message.Message):
-    """Which session's."""
+    """A request for the last turns of a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1224,7 +1226,7 @@ class GetTurnTracesRequest(_message.Message):
     session_id: _builtins.str
     """A session's id, or a generation's: TurnStarted has it."""
     turn_count: _builtins.int
-    """The last so many turns, at most 64. 0: the last one."""
+    """Number of turns to return, at most 64. 0: the last one."""
     def __init__(
         self,
         *,
@@ -1241,7 +1243,7 @@ Global___GetTurnTracesRequest: _TypeAlias = GetTurnTracesRequest  # noqa: Y015
 
 @_typing.final
 class GetTurnTracesResponse(_message.Message):
-    """The turns that are kept."""
+    """The turns that the server has kept."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1265,7 +1267,7 @@ Global___GetTurnTracesResponse: _TypeAlias = GetTurnTracesResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
-    """Asks for nothing in particular."""
+    """A request for the status of the server's processes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,14 +26,14 @@ if _version_not_supported:
 
 
 class OrchestratorServiceStub:
-    """What clients talk to.
+    """The service that clients call.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
-    stream loses nothing: watch the turn on from the position that was reached, or send the same
-    request with the same request_id again.
+    A turn is a task of its session: it runs to its end, watched or not. A lost stream loses nothing:
+    watch the turn on from the position that was reached, or send the same request again with the
+    same request_id.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends
-    without that event has lost its turn from sight, not ended it.
+    A call's status is about the call. The turn's last event says how the turn ended. A call that
+    ends without that event has not ended its turn.
     """
 
     def __init__(self, channel):
@@ -115,95 +115,96 @@ class OrchestratorServiceStub:
 
 
 class OrchestratorServiceServicer:
-    """What clients talk to.
+    """The service that clients call.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
-    stream loses nothing: watch the turn on from the position that was reached, or send the same
-    request with the same request_id again.
+    A turn is a task of its session: it runs to its end, watched or not. A lost stream loses nothing:
+    watch the turn on from the position that was reached, or send the same request again with the
+    same request_id.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends
-    without that event has lost its turn from sight, not ended it.
+    A call's status is about the call. The turn's last event says how the turn ended. A call that
+    ends without that event has not ended its turn.
     """
 
     def Generate(self, request, context):
-        """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is
-        lost, and the same request again watches it; without one it is cancelled when the call ends.
+        """Generate answers to one prompt, without a session to keep. With a request_id the generation
+        goes on when the call is lost, and the same request again watches it. Without one it is
+        cancelled when the call ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateSession(self, request, context):
-        """A session to send messages to.
+        """Create a session to send messages to.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SendMessage(self, request, context):
-        """A user message: starts a turn and watches it. The turn does not end with the call.
+        """Send a user message: this starts a turn and watches it. The turn does not end with the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchTurn(self, request, context):
-        """A turn's events from a position, running or ended. Any number of watchers may do so at a time.
+        """Watch a turn's events from a position, running or ended. A turn may have any number of
+        watchers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelTurn(self, request, context):
-        """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it
-        is.
+        """End a turn early. Its text so far stays. A turn that has already ended does not change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Chat(self, request_iterator, context):
-        """A session of many turns over one stream. Send `start`, then messages; a command's error comes
-        in band and the chat goes on. Closing the sending side lets the running turn and the messages
-        that wait finish. The session outlives the stream: resume it by its id. The running turn
-        outlives it too: WatchTurn.
+        """Run a session of many turns over one stream. Send `start`, then messages. A command's error
+        comes in band and the chat goes on. If the client closes its sending side, the running turn and
+        the waiting messages still finish. The session outlives the stream: resume it by its id. The
+        running turn outlives it too: see WatchTurn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSession(self, request, context):
-        """One session with its messages. NOT_FOUND says whether it expired or never was.
+        """Return one session with its messages. NOT_FOUND says whether it expired or never existed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """Sessions without their messages, last created first.
+        """List sessions without their messages, last created first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkSession(self, request, context):
-        """A new session that begins as another is after one of its turns. What they share is not computed
-        again while it is cached.
+        """Create a session that begins as another one was after one of its turns. Their common tokens are
+        not computed again while they are cached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportSession(self, request, context):
-        """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what
-        `slipstream export` prints.
+        """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
+        prints this as protobuf's JSON.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """Ends a session, cancels its turn, gives its memory back and deletes what is written of it.
+        """Delete a session: cancel its turn, free its memory and delete its data from the store.
         NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -211,23 +212,24 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """The pair being served, its limits and whether its services can be reached.
+        """Describe the pair being served, its limits, and whether its services can be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTurnTraces(self, request, context):
-        """A session's last turns, round by round: where their time went. Kept in memory, for the last
-        turns of all sessions together; those that are not kept any more are left out, and so are the
-        first of more rounds than a message holds.
+        """Return a session's last turns, round by round: where their time went. The server keeps the last
+        turns of all sessions in memory. Older turns are left out, and so are a turn's first rounds
+        where a message cannot hold all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate.
+        """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
+        difference of two calls makes a rate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -315,14 +317,14 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OrchestratorService:
-    """What clients talk to.
+    """The service that clients call.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
-    stream loses nothing: watch the turn on from the position that was reached, or send the same
-    request with the same request_id again.
+    A turn is a task of its session: it runs to its end, watched or not. A lost stream loses nothing:
+    watch the turn on from the position that was reached, or send the same request again with the
+    same request_id.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends
-    without that event has lost its turn from sight, not ended it.
+    A call's status is about the call. The turn's last event says how the turn ended. A call that
+    ends without that event has not ended its turn.
     """
 
     @staticmethod

@@ -27,14 +27,14 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OrchestratorServiceStub:
-    """What clients talk to.
+    """The service that clients call.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
-    stream loses nothing: watch the turn on from the position that was reached, or send the same
-    request with the same request_id again.
+    A turn is a task of its session: it runs to its end, watched or not. A lost stream loses nothing:
+    watch the turn on from the position that was reached, or send the same request again with the
+    same request_id.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends
-    without that event has lost its turn from sight, not ended it.
+    A call's status is about the call. The turn's last event says how the turn ended. A call that
+    ends without that event has not ended its turn.
     """
 
     @_typing.overload
@@ -42,119 +42,125 @@ class OrchestratorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.GenerateRequest, _orchestrator_pb2.GenerateResponse]
-    """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is
-    lost, and the same request again watches it; without one it is cancelled when the call ends.
+    """Generate answers to one prompt, without a session to keep. With a request_id the generation
+    goes on when the call is lost, and the same request again watches it. Without one it is
+    cancelled when the call ends.
     """
     CreateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]
-    """A session to send messages to."""
+    """Create a session to send messages to."""
     SendMessage: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.SendMessageRequest, _orchestrator_pb2.SendMessageResponse]
-    """A user message: starts a turn and watches it. The turn does not end with the call."""
+    """Send a user message: this starts a turn and watches it. The turn does not end with the call."""
     WatchTurn: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTurnRequest, _orchestrator_pb2.WatchTurnResponse]
-    """A turn's events from a position, running or ended. Any number of watchers may do so at a time."""
-    CancelTurn: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]
-    """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it
-    is.
+    """Watch a turn's events from a position, running or ended. A turn may have any number of
+    watchers.
     """
+    CancelTurn: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]
+    """End a turn early. Its text so far stays. A turn that has already ended does not change."""
     Chat: _grpc.StreamStreamMultiCallable[_orchestrator_pb2.ChatRequest, _orchestrator_pb2.ChatResponse]
-    """A session of many turns over one stream. Send `start`, then messages; a command's error comes
-    in band and the chat goes on. Closing the sending side lets the running turn and the messages
-    that wait finish. The session outlives the stream: resume it by its id. The running turn
-    outlives it too: WatchTurn.
+    """Run a session of many turns over one stream. Send `start`, then messages. A command's error
+    comes in band and the chat goes on. If the client closes its sending side, the running turn and
+    the waiting messages still finish. The session outlives the stream: resume it by its id. The
+    running turn outlives it too: see WatchTurn.
     """
     GetSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]
-    """One session with its messages. NOT_FOUND says whether it expired or never was."""
+    """Return one session with its messages. NOT_FOUND says whether it expired or never existed."""
     ListSessions: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]
-    """Sessions without their messages, last created first."""
+    """List sessions without their messages, last created first."""
     ForkSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ForkSessionRequest, _orchestrator_pb2.ForkSessionResponse]
-    """A new session that begins as another is after one of its turns. What they share is not computed
-    again while it is cached.
+    """Create a session that begins as another one was after one of its turns. Their common tokens are
+    not computed again while they are cached.
     """
     ExportSession: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]
-    """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what
-    `slipstream export` prints.
+    """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
+    prints this as protobuf's JSON.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]
-    """Ends a session, cancels its turn, gives its memory back and deletes what is written of it.
+    """Delete a session: cancel its turn, free its memory and delete its data from the store.
     NOT_FOUND if there is none.
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]
-    """The pair being served, its limits and whether its services can be reached."""
+    """Describe the pair being served, its limits, and whether its services can be reached."""
     GetTurnTraces: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]
-    """A session's last turns, round by round: where their time went. Kept in memory, for the last
-    turns of all sessions together; those that are not kept any more are left out, and so are the
-    first of more rounds than a message holds.
+    """Return a session's last turns, round by round: where their time went. The server keeps the last
+    turns of all sessions in memory. Older turns are left out, and so are a turn's first rounds
+    where a message cannot hold all.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]
-    """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
+    """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
+    difference of two calls makes a rate.
+    """
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
-    """What clients talk to.
+    """The service that clients call.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
-    stream loses nothing: watch the turn on from the position that was reached, or send the same
-    request with the same request_id again.
+    A turn is a task of its session: it runs to its end, watched or not. A lost stream loses nothing:
+    watch the turn on from the position that was reached, or send the same request again with the
+    same request_id.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends
-    without that event has lost its turn from sight, not ended it.
+    A call's status is about the call. The turn's last event says how the turn ended. A call that
+    ends without that event has not ended its turn.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.GenerateRequest, _orchestrator_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is
-    lost, and the same request again watches it; without one it is cancelled when the call ends.
+    """Generate answers to one prompt, without a session to keep. With a request_id the generation
+    goes on when the call is lost, and the same request again watches it. Without one it is
+    cancelled when the call ends.
     """
     CreateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]  # type: ignore[assignment]
-    """A session to send messages to."""
+    """Create a session to send messages to."""
     SendMessage: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.SendMessageRequest, _orchestrator_pb2.SendMessageResponse]  # type: ignore[assignment]
-    """A user message: starts a turn and watches it. The turn does not end with the call."""
+    """Send a user message: this starts a turn and watches it. The turn does not end with the call."""
     WatchTurn: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTurnRequest, _orchestrator_pb2.WatchTurnResponse]  # type: ignore[assignment]
-    """A turn's events from a position, running or ended. Any number of watchers may do so at a time."""
-    CancelTurn: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]  # type: ignore[assignment]
-    """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it
-    is.
+    """Watch a turn's events from a position, running or ended. A turn may have any number of
+    watchers.
     """
+    CancelTurn: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]  # type: ignore[assignment]
+    """End a turn early. Its text so far stays. A turn that has already ended does not change."""
     Chat: _aio.StreamStreamMultiCallable[_orchestrator_pb2.ChatRequest, _orchestrator_pb2.ChatResponse]  # type: ignore[assignment]
-    """A session of many turns over one stream. Send `start`, then messages; a command's error comes
-    in band and the chat goes on. Closing the sending side lets the running turn and the messages
-    that wait finish. The session outlives the stream: resume it by its id. The running turn
-    outlives it too: WatchTurn.
+    """Run a session of many turns over one stream. Send `start`, then messages. A command's error
+    comes in band and the chat goes on. If the client closes its sending side, the running turn and
+    the waiting messages still finish. The session outlives the stream: resume it by its id. The
+    running turn outlives it too: see WatchTurn.
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]  # type: ignore[assignment]
-    """One session with its messages. NOT_FOUND says whether it expired or never was."""
+    """Return one session with its messages. NOT_FOUND says whether it expired or never existed."""
     ListSessions: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]  # type: ignore[assignment]
-    """Sessions without their messages, last created first."""
+    """List sessions without their messages, last created first."""
     ForkSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ForkSessionRequest, _orchestrator_pb2.ForkSessionResponse]  # type: ignore[assignment]
-    """A new session that begins as another is after one of its turns. What they share is not computed
-    again while it is cached.
+    """Create a session that begins as another one was after one of its turns. Their common tokens are
+    not computed again while they are cached.
     """
     ExportSession: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]  # type: ignore[assignment]
-    """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what
-    `slipstream export` prints.
+    """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
+    prints this as protobuf's JSON.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Ends a session, cancels its turn, gives its memory back and deletes what is written of it.
+    """Delete a session: cancel its turn, free its memory and delete its data from the store.
     NOT_FOUND if there is none.
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """The pair being served, its limits and whether its services can be reached."""
+    """Describe the pair being served, its limits, and whether its services can be reached."""
     GetTurnTraces: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]  # type: ignore[assignment]
-    """A session's last turns, round by round: where their time went. Kept in memory, for the last
-    turns of all sessions together; those that are not kept any more are left out, and so are the
-    first of more rounds than a message holds.
+    """Return a session's last turns, round by round: where their time went. The server keeps the last
+    turns of all sessions in memory. Older turns are left out, and so are a turn's first rounds
+    where a message cannot hold all.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]  # type: ignore[assignment]
-    """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
+    """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
+    difference of two calls makes a rate.
+    """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What clients talk to.
+    """The service that clients call.
 
-    A turn is a task of its session's: it runs to its end whether anybody watches or not. Losing a
-    stream loses nothing: watch the turn on from the position that was reached, or send the same
-    request with the same request_id again.
+    A turn is a task of its session: it runs to its end, watched or not. A lost stream loses nothing:
+    watch the turn on from the position that was reached, or send the same request again with the
+    same request_id.
 
-    A call's status is about the call; what became of a turn is in its last event. A call that ends
-    without that event has lost its turn from sight, not ended it.
+    A call's status is about the call. The turn's last event says how the turn ended. A call that
+    ends without that event has not ended its turn.
     """
 
     @_abc_1.abstractmethod
@@ -163,8 +169,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.GenerateResponse], _abc.AsyncIterator[_orchestrator_pb2.GenerateResponse]]:
-        """Answers to one prompt, without a session to keep. With a request_id it goes on when the call is
-        lost, and the same request again watches it; without one it is cancelled when the call ends.
+        """Generate answers to one prompt, without a session to keep. With a request_id the generation
+        goes on when the call is lost, and the same request again watches it. Without one it is
+        cancelled when the call ends.
         """
 
     @_abc_1.abstractmethod
@@ -173,7 +180,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CreateSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CreateSessionResponse, _abc.Awaitable[_orchestrator_pb2.CreateSessionResponse]]:
-        """A session to send messages to."""
+        """Create a session to send messages to."""
 
     @_abc_1.abstractmethod
     def SendMessage(
@@ -181,7 +188,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.SendMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.SendMessageResponse], _abc.AsyncIterator[_orchestrator_pb2.SendMessageResponse]]:
-        """A user message: starts a turn and watches it. The turn does not end with the call."""
+        """Send a user message: this starts a turn and watches it. The turn does not end with the call."""
 
     @_abc_1.abstractmethod
     def WatchTurn(
@@ -189,7 +196,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.WatchTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.WatchTurnResponse], _abc.AsyncIterator[_orchestrator_pb2.WatchTurnResponse]]:
-        """A turn's events from a position, running or ended. Any number of watchers may do so at a time."""
+        """Watch a turn's events from a position, running or ended. A turn may have any number of
+        watchers.
+        """
 
     @_abc_1.abstractmethod
     def CancelTurn(
@@ -197,9 +206,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CancelTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CancelTurnResponse, _abc.Awaitable[_orchestrator_pb2.CancelTurnResponse]]:
-        """Ends a turn early. What it has said so far stays. A turn that has ended already is left as it
-        is.
-        """
+        """End a turn early. Its text so far stays. A turn that has already ended does not change."""
 
     @_abc_1.abstractmethod
     def Chat(
@@ -207,10 +214,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_orchestrator_pb2.ChatRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.ChatResponse], _abc.AsyncIterator[_orchestrator_pb2.ChatResponse]]:
-        """A session of many turns over one stream. Send `start`, then messages; a command's error comes
-        in band and the chat goes on. Closing the sending side lets the running turn and the messages
-        that wait finish. The session outlives the stream: resume it by its id. The running turn
-        outlives it too: WatchTurn.
+        """Run a session of many turns over one stream. Send `start`, then messages. A command's error
+        comes in band and the chat goes on. If the client closes its sending side, the running turn and
+        the waiting messages still finish. The session outlives the stream: resume it by its id. The
+        running turn outlives it too: see WatchTurn.
         """
 
     @_abc_1.abstractmethod
@@ -219,7 +226,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetSessionResponse, _abc.Awaitable[_orchestrator_pb2.GetSessionResponse]]:
-        """One session with its messages. NOT_FOUND says whether it expired or never was."""
+        """Return one session with its messages. NOT_FOUND says whether it expired or never existed."""
 
     @_abc_1.abstractmethod
     def ListSessions(
@@ -227,7 +234,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListSessionsResponse, _abc.Awaitable[_orchestrator_pb2.ListSessionsResponse]]:
-        """Sessions without their messages, last created first."""
+        """List sessions without their messages, last created first."""
 
     @_abc_1.abstractmethod
     def ForkSession(
@@ -235,8 +242,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ForkSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ForkSessionResponse, _abc.Awaitable[_orchestrator_pb2.ForkSessionResponse]]:
-        """A new session that begins as another is after one of its turns. What they share is not computed
-        again while it is cached.
+        """Create a session that begins as another one was after one of its turns. Their common tokens are
+        not computed again while they are cached.
         """
 
     @_abc_1.abstractmethod
@@ -245,8 +252,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ExportSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.ExportSessionResponse], _abc.AsyncIterator[_orchestrator_pb2.ExportSessionResponse]]:
-        """All that is kept of a session: itself, and then turn by turn. In protobuf's JSON it is what
-        `slipstream export` prints.
+        """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
+        prints this as protobuf's JSON.
         """
 
     @_abc_1.abstractmethod
@@ -255,7 +262,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.DeleteSessionResponse, _abc.Awaitable[_orchestrator_pb2.DeleteSessionResponse]]:
-        """Ends a session, cancels its turn, gives its memory back and deletes what is written of it.
+        """Delete a session: cancel its turn, free its memory and delete its data from the store.
         NOT_FOUND if there is none.
         """
 
@@ -265,7 +272,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetServerInfoResponse, _abc.Awaitable[_orchestrator_pb2.GetServerInfoResponse]]:
-        """The pair being served, its limits and whether its services can be reached."""
+        """Describe the pair being served, its limits, and whether its services can be reached."""
 
     @_abc_1.abstractmethod
     def GetTurnTraces(
@@ -273,9 +280,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetTurnTracesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetTurnTracesResponse, _abc.Awaitable[_orchestrator_pb2.GetTurnTracesResponse]]:
-        """A session's last turns, round by round: where their time went. Kept in memory, for the last
-        turns of all sessions together; those that are not kept any more are left out, and so are the
-        first of more rounds than a message holds.
+        """Return a session's last turns, round by round: where their time went. The server keeps the last
+        turns of all sessions in memory. Older turns are left out, and so are a turn's first rounds
+        where a message cannot hold all.
         """
 
     @_abc_1.abstractmethod
@@ -284,6 +291,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetStatusResponse, _abc.Awaitable[_orchestrator_pb2.GetStatusResponse]]:
-        """How busy the orchestrator and its peers are. Sums since the start: two looks make a rate."""
+        """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
+        difference of two calls makes a rate.
+        """
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -55,7 +55,9 @@ Global___Acceptance: _TypeAlias = Acceptance  # noqa: Y015
 
 @_typing.final
 class SamplingParameters(_message.Message):
-    """What a client may ask of sampling. A field left unset takes the model's own generation config."""
+    """Sampling parameters that a client may set. A field left unset takes the model's own generation
+    config.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -103,7 +105,7 @@ class SamplingParameters(_message.Message):
     """Keep tokens at least this fraction as likely as the most likely one. From 0 to 1; 0 keeps all."""
     seed: _builtins.int
     """The same weights, prompt, parameters and seed give the same text, always. From 0 to 2^63 - 1.
-    Left unset the server draws one and says which in TurnStarted.
+    Unset: the server draws one and reports it in TurnStarted.
     """
     typical_p: _builtins.float
     """Locally typical sampling: keep the tokens whose surprise is nearest to the expected one, up to
@@ -192,7 +194,7 @@ Global___SamplingParameters: _TypeAlias = SamplingParameters  # noqa: Y015
 
 @_typing.final
 class Structure(_message.Message):
-    """What the generated text must look like. Exactly one is set."""
+    """A structure that the generated text must have. Exactly one is set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -254,7 +256,7 @@ Global___ChoiceList: _TypeAlias = ChoiceList  # noqa: Y015
 
 @_typing.final
 class TokenLogprobs(_message.Message):
-    """Log-probabilities under the target's own distribution: its logits before any of the rule is
+    """Log-probabilities under the target's own distribution: its logits before the rule is
     applied.
     """
 

@@ -34,7 +34,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """The model's side."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """Who says a message."""
+    """The author of a message."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 """Refused."""
@@ -55,9 +55,9 @@ class Message(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
-    """Who says it."""
+    """Its author."""
     content: _builtins.str
-    """What is said. Not empty."""
+    """Its text. Not empty."""
     def __init__(
         self,
         *,
@@ -113,8 +113,8 @@ class Session(_message.Message):
 
     @_builtins.property
     def template_time(self) -> _timestamp_pb2.Timestamp:
-        """What the chat template's clock says in all of its turns, UTC: templates may put today's date
-        into the prompt.
+        """Time that the chat template's clock shows in all of its turns, UTC: templates may put today's
+        date into the prompt.
         """
 
     def __init__(

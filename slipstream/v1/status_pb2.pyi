@@ -23,8 +23,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ProcessStatus(_message.Message):
-    """One orchestrator process as it is now. Counts and sums are since it began: two looks at them make
-    a rate.
+    """One orchestrator process as it is now. Counts and sums are since it began: the difference of two
+    calls makes a rate.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -55,7 +55,7 @@ class ProcessStatus(_message.Message):
     WAITING_TURN_COUNT_FIELD_NUMBER: _builtins.int
     REFUSED_COUNT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """Of several processes behind one port, which. 0 if it is alone."""
+    """Its number among the processes behind one port. 0 if it is alone."""
     session_count: _builtins.int
     """Sessions kept."""
     running_turn_count: _builtins.int
@@ -63,28 +63,26 @@ class ProcessStatus(_message.Message):
     waiting_message_count: _builtins.int
     """Messages of chats that wait for their turns."""
     not_drafting_count: _builtins.int
-    """Of the running turns, those whose draft is left alone because it would not pay."""
+    """Running turns without a draft, because drafting would not pay."""
     generated_token_count: _builtins.int
-    """Tokens that turns got."""
+    """Tokens that turns generated."""
     prompt_token_count: _builtins.int
     """Prompt tokens."""
     cached_token_count: _builtins.int
-    """Of them, found in the verifiers' caches."""
+    """Prompt tokens found in the verifiers' caches."""
     draft_token_count: _builtins.int
     """Draft tokens verified."""
     accepted_token_count: _builtins.int
-    """Of them, accepted."""
+    """Draft tokens accepted."""
     turn_place_count: _builtins.int
-    """Turns that may run at once, by what verifications are measured to take."""
+    """Turns that may run at once, by the measured times of verifications."""
     waiting_turn_count: _builtins.int
-    """Turns that wait for a place; they have not begun."""
+    """Turns that wait for an admission permit; they have not begun."""
     refused_count: _builtins.int
-    """Messages and generations refused for there was more to do than can be done in time, or for a
-    principal's limits.
-    """
+    """Messages and generations refused because of overload or of a principal's limits."""
     @_builtins.property
     def uptime(self) -> _duration_pb2.Duration:
-        """Since it began."""
+        """Time since it began."""
 
     @_builtins.property
     def drafted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -96,7 +94,7 @@ class ProcessStatus(_message.Message):
 
     @_builtins.property
     def round_counts(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundCount]:
-        """Rounds by kind; kinds that there were none of are left out."""
+        """Rounds by kind; kinds without a round are left out."""
 
     @_builtins.property
     def verify(self) -> _duration_pb2.Duration:
@@ -104,27 +102,27 @@ class ProcessStatus(_message.Message):
 
     @_builtins.property
     def verifier_idle(self) -> _duration_pb2.Duration:
-        """How long sessions gave their verifier nothing to do."""
+        """Sum of the times in which sessions gave their verifier nothing to do."""
 
     @_builtins.property
     def draft_wait(self) -> _duration_pb2.Duration:
-        """How long rounds waited for their proposals."""
+        """Sum of the times that rounds waited for their proposals."""
 
     @_builtins.property
     def verify_queue(self) -> _duration_pb2.Duration:
-        """How long verifications waited at the verifier."""
+        """Sum of the times that verifications waited at the verifier."""
 
     @_builtins.property
     def verify_network(self) -> _duration_pb2.Duration:
-        """What verifications took beyond the verifier's own account of them."""
+        """Sum of the times of verifications that the verifier's own clock does not account for."""
 
     @_builtins.property
     def rounds(self) -> _duration_pb2.Duration:
-        """Whole rounds."""
+        """Sum of whole rounds."""
 
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerStatus]:
-        """The verifiers and the draft as this process finds them."""
+        """The verifiers and the draft as this process sees them."""
 
     @_builtins.property
     def running_turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningTurn]:
@@ -169,7 +167,7 @@ Global___ProcessStatus: _TypeAlias = ProcessStatus  # noqa: Y015
 
 @_typing.final
 class RoundCount(_message.Message):
-    """How many rounds there were of one kind."""
+    """The number of rounds of one kind."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -182,9 +180,9 @@ class RoundCount(_message.Message):
     overlap: _generation_pb2.Speculation.Overlap.ValueType
     """What the draft did while the target verified. Unset: the draft was not asked."""
     proposer: _generation_pb2.Speculation.Proposer.ValueType
-    """Who made the proposals. Unspecified: there were none."""
+    """Source of the proposals. Unspecified: there were none."""
     count: _builtins.int
-    """Of such rounds."""
+    """Number of such rounds."""
     def __init__(
         self,
         *,
@@ -205,7 +203,7 @@ Global___RoundCount: _TypeAlias = RoundCount  # noqa: Y015
 
 @_typing.final
 class PeerStatus(_message.Message):
-    """A service that the orchestrator asks."""
+    """A draft or a verifier of the orchestrator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -216,12 +214,12 @@ class PeerStatus(_message.Message):
     role: _builtins.str
     """verifier or draft."""
     address: _builtins.str
-    """As host:port."""
+    """Its address, as host:port."""
     reachable: _builtins.bool
-    """Whether it says that it serves."""
+    """True if it reports that it serves."""
     @_builtins.property
     def load(self) -> Global___PeerLoad:
-        """What it says of its load. Unset if it did not answer within a second."""
+        """Its own report of its load. Unset if it did not answer within a second."""
 
     def __init__(
         self,
@@ -241,7 +239,7 @@ Global___PeerStatus: _TypeAlias = PeerStatus  # noqa: Y015
 
 @_typing.final
 class PeerLoad(_message.Message):
-    """How busy a service is, by its own account."""
+    """A service's load, by its own report."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -261,9 +259,9 @@ class PeerLoad(_message.Message):
     page_count: _builtins.int
     """KV pages in all."""
     held_page_count: _builtins.int
-    """Of them, held by open handles."""
+    """Pages held by open handles."""
     cached_page_count: _builtins.int
-    """Of them, kept for prefix reuse."""
+    """Pages kept for prefix reuse."""
     step_count: _builtins.int
     """Forwards since it began."""
     def __init__(
@@ -298,18 +296,18 @@ class RunningTurn(_message.Message):
     DRAFT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Whose."""
+    """Its session."""
     turn: _builtins.int
-    """Its number there."""
+    """Its number in the session."""
     generated_token_count: _builtins.int
     """Tokens so far."""
     draft_token_count: _builtins.int
     """Draft tokens verified so far."""
     accepted_token_count: _builtins.int
-    """Of them, accepted."""
+    """Draft tokens accepted so far."""
     @_builtins.property
     def total(self) -> _duration_pb2.Duration:
-        """Since it began."""
+        """Time since it began."""
 
     def __init__(
         self,

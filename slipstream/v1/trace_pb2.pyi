@@ -77,7 +77,7 @@ class _PlanReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PlanReason
     PLAN_REASON_FORECAST: _PlanReason.ValueType  # 5
     """Most tokens a second, as forecast."""
     PLAN_REASON_TRY: _PlanReason.ValueType  # 6
-    """Another way than the best, to see what it brings by now."""
+    """A trial of another way than the best, to measure it again."""
     PLAN_REASON_NOT_WORTH_IT: _PlanReason.ValueType  # 7
     """Plain decoding was forecast to be as fast."""
 
@@ -97,7 +97,7 @@ PLAN_REASON_GUESS: PlanReason.ValueType  # 4
 PLAN_REASON_FORECAST: PlanReason.ValueType  # 5
 """Most tokens a second, as forecast."""
 PLAN_REASON_TRY: PlanReason.ValueType  # 6
-"""Another way than the best, to see what it brings by now."""
+"""A trial of another way than the best, to measure it again."""
 PLAN_REASON_NOT_WORTH_IT: PlanReason.ValueType  # 7
 """Plain decoding was forecast to be as fast."""
 Global___PlanReason: _TypeAlias = PlanReason  # noqa: Y015
@@ -120,9 +120,9 @@ class TurnTrace(_message.Message):
     turn: _builtins.int
     """Its number in its session."""
     running: _builtins.bool
-    """Whether it goes on."""
+    """True while it runs."""
     trace_id: _builtins.str
-    """Of the OpenTelemetry trace of the turn, in hexadecimal. Empty if it is not traced."""
+    """Id of the turn's OpenTelemetry trace, in hexadecimal. Empty if it is not traced."""
     round_count: _builtins.int
     """Rounds that have ended."""
     @_builtins.property
@@ -160,7 +160,7 @@ Global___TurnTrace: _TypeAlias = TurnTrace  # noqa: Y015
 
 @_typing.final
 class RoundTrace(_message.Message):
-    """One round: a proposal, the verifier's answer to it, and what the draft did meanwhile."""
+    """One round: a proposal, the verifier's answer to it, and the draft's work meanwhile."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -184,7 +184,7 @@ class RoundTrace(_message.Message):
     LEAST_MARGIN_FIELD_NUMBER: _builtins.int
     EXCHANGES_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """In its turn, from 1 on."""
+    """Its number in its turn, from 1."""
     outcome: Global___RoundOutcome.ValueType
     """How it ended."""
     error_reason: _builtins.str
@@ -192,23 +192,25 @@ class RoundTrace(_message.Message):
     base_length: _builtins.int
     """Committed tokens before it, the prompt's included."""
     planned_length: _builtins.int
-    """Draft tokens that were planned for."""
+    """Planned number of draft tokens."""
     plan_reason: Global___PlanReason.ValueType
-    """Why so many."""
+    """Why this number was planned."""
     overlap: _generation_pb2.Speculation.Overlap.ValueType
     """What the draft did while the target verified. Unset: the draft was not asked."""
     proposer: _generation_pb2.Speculation.Proposer.ValueType
-    """Who made the proposal that was verified. Unspecified: there was none."""
+    """Source of the verified proposal. Unspecified: there was none."""
     draft_token_count: _builtins.int
     """Draft tokens verified."""
     accepted_token_count: _builtins.int
-    """Of them, accepted."""
+    """Draft tokens accepted."""
     expected_accepted_count: _builtins.float
-    """Of them, how many had been expected to be. Unset where nobody weighed that."""
+    """Draft tokens that were expected to be accepted. Unset if there was no forecast."""
     committed_token_count: _builtins.int
-    """Tokens that the turn got of it."""
+    """Tokens that the turn took from the round."""
     branch_hit: _builtins.bool
-    """Whether the draft had prepared for how this round begins. Unset where it was not asked to."""
+    """True if the draft had prepared the branch that this round begins with. Unset if it was not
+    asked to.
+    """
     least_margin: _builtins.float
     """The least lead of a chosen token over the next best, in perturbed logits. Unset if there was no
     other to choose.
@@ -223,17 +225,17 @@ class RoundTrace(_message.Message):
 
     @_builtins.property
     def waited(self) -> _duration_pb2.Duration:
-        """How long it waited for its proposal."""
+        """Time that the round waited for its proposal."""
 
     @_builtins.property
     def verifier_idle(self) -> _duration_pb2.Duration:
-        """How long the session gave the verifier nothing to do before this round's verification, the way
-        there and back included.
+        """Time before this round's verification in which the session gave the verifier nothing to do, the
+        way there and back included.
         """
 
     @_builtins.property
     def exchanges(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExchangeTrace]:
-        """What it asked of the peers, in order of time."""
+        """Its requests to peers, in order of time."""
 
     def __init__(
         self,
@@ -301,7 +303,7 @@ class ExchangeTrace(_message.Message):
         """A verification, of the verifier."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
-        """What a request asks."""
+        """Kind of a request."""
 
     KIND_UNSPECIFIED: ExchangeTrace.Kind.ValueType  # 0
     """Not set."""
@@ -323,13 +325,13 @@ class ExchangeTrace(_message.Message):
     ERROR_REASON_FIELD_NUMBER: _builtins.int
     SETBACKS_FIELD_NUMBER: _builtins.int
     kind: Global___ExchangeTrace.Kind.ValueType
-    """What it asks."""
+    """Kind of the request."""
     address: _builtins.str
-    """Of the peer, as host:port."""
+    """Address of the peer, as host:port."""
     step_token_count: _builtins.int
     """Rows of the last forward, other sequences' included."""
     left: _builtins.bool
-    """Whether nobody waited for its answer any more."""
+    """True if the round no longer waited for its answer."""
     error_reason: _builtins.str
     """Why it failed. Empty unless it did."""
     @_builtins.property
@@ -350,15 +352,15 @@ class ExchangeTrace(_message.Message):
 
     @_builtins.property
     def prefill(self) -> _duration_pb2.Duration:
-        """On the peer's clock: what went to prompts, others' included."""
+        """On the peer's clock: time for prompts, other sequences' included."""
 
     @_builtins.property
     def network(self) -> _duration_pb2.Duration:
-        """What the peer's clock does not account for."""
+        """Time that the peer's clock does not account for."""
 
     @_builtins.property
     def setbacks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Answers that made it be stated again or asked elsewhere: their reasons."""
+        """Reasons of the answers after which it was stated again or sent elsewhere."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class _TokenOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TokenOrig
     TOKEN_ORIGIN_DRAFT: _TokenOrigin.ValueType  # 1
     """The draft proposed it and the target agreed."""
     TOKEN_ORIGIN_NGRAM: _TokenOrigin.ValueType  # 2
-    """It was proposed from what had been said before, and the target agreed."""
+    """The session's n-grams proposed it and the target agreed."""
     TOKEN_ORIGIN_RECOVERED: _TokenOrigin.ValueType  # 3
     """The target's own, in place of a rejected one."""
     TOKEN_ORIGIN_BONUS: _TokenOrigin.ValueType  # 4
@@ -42,14 +42,14 @@ class _TokenOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TokenOrig
     """The target's own, where nothing was proposed."""
 
 class TokenOrigin(_TokenOrigin, metaclass=_TokenOriginEnumTypeWrapper):
-    """How a token came about."""
+    """Origin of a token."""
 
 TOKEN_ORIGIN_UNSPECIFIED: TokenOrigin.ValueType  # 0
 """Not said."""
 TOKEN_ORIGIN_DRAFT: TokenOrigin.ValueType  # 1
 """The draft proposed it and the target agreed."""
 TOKEN_ORIGIN_NGRAM: TokenOrigin.ValueType  # 2
-"""It was proposed from what had been said before, and the target agreed."""
+"""The session's n-grams proposed it and the target agreed."""
 TOKEN_ORIGIN_RECOVERED: TokenOrigin.ValueType  # 3
 """The target's own, in place of a rejected one."""
 TOKEN_ORIGIN_BONUS: TokenOrigin.ValueType  # 4
@@ -100,10 +100,10 @@ Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
 class TurnEvent(_message.Message):
-    """One thing that happened in a turn. A turn belongs to its session and goes on whether anybody
-    watches it or not; a stream of its events begins with `started`, goes on with deltas from the
-    position that was asked for, and ends with `finished` or `failed`. A reader that is slow gets
-    fewer and larger deltas, and the same tokens.
+    """One thing that happened in a turn. A turn belongs to its session and goes on, watched or not.
+    A stream of its events begins with `started`, continues with deltas from the position that was
+    asked for, and ends with `finished` or `failed`. A slow reader gets fewer and larger deltas with
+    the same tokens.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -129,7 +129,7 @@ class TurnEvent(_message.Message):
 
     @_builtins.property
     def failed(self) -> Global___TurnFailed:
-        """The turn could not go on. What it had committed stays. Nothing follows."""
+        """The turn could not go on. Its committed tokens stay. Nothing follows."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ Global___TurnEvent: _TypeAlias = TurnEvent  # noqa: Y015
 
 @_typing.final
 class TurnStarted(_message.Message):
-    """What a turn runs on."""
+    """The beginning of a turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -161,11 +161,11 @@ class TurnStarted(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """The session that the turn belongs to. WatchTurn and CancelTurn take it; for Generate too, whose
-    session nobody lists.
+    """The session that the turn belongs to. WatchTurn and CancelTurn take it. Generate has one too,
+    which ListSessions does not show.
     """
     request_id: _builtins.str
-    """That of the message or generation that started the turn; empty if it had none."""
+    """The request_id of the message or generation that started the turn; empty if it had none."""
     seed: _builtins.int
     """The seed in use: the one asked for, or the one drawn."""
     prompt_token_count: _builtins.int
@@ -206,8 +206,8 @@ class TurnDelta(_message.Message):
     making.
     """
     token_offset: _builtins.int
-    """How many tokens of the turn came before token_ids: what to pass to WatchTurn to go on is this
-    and their number.
+    """Tokens of the turn before token_ids. To go on, pass to WatchTurn the sum of this and the number
+    of token_ids.
     """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -219,19 +219,21 @@ class TurnDelta(_message.Message):
 
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
-        """With a turn's first token, if asked for: of the prompt's tokens from the second on."""
+        """With a turn's first token, if asked for: log-probabilities of the prompt's tokens from the
+        second on.
+        """
 
     @_builtins.property
     def token_origins(self) -> _containers.RepeatedScalarFieldContainer[Global___TokenOrigin.ValueType]:
-        """One for each of token_ids, if asked for: how it came about. For people to look at; the tokens
-        are the same however they came.
+        """Origin of each of token_ids, if asked for. It is for people to look at: the tokens never depend
+        on their origin.
         """
 
     @_builtins.property
     def token_text_byte_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One for each of token_ids, if asked for: bytes of UTF-8 in text that it made certain. Where
-        tokens were held back before, their text is the later token's; text that the turn's last event
-        brings is of none.
+        """For each of token_ids, if asked for: bytes of UTF-8 in text that the token made certain. Text
+        of tokens that were held back counts for the later token. Text in the turn's last event counts
+        for none.
         """
 
     def __init__(
@@ -272,11 +274,11 @@ class TurnFinished(_message.Message):
     """
     @_builtins.property
     def usage(self) -> Global___Usage:
-        """What it used."""
+        """Tokens that it used."""
 
     @_builtins.property
     def speculation(self) -> Global___SpeculationStatistics:
-        """How its rounds went."""
+        """Statistics of its rounds."""
 
     @_builtins.property
     def timing(self) -> Global___TurnTiming:
@@ -320,11 +322,13 @@ class TurnFailed(_message.Message):
 
     @_builtins.property
     def usage(self) -> Global___Usage:
-        """What it used until then. A turn without a generated token is undone: the session is as before."""
+        """Tokens that it used until then. A turn without a generated token is undone: the session is as
+        before.
+        """
 
     @_builtins.property
     def speculation(self) -> Global___SpeculationStatistics:
-        """How its rounds went."""
+        """Statistics of its rounds."""
 
     @_builtins.property
     def timing(self) -> Global___TurnTiming:
@@ -379,7 +383,7 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class SpeculationStatistics(_message.Message):
-    """How a turn's rounds went."""
+    """Statistics of a turn's rounds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -411,23 +415,21 @@ class SpeculationStatistics(_message.Message):
     draft_failure_count: _builtins.int
     """Rounds that went on without the draft because it failed or was late."""
     synchronous_round_count: _builtins.int
-    """Rounds that waited for their proposal. The rounds that are in none of these three counts did
-    without the draft.
-    """
+    """Rounds that waited for their proposal. Rounds in none of these three counts had no draft."""
     enumerated_round_count: _builtins.int
-    """Rounds in which the draft prepared for what verification might answer."""
+    """Rounds in which the draft prepared branches for the possible answers of verification."""
     run_ahead_round_count: _builtins.int
     """Rounds that the draft worked ahead of."""
     hit_count: _builtins.int
     """Verifications whose answer the draft had prepared for."""
     miss_count: _builtins.int
-    """Verifications whose answer it had not prepared for."""
+    """Verifications whose answer the draft had not prepared for."""
     ngram_token_count: _builtins.int
     """Of draft_token_count, those from the session's own tokens."""
     ngram_accepted_token_count: _builtins.int
     """Of accepted_token_count, those from the session's own tokens."""
     switched_off_count: _builtins.int
-    """Times that the draft was left out because speculation would have cost."""
+    """Times that speculation was switched off because it would have cost time."""
     speculative_token_count: _builtins.int
     """Tokens that rounds with a proposal committed, the target's own included."""
     @_builtins.property
@@ -440,7 +442,7 @@ class SpeculationStatistics(_message.Message):
 
     @_builtins.property
     def speculative_decoding(self) -> Global___SpeculativeDecoding:
-        """The same in the names that vLLM's per-request statistics have, for tools that read those."""
+        """The same numbers under the names of vLLM's per-request statistics, for tools that read those."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class ProposeItem(_message.Message):
     the stored answer; with other content, and a lower one, it is ABORTED.
     """
     base_length: _builtins.int
-    """Tokens of the handle's cache to keep; whatever it holds beyond them is dropped."""
+    """Tokens of the handle's cache to keep; all tokens beyond them are dropped."""
     draft_length: _builtins.int
     """Tokens wanted in each branch, from 1 to ModelInfo.max_draft_length. A branch may have fewer: it
     ends at an end token, or where one result would not hold its distributions.

@@ -22,8 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetModelInfoRequest(_message.Message):
-    """Asks what is hosted. FAILED_PRECONDITION, WIRE_VERSION_MISMATCH, if the caller speaks another
-    wire version than the service.
+    """A request for the hosted model. FAILED_PRECONDITION, WIRE_VERSION_MISMATCH, if the caller speaks
+    another wire version than the service.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -48,7 +48,7 @@ Global___GetModelInfoRequest: _TypeAlias = GetModelInfoRequest  # noqa: Y015
 
 @_typing.final
 class GetModelInfoResponse(_message.Message):
-    """Says what is hosted."""
+    """The hosted model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -116,7 +116,9 @@ class ModelInfo(_message.Message):
     sampling_version. Verifiers that share sessions must agree in it.
     """
     sampling_version: _builtins.int
-    """Of how tokens are chosen from logits: under another version the same seed gives another text."""
+    """Version of the rules by which tokens are chosen from logits. Under another version the same
+    seed gives another text.
+    """
     row_multiple: _builtins.int
     """A forward's tokens are padded to a multiple of this, and up to it a token more takes no longer.
     0 counts as 1.
@@ -127,9 +129,9 @@ class ModelInfo(_message.Message):
     """Tokens that one of them holds: no two sequences write to the same. 0 counts as 1."""
     wire_version: _builtins.int
     """The version of this package, slipstream.wire.v1, that the service speaks. Services of equal
-    wire versions work together, whatever release they are of; others refuse each other. It rises
-    with every change that an older service does not understand. 0: a release from before wire
-    versions.
+    wire versions work together, even if they are of different releases. Others refuse each other.
+    It rises with every change that an older service does not understand. 0: a release from before
+    wire versions.
     """
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -143,7 +145,7 @@ class ModelInfo(_message.Message):
 
     @_builtins.property
     def step_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTime]:
-        """What a forward takes by its number of tokens, as measured at start; token counts rise. Empty:
+        """Time of a forward by its number of tokens, as measured at start; token counts rise. Empty:
         not measured.
         """
 
@@ -232,8 +234,8 @@ class Processors(_message.Message):
     NUMBERS_FIELD_NUMBER: _builtins.int
     THREAD_COUNT_FIELD_NUMBER: _builtins.int
     machine: _builtins.str
-    """The same for all processes of one running kernel, whatever containers they are in, or on one
-    accelerator, which counts as one processor; says nothing else.
+    """Equal for all processes of one running kernel, in any container, or on one accelerator, which
+    counts as one processor. It has no other meaning.
     """
     thread_count: _builtins.int
     """Threads that compute at a time."""
@@ -258,7 +260,7 @@ Global___Processors: _TypeAlias = Processors  # noqa: Y015
 
 @_typing.final
 class StepTime(_message.Message):
-    """What a forward of so many tokens takes."""
+    """The time of a forward with this many tokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -286,7 +288,7 @@ Global___StepTime: _TypeAlias = StepTime  # noqa: Y015
 
 @_typing.final
 class GetTokenizerRequest(_message.Message):
-    """Asks for the tokenizer's files."""
+    """A request for the tokenizer's files."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -339,7 +341,7 @@ class OpenSequence(_message.Message):
     every item renews.
 
     The handle is a name of the caller's own, from 16 to 64 characters, random hex digits, and the
-    caller's alone. Who calls is said by the stream's metadata, slipstream-peer-key: 32 random hex
+    caller's alone. The stream's metadata names the caller, slipstream-peer-key: 32 random hex
     digits, the same on all streams of a process. A handle that was opened under another key is
     UNKNOWN_HANDLE; streams without a key are one peer's. Idle handles end, and are UNKNOWN_HANDLE,
     when their lease does, a while after their peer's last stream has, and where others want to open
@@ -407,7 +409,7 @@ Global___CloseSequence: _TypeAlias = CloseSequence  # noqa: Y015
 
 @_typing.final
 class GetLoadRequest(_message.Message):
-    """Asks for the load."""
+    """A request for the load."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -424,7 +426,7 @@ Global___GetLoadRequest: _TypeAlias = GetLoadRequest  # noqa: Y015
 
 @_typing.final
 class GetLoadResponse(_message.Message):
-    """Says the load."""
+    """The load."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ModelServiceStub:
-    """What every service that hosts a model answers, draft and verifier alike.
+    """The service of every process that hosts a model, draft and verifier alike.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class ModelServiceStub:
 
 
 class ModelServiceServicer:
-    """What every service that hosts a model answers, draft and verifier alike.
+    """The service of every process that hosts a model, draft and verifier alike.
     """
 
     def GetModelInfo(self, request, context):
@@ -104,7 +104,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ModelService:
-    """What every service that hosts a model answers, draft and verifier alike.
+    """The service of every process that hosts a model, draft and verifier alike.
     """
 
     @staticmethod

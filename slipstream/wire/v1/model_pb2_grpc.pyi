@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ModelServiceStub:
-    """What every service that hosts a model answers, draft and verifier alike."""
+    """The service of every process that hosts a model, draft and verifier alike."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -42,7 +42,7 @@ class ModelServiceStub:
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
-    """What every service that hosts a model answers, draft and verifier alike."""
+    """The service of every process that hosts a model, draft and verifier alike."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_model_pb2.GetModelInfoRequest, _model_pb2.GetModelInfoResponse]  # type: ignore[assignment]
@@ -53,7 +53,7 @@ class ModelServiceAsyncStub(ModelServiceStub):
     """How busy the service is and where its KV pages are."""
 
 class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What every service that hosts a model answers, draft and verifier alike."""
+    """The service of every process that hosts a model, draft and verifier alike."""
 
     @_abc_1.abstractmethod
     def GetModelInfo(

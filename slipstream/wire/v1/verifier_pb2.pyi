@@ -76,7 +76,7 @@ class VerifyItem(_message.Message):
     the stored answer; with other content, and a lower one, it is ABORTED.
     """
     base_length: _builtins.int
-    """Tokens of the handle's cache to keep; whatever it holds beyond them is dropped."""
+    """Tokens of the handle's cache to keep; all tokens beyond them are dropped."""
     rule_hash: _builtins.int
     """Names the rule to choose by. Never 0, and one number for one rule: the first 8 bytes of the
     sha256 of the rule's deterministic serialisation, which the service takes as it is.
