@@ -15,7 +15,7 @@ FAULTS ?= 20
 MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
-.PHONY: help chat up test gpu check freeze bench prove chaos hostile leaks faults protos train evaluate clean
+.PHONY: help chat up test gpu check docs freeze bench prove chaos hostile leaks faults protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,6 +55,10 @@ check: ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking,
 
 freeze: check ## take what the public contract has grown by into what `check` compares with
 	$(BIN)/buf build --path protos/slipstream/v1 -o tools/contract.binpb
+
+docs: $(VENV)/docs/ready ## build the documentation as a site, strictly: build/site/index.html
+	$(BIN)/python tools/stage_site.py build/site-source
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict
 
 bench: $(VENV)/bench ## every benchmark, an hour: BENCH=--quick takes minutes, BENCH=load only that one
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -105,6 +109,12 @@ $(VENV)/deploy/ready: $(VENV)/bin/python deploy/requirements.txt
 	@echo "installing what deploy/ is checked with: a minute"
 	$(BIN)/python -m venv $(VENV)/deploy
 	$(VENV)/deploy/bin/python -m pip install --disable-pip-version-check --quiet --requirement deploy/requirements.txt
+	@touch $@
+
+$(VENV)/docs/ready: $(VENV)/bin/python docs/requirements.txt
+	@echo "installing what the site is built with: half a minute"
+	$(BIN)/python -m venv $(VENV)/docs
+	$(VENV)/docs/bin/python -m pip install --disable-pip-version-check --quiet --requirement docs/requirements.txt
 	@touch $@
 
 $(VENV)/bench: $(VENV)/dev

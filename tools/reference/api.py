@@ -11,7 +11,7 @@ from tools.reference.markdown import cell, generated, paragraph, table
 
 _HEAD = """# API
 
-The contract is the package `slipstream.v1` in [protos/slipstream/v1](../../protos/slipstream/v1). It
+The contract is the package `slipstream.v1` in [protos/slipstream/v1](../../protos/slipstream/v1/orchestrator.proto). It
 only grows: `make check` compares it with the released one. Clients of an older release keep working.
 [Errors](errors.md) lists the reasons; [the Python client](../guides/python-client.md) and [other
 languages](../guides/other-languages.md) show the first call.
