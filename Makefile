@@ -15,10 +15,10 @@ FAULTS ?= 20
 MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
-.PHONY: help chat up test gpu check docs freeze bench prove chaos hostile leaks faults protos train evaluate clean
+.PHONY: help chat up unit test test-all gpu check docs freeze bench prove chaos hostile leaks faults protos train evaluate clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 chat: $(VENV)/runtime ## start the three services here and talk to the embedded pair
 	@$(BIN)/slipstream chat --local
@@ -26,13 +26,21 @@ chat: $(VENV)/runtime ## start the three services here and talk to the embedded 
 up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier :50052, draft :50053
 	@$(BIN)/slipstream up
 
-# One file more at a time than there are processors, four at most, for tests often wait for services that start or for time to
-# pass; one torch thread each, or those of all would spin on one another's cores. A process that has ended is not started again:
-# it would be given the same test, and again. In the files' own order, which has short ones last: by their tests' number, xdist's
-# own, the longest file comes last and alone.
+# One pytest process more than there are processors, four at most: tests often wait for services that start or for time to pass.
+# One torch thread each, for idle threads of several processes spin on one another's cores. A worker that crashes is not started
+# again: it would be given the same test. Files run in their own order, which has short ones last.
 WORKERS = $(shell count=$$(getconf _NPROCESSORS_ONLN); echo $$((count < 4 ? count + 1 : 4)))
-test: $(VENV)/dev ## run every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	--max-worker-restart 0
+
+unit: $(VENV)/dev ## run the pure tests (no compiler, process or socket): under a minute
+	$(PYTEST) tests/unit
+
+test: unit ## run before a commit: unit and contract tests, and one system test for each capability
+	$(PYTEST) --ignore tests/unit -m essential
+
+test-all: test ## run every test, the proof among them
+	$(PYTEST) --ignore tests/unit -m "not essential"
 
 gpu: $(VENV)/dev ## what only a CUDA device can show: its tests, and the proof by it
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/gpu

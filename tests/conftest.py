@@ -2,17 +2,21 @@
 
 import importlib.util
 import os
+from pathlib import Path
 
 # Kernels for CUDA devices are interpreted, unless there is one (`make gpu`): Triton looks at this
 # as soon as it is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # isort: split
+import pytest
 from hypothesis import HealthCheck, settings
 
 import slipstream.engine  # noqa: F401 - it changes the environment, as in any service: before the nursery reads that
 from slipstream.cli.local import Service
 from tests.nursery import Nursery
+
+CONTRACT = Path(__file__).parent / "contract"
 
 # A test's services go on from nothing, and leave nothing in the folders of whoever runs the tests.
 os.environ["SLIPSTREAM_ORCHESTRATOR_LEARNT_DIRECTORY"] = ""
@@ -25,11 +29,18 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 
-def pytest_configure() -> None:
-    """Nobody's deadline is met by a compiler: what chooses is compiled once, before the workers
-    start, and loaded by each."""
-    if importlib.util.find_spec("torch") is None:  # `make versions` runs the tests that need none
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile what chooses tokens once, before the workers start, for no test's deadline allows for
+    a compiler. The unit tests need no compiler, and neither do those that `make check` runs on
+    other versions of Python, where torch is not installed."""
+    if importlib.util.find_spec("torch") is None or config.args == ["tests/unit"]:
         return
     from slipstream.sampling.choose import warm
 
     warm()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`make test` runs the contract tests and those that are marked as essential."""
+    if item.path.is_relative_to(CONTRACT):
+        item.add_marker("essential")

@@ -32,7 +32,7 @@ from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import Acceptance, SamplingDefaults, SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2, rule_pb2, verifier_pb2, verifier_pb2_grpc
-from tests.unit.clock import Clock
+from tests.clock import Clock
 from verifier_service.service import VerifierService
 from verifier_service.verifier import VerifyJob
 

@@ -23,8 +23,8 @@ from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import Counts, EndRow, OwnerRow, SessionRow, TurnRow
 from orchestrator.store.sqlite import SqliteConnection
 from orchestrator.store.store import Store
+from tests.clock import Clock
 from tests.postgresql import Server, running_server
-from tests.unit.clock import Clock
 
 COUNTS = Counts(5, 1, 7, 2)
 

@@ -26,8 +26,8 @@ from slipstream.rpc.channel import SERVER_OPTIONS
 from slipstream.rpc.status import error_of_call
 from slipstream.rpc.wire import WIRE_VERSION
 from slipstream.wire.v1 import draft_pb2, model_pb2, model_pb2_grpc
+from tests.clock import Clock
 from tests.scripted_peers import right_info
-from tests.unit.clock import Clock
 
 NEWER = WIRE_VERSION + 1
 

@@ -10,13 +10,13 @@ import grpc
 
 from slipstream.cli.local import free_address
 from slipstream.wire.v1 import draft_pb2
+from tests.engine.test_model_thread import POISON
 from tests.system.conftest import first_propose, propose_one, wait_for_health
-from tests.unit.test_model_thread import POISON
 
 SERVICE = """
 import sys
 from slipstream.hosting import backends
-from tests.unit.test_model_thread import LostModel
+from tests.engine.test_model_thread import LostModel
 backends.ArithmeticBackend = LostModel
 import runpy
 sys.argv = ["draft_service", "--model", "arithmetic:ends=0", "--kv-memory-mib", "1", "--address", sys.argv[1]]

@@ -14,7 +14,7 @@ from orchestrator.sessions.admission.admission import Admission, AdmissionSettin
 from orchestrator.sessions.admission.principal import ANONYMOUS, Limits, Principal, Priority
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.costs import VerifyCosts
-from tests.unit.clock import Clock
+from tests.clock import Clock
 
 A, B = Principal("a"), Principal("b")
 

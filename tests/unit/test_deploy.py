@@ -1,21 +1,13 @@
-"""What tools/check_deploy.py finds by itself, each fault made once; and the images' health check
-against a server."""
+"""What tools/check_deploy.py finds by itself, each fault made once."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator
-from concurrent import futures
 from typing import Any
 
-import grpc
 import pytest
 import yaml
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS
 from slipstream.telemetry import instruments
@@ -154,31 +146,6 @@ def test_a_job_that_nobody_scrapes_is_found() -> None:
 def test_the_rule_has_the_alerts_word_for_word() -> None:
     alerts = "groups:\n  - name: one\n    rules:\n      - alert: A\n        expr: |\n          up\n\n          == 0\n"
     assert yaml.safe_load(deploy.rule_of(alerts))["spec"] == yaml.safe_load(alerts)
-
-
-@pytest.fixture
-def served() -> Iterator[tuple[health.HealthServicer, str]]:
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    servicer = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield servicer, f"127.0.0.1:{port}"
-    server.stop(None).wait()
-
-
-def test_the_images_health_check_asks_the_health_service(served: tuple[health.HealthServicer, str]) -> None:
-    servicer, address = served
-
-    def exit_code(asked: str = address, **environment: str) -> int:
-        command = [sys.executable, deploy.DEPLOY / "docker" / "healthcheck.py", asked]
-        return subprocess.run(command, timeout=60, check=False, env={**os.environ, **environment}).returncode
-
-    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
-    assert exit_code() == 0
-    assert exit_code("127.0.0.1:1", SLIPSTREAM_DRAFT_ADMIN_ADDRESS=address) == 0, "where its port speaks TLS"
-    servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
-    assert exit_code() == 1
 
 
 ENVOY = deploy.DEPLOY / "envoy" / "envoy.yaml"

@@ -15,8 +15,8 @@ from orchestrator.speculation.session import SpeculationSettings
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingRule
+from tests.clock import Clock
 from tests.scripted_peers import TIMING, Draft, Verifier, new_note, rounds_over
-from tests.unit.clock import Clock
 
 SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(4, Overlap.NONE))
 

@@ -21,8 +21,8 @@ from orchestrator.speculation.session import SessionSpeculation, SpeculationSett
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import Acceptance, SamplingRule
+from tests.clock import Clock
 from tests.scripted_peers import MODEL, TIMING, Draft, Verifier, new_note, rounds_over, side_of
-from tests.unit.clock import Clock
 
 SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(4, Overlap.NONE))
 RATIO = replace(SYNCHRONOUS, rule=SamplingRule(temperature=1.0, acceptance=Acceptance.RATIO))

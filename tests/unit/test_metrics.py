@@ -5,26 +5,20 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-import urllib.request
-from concurrent import futures
 from pathlib import Path
 
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.sdk.resources import Resource
-from prometheus_client.parser import text_string_to_metric_families
 
-from slipstream.cli.local import free_address
 from slipstream.telemetry import instruments
-from slipstream.telemetry.exposition import Exposition, MetricsAddressError, otlp_metrics
+from slipstream.telemetry.exposition import otlp_metrics
 from slipstream.telemetry.instruments import Instrument, Kind
 from slipstream.telemetry.logs import configure_logging
-from slipstream.telemetry.metrics import Distribution, Reading, reading
+from slipstream.telemetry.metrics import Distribution
+from tests.readings import some_readings
 from tools.make_reference import DOCS
 from tools.reference.metrics import page
 
@@ -44,47 +38,6 @@ def test_a_distribution_counts_each_value_in_the_first_bucket_that_reaches_it(va
     assert made.sum == pytest.approx(sum(value * count for value, count in values))
 
 
-def some_readings() -> list[Reading]:
-    seen = Distribution(instruments.VERIFY_TIME.bounds)
-    for value in (0.0004, 0.02, 9.0):
-        seen.observe(value)
-    return [
-        reading(instruments.GENERATION_TOKENS, 17),
-        reading(instruments.ROUNDS, {("bonus", "wait", "draft"): 3, ("plain", "none", "plain"): 4}),
-        reading(instruments.SESSIONS, 2),
-        reading(instruments.VERIFY_TIME, seen),
-        reading(instruments.REQUESTS_FAILED, {}),
-    ]
-
-
-def test_prometheus_reads_what_was_counted_beside_the_process_own_metrics() -> None:
-    address = free_address()
-    with Exposition("test", address, some_readings):
-        text = urllib.request.urlopen(f"http://{address}/metrics").read().decode()
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert families["slipstream_generation_tokens"].samples[0].value == 17
-    rounds = {
-        tuple(sample.labels[name] for name in instruments.ROUNDS.labels): sample.value
-        for sample in families["slipstream_rounds"].samples
-    }
-    assert rounds == {("bonus", "wait", "draft"): 3, ("plain", "none", "plain"): 4}
-    verify = {(s.name.removeprefix("slipstream_verify_seconds"), s.labels.get("le")): s.value
-              for s in families["slipstream_verify_seconds"].samples}  # fmt: skip
-    assert verify["_count", None] == verify["_bucket", "+Inf"] == 3
-    assert verify["_bucket", "0.0005"] == 1 and verify["_bucket", "0.02"] == 2 and verify["_bucket", "2.5"] == 2
-    assert verify["_sum", None] == pytest.approx(9.0204)
-    assert families["process_start_time_seconds"].samples[0].value > 1e9
-    assert families["slipstream_num_sessions"].samples[0].value == 2
-
-
-def test_a_taken_port_is_a_clear_error() -> None:
-    address = free_address()
-    with Exposition("test", address, some_readings), pytest.raises(MetricsAddressError, match=address):
-        Exposition("test", address, some_readings).__enter__()
-    with pytest.raises(MetricsAddressError, match="no port"):
-        Exposition("test", "localhost", some_readings).__enter__()
-
-
 def test_otlp_carries_the_same_values() -> None:
     message = encode_metrics(otlp_metrics(some_readings(), Resource.create({}), 1, 2))
     metrics = {metric.name: metric for metric in message.resource_metrics[0].scope_metrics[0].metrics}
@@ -95,48 +48,6 @@ def test_otlp_carries_the_same_values() -> None:
     assert verify.count == 3 and list(verify.explicit_bounds) == list(instruments.VERIFY_TIME.bounds)
     assert not verify.HasField("min") and not verify.HasField("max")
     assert sum(verify.bucket_counts) == 3 and (verify.start_time_unix_nano, verify.time_unix_nano) == (1, 2)
-
-
-class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
-    """Keeps what an OTLP exporter sends."""
-
-    def __init__(self) -> None:
-        self.got: list[metrics_service_pb2.ExportMetricsServiceRequest] = []
-
-    def Export(
-        self, request: metrics_service_pb2.ExportMetricsServiceRequest, context: grpc.ServicerContext
-    ) -> metrics_service_pb2.ExportMetricsServiceResponse:
-        self.got.append(request)
-        return metrics_service_pb2.ExportMetricsServiceResponse()
-
-
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_collector_is_told_where_that_is_asked_for_and_once_more_at_the_end(
-    monkeypatch: pytest.MonkeyPatch, asked: bool
-) -> None:
-    server, receiver, address = grpc.server(futures.ThreadPoolExecutor(1)), Receiver(), free_address()
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(receiver, server)
-    server.add_insecure_port(address)
-    server.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{address}")
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
-    if asked:
-        monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp")
-    try:
-        with Exposition("test", "", some_readings):
-            deadline = time.monotonic() + 20
-            while asked and len(receiver.got) < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            before = len(receiver.got)
-        assert (len(receiver.got) > before) == asked
-    finally:
-        server.stop(0)
-    if asked:
-        (resource,) = receiver.got[-1].resource_metrics
-        said = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
-        assert said["service.name"] == "test"
-        assert {metric.name for metric in resource.scope_metrics[0].metrics} >= {"slipstream_generation_tokens"}
 
 
 def test_the_page_says_what_the_instruments_say() -> None:

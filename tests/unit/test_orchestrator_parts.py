@@ -7,7 +7,7 @@ from orchestrator.peers.sequence import PeerSequence, StatedRule
 from slipstream.engine.errors import UnknownHandleError
 from slipstream.engine.leases import Leases
 from slipstream.sampling.rule import SamplingRule
-from tests.unit.clock import Clock
+from tests.clock import Clock
 
 
 def test_a_position_always_sends_the_last_token() -> None:

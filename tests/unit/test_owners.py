@@ -7,7 +7,7 @@ import random
 from collections import Counter
 
 from slipstream.engine.owners import Owners
-from tests.unit.clock import Clock
+from tests.clock import Clock
 
 GRACE = 30.0
 

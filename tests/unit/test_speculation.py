@@ -26,7 +26,7 @@ from orchestrator.speculation.proposal import Branch, Confidence, Proposal, Sour
 from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.speculation.sharpening import FACTORS, Sharpening
 from slipstream.processors import Processors
-from tests.unit.clock import Clock
+from tests.clock import Clock
 
 VERIFY, STEP = 0.025, 0.003
 HERE = "here"

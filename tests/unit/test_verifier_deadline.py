@@ -9,7 +9,7 @@ from orchestrator.peers.progress import Look, Progress
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.speculation.costs import StepTimeCurve, VerifyCosts
 from orchestrator.speculation.plan import Overlap, Regime
-from tests.unit.clock import Clock
+from tests.clock import Clock
 
 LEAST, SHARE = 10.0, 0.2
 FULL_STEP, FACTOR, COLD = 512, 4.0, 0.005

@@ -43,7 +43,7 @@ from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names, tracing
 from slipstream.v1 import turn_pb2
-from tests.unit.clock import Clock
+from tests.clock import Clock
 
 TIMING = PeerTiming(0.001, 0.004, 0.006, 0.008, 1, 9)
 

@@ -25,7 +25,7 @@ from orchestrator.sessions.conversation.text import LONG, Codec, Message
 from orchestrator.sessions.turns.pair import Conversation as Prompt
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
-from tests.unit.test_prompt_fields import pair
+from tests.engine.test_prompt_fields import pair
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 FILES = load_tokenizer_files(str(embedded_directory("target"))).files

@@ -15,7 +15,7 @@ import torch
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.team import Share, Team, begin, complete, finish, take
 from slipstream.engine.model import Segment
-from tests.unit.test_compiled_backend import LENGTH, PAGES, backend_of, built, some_tokens, whole
+from tests.engine.test_compiled_backend import LENGTH, PAGES, backend_of, built, some_tokens, whole
 
 _PATIENCE = 30.0
 

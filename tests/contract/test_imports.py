@@ -1,5 +1,4 @@
-"""Garbage is not looked for while a service imports, and is from when it loads its model or reads
-its settings."""
+"""What processes import as they start, and when they collect garbage."""
 
 from __future__ import annotations
 
@@ -7,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+
+HEAVY = ("torch", "transformers", "numpy", "pydantic", "opentelemetry")
 
 _RUN = """
 import gc, os, runpy, sys
@@ -52,3 +53,9 @@ def test_the_collector_rests_until_all_is_imported(module: str, patched: str, ar
     script = _RUN.format(module=module, patched=patched, argv=argv)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert ran.stdout.split() == ["False", "True", "True"], ran.stderr
+
+
+def test_importing_the_client_imports_nothing_heavy() -> None:
+    code = f"import sys, slipstream.client; print([name for name in {HEAVY} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -18,7 +18,7 @@ from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
-from tests.unit.clock import Clock
+from tests.clock import Clock
 from verifier_service.verifier import VerifyJob
 
 LEASE = 10.0

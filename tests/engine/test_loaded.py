@@ -27,7 +27,7 @@ from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.store.rows import EndRow
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
-from tests.unit.clock import Clock
+from tests.clock import Clock
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
