@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -220,16 +221,24 @@ def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) 
 
 
 def test_long_messages_of_one_chat_do_not_pile_up(client: Client) -> None:
-    content = "x" * (2**19 - 1)  # twice, and with what may not have begun yet, it is just not too much
+    content = "x" * (2**19 - 1)  # two of them fit
+    runs = threading.Event()
 
     def commands() -> Iterator[pb.ChatRequest]:
         yield pb.ChatRequest(start={})
         yield pb.ChatRequest(request_id="runs", message={"content": "x", "settings": {"max_token_count": 4000}})
+        runs.wait()  # a cancel that comes before the turn's beginning is answered otherwise
         for number in range(4):
             yield pb.ChatRequest(request_id=str(number), message={"content": content})
         yield pb.ChatRequest(cancel={"request_id": "runs"})
 
-    assert refusals(client.stub.Chat(commands())) == {
+    def watched(responses: Iterable[pb.ChatResponse]) -> Iterator[pb.ChatResponse]:
+        for response in responses:
+            if response.turn.HasField("started"):
+                runs.set()
+            yield response
+
+    assert refusals(watched(client.stub.Chat(commands()))) == {
         "0": "PROMPT_TOO_LONG",
         "1": "PROMPT_TOO_LONG",
         "2": "CHAT_QUEUE_FULL",
