@@ -32,7 +32,7 @@ from orchestrator.contract.events import (
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
 from orchestrator.contract.traces import fitting, turn_trace_message
-from orchestrator.errors import SessionMovedError
+from orchestrator.errors import SessionMovedError, UnauthenticatedError
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.admission.admission import Asking
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
@@ -154,6 +154,12 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def Chat(
         self, request_iterator: AsyncIterator[orchestrator_pb2.ChatRequest], context: Context
     ) -> AsyncIterator[orchestrator_pb2.ChatResponse]:
+        try:
+            self._access.principal_of(context)
+        except UnauthenticatedError as error:  # as a response: the status is lost while its client is writing
+            self._watching.call_refused("Chat", error)
+            yield chat_response(CommandFailed("", error), self._sessions.ttl_seconds)
+            return
         stream = ChatStream(self._sessions, context_of_metadata(context.invocation_metadata()))
         # Asked for each command: a chat may outlive its token.
         caller = partial(self._access.principal_of, context)

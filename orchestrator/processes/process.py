@@ -10,16 +10,20 @@ import sys
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from orchestrator.access.access import Access, OpenAccess
 from orchestrator.access.door import AsksWhoCalls
 from orchestrator.access.vouching import Vouching
 from orchestrator.contract.events import chat_closing
 from orchestrator.processes.connecting import Peers
+from orchestrator.processes.forwarded_call import Routing, Streaming
+from orchestrator.processes.forwarding import ForwardsCalls
 from orchestrator.processes.metrics import readings
-from orchestrator.processes.passing_on import Others, PassingService
 from orchestrator.processes.place import Place, address_to_reach, numbered, owner_of
+from orchestrator.processes.replicas import Replicas
 from orchestrator.processes.settings import OrchestratorSettings
+from orchestrator.processes.sibling_status import SiblingStatusService
 from orchestrator.sessions.durability.loaded import LoadedSessions
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.warming import warm_up
@@ -74,6 +78,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
     listening, reaching = settings.listening(), settings.reaching()
     watching = Watching(settings.trace_detail)
     door = AsksWhoCalls({_CHAT: chat_closing})
+    forwarding = ForwardsCalls()
     server = Server(
         settings.address,
         (_SERVICE,),
@@ -82,6 +87,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
         interceptors=(RefusalsTold(_SERVICE, _METHODS, watching.call_refused), *((door,) if settings.access else ())),
+        innermost=(forwarding,),
     )
     peers = Peers(settings, reaching)
     async with AsyncExitStack() as stack:
@@ -113,9 +119,10 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         source = partial(readings, sessions, peers, watching, writing, asyncio.get_running_loop())
         stack.enter_context(Exposition("orchestrator", address, source))
         await stack.enter_async_context(sessions)
-        others = Others(ownership, place, reaching)
-        stack.push_async_callback(others.close)
-        service = PassingService(sessions, watching, peers, access, others, number)
+        replicas = Replicas(ownership, place, reaching)
+        stack.push_async_callback(replicas.close)
+        service = SiblingStatusService(sessions, watching, peers, access, replicas, number)
+        forwarding.start(Routing(sessions.elsewhere, access, replicas), cast(Streaming, service.WatchTurn))
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
         if place is None:
             await _listen(server)

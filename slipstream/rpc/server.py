@@ -79,11 +79,13 @@ class Server:
         max_request_bytes: int = MAX_MESSAGE_BYTES,
         listening: Listening | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        innermost: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         """With addresses of its ``own`` too the port is shared with other processes, each of which
         has others; plaintext is spoken at one that is a socket's file. A larger message is refused,
         with RESOURCE_EXHAUSTED, before anything of it is read. Without ``listening`` ports are
-        plaintext. ``interceptors`` see a call before its messages are read."""
+        plaintext. ``interceptors`` see a call before its messages are read, ``innermost`` wrap handlers of
+        parsed messages."""
         self.address = address
         self._listening = listening = listening or Listening()
         self._own = own
@@ -93,7 +95,7 @@ class Server:
         asking = () if listening.token is None else (AsksForToken(listening.token),)
         doors = (LimitsMetadata(), *asking, *interceptors)
         self.grpc = grpc.aio.server(
-            interceptors=(*doors, ReleasesRequests(), RefusesMalformed()), options=tuple(options.items())
+            interceptors=(*doors, ReleasesRequests(), RefusesMalformed(), *innermost), options=tuple(options.items())
         )
         self.later = cast(grpc.aio.Server, _Later(self.grpc))
         """For generated code that adds a service once this one has started."""

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.errors import NotReadyError
-from orchestrator.processes.passing_on import Others
 from orchestrator.processes.place import numbered
+from orchestrator.processes.replicas import Replicas
 from orchestrator.processes.settings import OrchestratorSettings
 from proving.certificates import Authority
 from slipstream.cli.__main__ import app
@@ -125,9 +125,9 @@ def test_the_peer_token_goes_abroad_by_tls_or_where_it_is_asked_for(settings: An
 async def test_what_clients_said_is_passed_on_abroad_by_tls_or_where_it_is_asked_for(
     settings: Any, tmp_path: Path
 ) -> None:
-    others = Others(None, None, settings().reaching())
+    replicas = Replicas(None, None, settings().reaching())
     with pytest.raises(NotReadyError, match="the orchestrator at replica:1 would be told in plaintext"):
-        await others.ready("replica:1")
+        await replicas.connect("replica:1")
     by_tls = settings(peer_tls_ca=Authority(tmp_path, "ours").file).reaching()
     insecure = settings(insecure=True).reaching()
     for reaching, address in ((by_tls, "replica:1"), (insecure, "replica:1"), (settings().reaching(), "127.0.0.1:1")):
