@@ -288,7 +288,7 @@ ROWS = (
             ),
             Panel(
                 "Rounds by rung",
-                "Who made the proposal that was verified: the draft, the session's own n-grams, or nobody.",
+                "Who made the proposal that was verified: the draft, the session's own n-grams, or none.",
                 "suffix: rounds/s",
                 [Query(_a_second(instruments.ROUNDS, "rung"), "{{rung}}")],
                 stacked=True,
