@@ -101,7 +101,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
             job.label = item.traceparent
             return job
 
-        return self._host.run(
+        return self._host.run_round(
             name,
             item.round,
             rule,

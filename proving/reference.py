@@ -29,7 +29,7 @@ from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.model import Backend, Segment
 from slipstream.engine.pages import MIB
 from slipstream.engine.sequence import Sequence as CachedSequence
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.blocks import tensor_of
 from slipstream.sampling.choose import choose
@@ -64,7 +64,7 @@ class PlainDecoder:
             self._backend = load_cuda(name, device="cuda", dtype=pair.dtype, page_size=_PAGE_SIZE, exact=True)
         else:
             model = TransformersModel.load(name, device="cpu", dtype=pair.dtype)
-            self._backend = Planned(model, page_size=_PAGE_SIZE)
+            self._backend = PlannedBackend(model, page_size=_PAGE_SIZE)
         self._cache = Engine(self._backend, kv_memory_mib=token_count * pair.kv_bytes_per_token() / MIB).cache
 
     def decode(self, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], token_count: int) -> Reference:

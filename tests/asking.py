@@ -37,5 +37,5 @@ async def run_round(
     """The job of a round whose rule has no structure, once it is done; raises what it fails
     with."""
     heard: Heard[JobT] = Heard()
-    host.run(handle, number, SamplingRule(), make_job, heard, content=content)
+    host.run_round(handle, number, SamplingRule(), make_job, heard, content=content)
     return await heard.answer

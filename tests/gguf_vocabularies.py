@@ -96,9 +96,9 @@ class ByLlamaCpp:
         self._library = libllama.load()
         params = self._library.llama_model_default_params()
         params.n_gpu_layers, params.vocab_only = 0, True
-        libllama.heard.clear()
+        libllama.messages.clear()
         self._model = self._library.llama_model_load_from_file(str(path).encode(), params)
-        assert self._model, libllama.heard
+        assert self._model, libllama.messages
         self._vocabulary = self._library.llama_model_get_vocab(self._model)
 
     def tokenize(self, text: str, *, add_special: bool) -> list[int]:

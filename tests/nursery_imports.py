@@ -14,7 +14,7 @@ import transformers.models.llama.modeling_llama
 import draft_service.__main__
 import orchestrator.__main__
 import slipstream.engine.compiled.loading
-import slipstream.engine.torch.planned
+import slipstream.engine.torch.planned_backend
 import slipstream.engine.torch.transformers_model
 import slipstream.sampling.filters
 import slipstream.sampling.ratio

@@ -81,7 +81,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             job.label = item.traceparent
             return job
 
-        return self._host.run(
+        return self._host.run_round(
             name,
             item.round,
             rule,

@@ -16,7 +16,7 @@ from slipstream.engine.multi_step import MultiStepRun
 from slipstream.engine.pages import PagePool
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.stop_flag import StopFlag
-from slipstream.engine.structures import Structures
+from slipstream.engine.structure_matchers import StructureMatchers
 from slipstream.sampling.blocks import BlockedLogits, in_blocks
 from slipstream.sampling.choose import choose_apart
 from slipstream.sampling.faults import LogitsNotFiniteError
@@ -109,7 +109,7 @@ class Engine:
         self.step_count = 0
         self.step_times: list[tuple[int, float]] = []
         """What the last `profile` measured."""
-        self.structures = Structures()
+        self.matchers = StructureMatchers()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
         """(token count, seconds) of forwards, counts rising, measured in about ``seconds`` at most,
@@ -121,15 +121,15 @@ class Engine:
             needed = min(_PROFILE_FORWARDS * points[0][1], _MOST_PROFILE_SECONDS) if points else 0.0
             if token_count > self.context_length or time.monotonic() > begun + max(seconds, needed):
                 break
-            least = self._profiled(sequence, token_count)
+            least = self._measure(sequence, token_count)
             if token_count == 1 and self.multi_step and least < _PROFILED_RUN_SECONDS:
-                least = self._profiled(sequence, token_count, min(_PROFILED_RUN, self.context_length))
+                least = self._measure(sequence, token_count, min(_PROFILED_RUN, self.context_length))
             points.append((token_count, least))
         self.step_count = 0  # of steps that served
         self.step_times = points
         return points
 
-    def _profiled(self, sequence: Sequence, token_count: int, step_count: int = 1) -> float:
+    def _measure(self, sequence: Sequence, token_count: int, step_count: int = 1) -> float:
         """Seconds of a step that appends so many tokens to nothing, or of each of several that
         follow."""
         times: list[float] = []
@@ -168,10 +168,10 @@ class Engine:
         self.cache.release(sequence)
         self.step_count = served
 
-    def give_back(self, sequence: Sequence) -> None:
+    def release_sequence(self, sequence: Sequence) -> None:
         """A sequence is gone: its pages are others', its structure's matcher too."""
         self.cache.release(sequence)
-        self.structures.forget(sequence)
+        self.matchers.forget_sequence(sequence)
 
     def discard(self, sequence: Sequence) -> None:
         """Throw away what was written for a sequence and cannot be trusted: it forgets all its
@@ -322,7 +322,7 @@ class Engine:
         return rows
 
     def _masks(self, append: Append) -> list[Mask | None]:
-        return self.structures.masks(append.sequence, append.rule, append.wanted, append.committed_length)
+        return self.matchers.masks(append.sequence, append.rule, append.wanted, append.committed_length)
 
     def _score(self, appends: TokenSequence[Append], answers: list[Appended], logits: BlockedLogits) -> None:
         """Fill in the log-probabilities that were asked for, all in one go."""

@@ -18,7 +18,7 @@ _VERSIONS = (2, 3)
 _HEADER = struct.Struct("<4sIQQ")
 
 
-def metadata_of(path: Path) -> dict[str, Any]:
+def read_metadata(path: Path) -> dict[str, Any]:
     """Return all keys with their values. UnsupportedModelError for a file that is none, or is
     damaged."""
     refuse_no_file(path)

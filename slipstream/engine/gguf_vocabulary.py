@@ -81,7 +81,7 @@ class GgufVocabulary:
     """Ids of bos, eos and the like by name; None where there is no such token."""
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> GgufVocabulary:
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> GgufVocabulary:
         """Take it from a file's keys."""
         said = {key.removeprefix(_SECTION): value for key, value in metadata.items() if key.startswith(_SECTION)}
         tokens = said.get("tokens", [])

@@ -75,7 +75,7 @@ class _Round(Generic[JobT]):
     """Its rule's structure: held until the end, so that no step has to compile it."""
     answered: bool = False
 
-    def tell(self, listener: Listener[JobT]) -> None:
+    def add_listener(self, listener: Listener[JobT]) -> None:
         """It is answered, or will be."""
         if not self.answered:
             self.listeners.append(listener)
@@ -85,7 +85,7 @@ class _Round(Generic[JobT]):
         except Exception as error:
             listener.failed(error)
 
-    def tell_parts(self, parts: list[Job]) -> None:
+    def notify_parts(self, parts: list[Job]) -> None:
         """They have ended, and the round has not."""
         for listener in [*self.listeners]:
             try:
@@ -94,13 +94,13 @@ class _Round(Generic[JobT]):
                 self.listeners.remove(listener)
                 listener.failed(error)
 
-    def end(self, error: Exception | None) -> None:
+    def finish(self, error: Exception | None) -> None:
         """With its answer, or an error."""
         listeners, self.listeners = self.listeners, []
         self.answered, self.compiled = error is None, None
         for listener in listeners:
             if error is None:
-                self.tell(listener)
+                self.add_listener(listener)
             else:
                 listener.failed(error)
 
@@ -142,7 +142,7 @@ class EngineHost(Generic[JobT]):
         """Load the engine on its thread and take jobs from then on; raises what loading raises."""
         engine = await asyncio.to_thread(self._thread.start)
         if engine.backend.any_thread:
-            self._thread.on_put = self._compute_soon
+            self._thread.on_put = self._schedule_compute
         self._sweeper = self._loop.create_task(self._sweep())
         return engine
 
@@ -156,7 +156,7 @@ class EngineHost(Generic[JobT]):
         """As it is now."""
         return replace(self._thread.load, unfinished_count=len(self._asked) + self._compiling_count)
 
-    def open(self, handle: str, lease_seconds: float | None, owner: str = "") -> None:
+    def open_handle(self, handle: str, lease_seconds: float | None, owner: str = "") -> None:
         """A handle under a name that the caller has chosen, unless it is open already; None for the
         default lease.
 
@@ -164,49 +164,49 @@ class EngineHost(Generic[JobT]):
         it again when it comes back. SequenceLimitError if none is idle, or UnknownHandleError if it
         was closed: nobody would ever close it again.
         """
-        if self._leases.holds(handle):
+        if self._leases.is_live(handle):
             return
         if handle in self._closed:
             raise UnknownHandleError("this handle was closed")
-        self._end(handle)  # its lease ended just now
+        self._remove_handle(handle)  # its lease ended just now
         if len(self._sequences) >= self._limits.max_sequence_count:
-            giver = self.owners.giver(owner)
+            giver = self.owners.handle_to_evict(owner)
             if giver is None:
                 count = len(self._sequences)
                 raise SequenceLimitError(
                     f"{count} sequences are open, which is the limit, and none is idle that may end"
                 )
             log.debug("%s ends: another sequence is opened, and no more may be", giver)
-            self._end(giver)
+            self._remove_handle(giver)
         granted = min(lease_seconds or self._limits.default_lease_seconds, self._limits.max_lease_seconds)
         sequence = Sequence(handle)
         self._sequences[handle] = sequence
         self._leases.grant(handle, granted)
-        self.owners.opened(handle, owner)
-        self._thread.add(sequence)
+        self.owners.add_handle(handle, owner)
+        self._thread.add_sequence(sequence)
 
-    def renew(self, handle: str) -> None:
+    def renew_lease(self, handle: str) -> None:
         """Start the idle time of a handle's lease again. UnknownHandleError if it is not, or no
         longer, open."""
         self._leases.renew(handle)
 
-    def close(self, handle: str) -> None:
+    def close_handle(self, handle: str) -> None:
         """Give a handle's pages back, and never open it again, even if it was not open yet."""
         self._closed[handle] = None
         if len(self._closed) > _CLOSED_COUNT:
             self._closed.popitem(last=False)
-        self._end(handle)
+        self._remove_handle(handle)
 
-    def _end(self, handle: str) -> None:
+    def _remove_handle(self, handle: str) -> None:
         self.on_closed(handle)
-        self._leases.end(handle)
-        self.owners.ended(handle)
+        self._leases.remove(handle)
+        self.owners.remove_handle(handle)
         self._rounds.pop(handle, None)
         sequence = self._sequences.pop(handle, None)
         if sequence is not None:
-            self._thread.remove(sequence)
+            self._thread.remove_sequence(sequence)
 
-    def run(
+    def run_round(
         self,
         handle: str,
         number: int,
@@ -224,9 +224,9 @@ class EngineHost(Generic[JobT]):
         in what is returned to be awaited. UnknownHandleError, StaleRoundError, RoundConflictError,
         QueueFullError or InvalidStructureError.
         """
-        compiler = self.engine.structures.compiler
+        compiler = self.engine.matchers.compiler
         if rule.structure is None or compiler is None:
-            self._run(handle, number, make_job, listener, content)
+            self._begin_round(handle, number, make_job, listener, content)
             return None
         structure = rule.structure
 
@@ -237,11 +237,11 @@ class EngineHost(Generic[JobT]):
                 compiled = await asyncio.to_thread(compiler.validate, structure, byte_count)
             finally:
                 self._compiling_count -= 1
-            self._run(handle, number, make_job, listener, content, compiled)
+            self._begin_round(handle, number, make_job, listener, content, compiled)
 
         return compile_and_run()
 
-    def _run(
+    def _begin_round(
         self,
         handle: str,
         number: int,
@@ -259,16 +259,16 @@ class EngineHost(Generic[JobT]):
                 raise RoundConflictError(
                     f"round {number} was asked before with other content; a new round takes a new number"
                 )
-            last.tell(listener)
+            last.add_listener(listener)
             return
         job = make_job(self._sequences[handle])
         if last is not None:
             last.job.overtake()  # before the new job can begin on the sequence they share
         self._thread.submit(job)
-        self.owners.works(handle)
+        self.owners.mark_busy(handle)
         self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener], compiled)
 
-    async def close_all(self) -> None:
+    async def stop(self) -> None:
         """Stop sweeping and computing. ModelThreadFailedError if computing had ended by itself: who
         hears nothing else, like the process's exit status, must not say that all is well."""
         if self._sweeper is not None:
@@ -277,23 +277,23 @@ class EngineHost(Generic[JobT]):
         if self._thread.failure is not None:
             raise self._thread.failure
 
-    def _compute_soon(self) -> None:
+    def _schedule_compute(self) -> None:
         """Once all that has come with what is being read is there too. Where several rounds are in
         work, or were of late, the thread computes while more of them come."""
         now = self._loop.time()
         if self._asked:
             self._crowded = now
         if now - self._crowded < _CROWDED_SECONDS:
-            self._thread.ring()
+            self._thread.wake()
         elif not self._is_about_to_compute:
             self._is_about_to_compute = True
             self._loop.call_soon(self._compute)
 
     def _compute(self) -> None:
         self._is_about_to_compute = False
-        if ended := self._thread.compute_here():
+        if ended := self._thread.compute_inline():
             self._deliver(ended)
-        self._loop.call_soon(self._thread.tell)  # after what sends the answers
+        self._loop.call_soon(self._thread.report_step)  # after what sends the answers
 
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop
@@ -309,26 +309,26 @@ class EngineHost(Generic[JobT]):
             handle, asked = job.sequence.handle, self._asked.pop(job)
             self._leases.extend(handle)  # idle time starts with the answer
             if self._rounds.get(handle) is asked:
-                self.owners.rests(handle, answered=error is None)
+                self.owners.mark_idle(handle, answered=error is None)
                 if error is not None:
                     del self._rounds[handle]  # a failed round may be asked again under its number
-            asked.end(error)
+            asked.finish(error)
         for parent, done in parts.items():
-            self._asked[parent].tell_parts(done)
+            self._asked[parent].notify_parts(done)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._limits.sweep_seconds)
-            for handle in self._leases.ended():
+            for handle in self._leases.expired():
                 last = self._rounds.get(handle)
                 if last is not None and not last.answered:
                     self._leases.extend(handle)  # a long prefill is not idleness
                     continue
                 log.info("lease of handle %s ended; its pages come back", hashed(handle))
-                self._end(handle)
-            for owner, orphans in self.owners.orphans().items():
+                self._remove_handle(handle)
+            for owner, orphans in self.owners.orphaned_handles().items():
                 log.info(
                     "%s has been gone for %g s: %d of its handles end", owner, self._limits.grace_seconds, len(orphans)
                 )
                 for handle in orphans:
-                    self._end(handle)
+                    self._remove_handle(handle)

@@ -36,7 +36,7 @@ class Inbox:
         self._entries.append(entry)
         self.stop_flag.set()
 
-    def take(self) -> list[Entry]:
+    def drain(self) -> list[Entry]:
         """All that has come, in order."""
         self.stop_flag.clear()
         taken = []
@@ -44,7 +44,7 @@ class Inbox:
             taken.append(self._entries.popleft())
         return taken
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake who waits, or who will."""
         if self._silence.locked():
             with suppress(RuntimeError):  # it rings already: another has come between

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slipstream.engine.engine import Append, Appended
 from slipstream.engine.errors import ContextExceededError, InvalidItemError
-from slipstream.engine.prompts import ROUND_TAIL
+from slipstream.engine.prefill_time import ROUND_TAIL
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.step_note import StepNote
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
@@ -41,7 +41,7 @@ class JobTiming:
     steps: list[StepNote] = field(default_factory=list)
     """The first of the forwards, where the job has a label."""
 
-    def follow(self, part: JobTiming) -> None:
+    def merge(self, part: JobTiming) -> None:
         """A part has ended: its forwards are this job's too, if it took as many as any."""
         if part.forward_count >= self.forward_count:
             self.forward, self.forward_count = part.forward, part.forward_count
@@ -133,8 +133,8 @@ class Job:
         self._proposed = proposed
         self._logprobs = logprobs
         self._unscored_count = len(statement.tail) - 1 if logprobs is not None and logprobs.prompt else 0
-        self.prompt_time = 0.0
-        """`PromptTime.arrived` when it began."""
+        self.prefill_at_arrival = 0.0
+        """`PrefillTime.arrived` when it began."""
 
     @property
     def overtaken(self) -> bool:
@@ -219,7 +219,7 @@ class Job:
             scored=scored,
         )
 
-    def take(self, answer: Appended) -> bool:
+    def record_step(self, answer: Appended) -> bool:
         """Take a step's answer. True if the job is done with it."""
         self.choices.extend(answer.choices)
         self.tail_logprobs.extend(answer.scores)

@@ -13,12 +13,12 @@ class JobTree:
     """Parents and parts. What ends is told by the methods that end it: a list of jobs, each with
     its error if it failed."""
 
-    def __init__(self, cache: SequenceCache, give_back: Callable[[Sequence], None]) -> None:
-        """``give_back`` takes the fork of a part that has ended."""
+    def __init__(self, cache: SequenceCache, release: Callable[[Sequence], None]) -> None:
+        """``release`` takes the fork of a part that has ended."""
         self.active: list[Job] = []
         """In order of arrival."""
         self._cache = cache
-        self._give_back = give_back
+        self._release = release
         self._part_counts: dict[Job, int] = {}
         """Of jobs that have split, how many parts have not ended."""
 
@@ -32,7 +32,7 @@ class JobTree:
             if job.sequence is sequence:
                 job.overtake()
 
-    def drop(self, job: Job, error: Exception | None) -> list[Ended]:
+    def drop_job(self, job: Job, error: Exception | None) -> list[Ended]:
         """Take a job that ends out of work: it, and with the last of its parts the job that has
         split."""
         self.active.remove(job)
@@ -40,8 +40,8 @@ class JobTree:
         parent = job.parent
         if parent is None:
             return ended
-        self._give_back(job.sequence)
-        parent.timing.follow(job.timing)
+        self._release(job.sequence)
+        parent.timing.merge(job.timing)
         self._part_counts[parent] -= 1
         if not self._part_counts[parent]:
             del self._part_counts[parent]
@@ -49,7 +49,7 @@ class JobTree:
             ended.append((parent, error if parent.overtaken else None))
         return ended
 
-    def done(self, job: Job) -> list[Ended]:
+    def finish_job(self, job: Job) -> list[Ended]:
         """A job took its last choices: it ends, or goes on in parts."""
         forks: list[Sequence] = []
 
@@ -62,15 +62,15 @@ class JobTree:
             parts = job.split(fork)
         except Exception as error:
             for made in forks:
-                self._give_back(made)
-            return self.drop(job, error)
+                self._release(made)
+            return self.drop_job(job, error)
         if not parts:
-            return self.drop(job, None)
+            return self.drop_job(job, None)
         self.active.remove(job)
         self._part_counts[job] = len(parts)
         for part in parts:
             part.parent = job
-            part.prompt_time = job.prompt_time
+            part.prefill_at_arrival = job.prefill_at_arrival
             part.timing.started = job.timing.started
             part.timing.forward = job.timing.forward
             part.timing.forward_count = job.timing.forward_count

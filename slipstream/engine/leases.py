@@ -37,7 +37,7 @@ class Leases:
             raise UnknownHandleError("this handle is not open: never given, closed, or ended")
         lease.end = now + lease.seconds
 
-    def holds(self, handle: str) -> bool:
+    def is_live(self, handle: str) -> bool:
         """Whether there is a lease whose idle time is not over."""
         lease = self._leases.get(handle)
         return lease is not None and lease.end > self._clock()
@@ -49,11 +49,11 @@ class Leases:
         if lease is not None:
             lease.end = self._clock() + lease.seconds
 
-    def end(self, handle: str) -> None:
+    def remove(self, handle: str) -> None:
         """End a lease; nothing happens if there is none."""
         self._leases.pop(handle, None)
 
-    def ended(self) -> list[str]:
+    def expired(self) -> list[str]:
         """Handles whose idle time is over and whose lease has not been ended yet."""
         now = self._clock()
         return [handle for handle, lease in self._leases.items() if lease.end <= now]

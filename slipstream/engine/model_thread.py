@@ -30,7 +30,7 @@ from slipstream.engine.inbox import Entry, Inbox
 from slipstream.engine.job import Ended, Finished, Job
 from slipstream.engine.job_tree import JobTree
 from slipstream.engine.load import Load
-from slipstream.engine.residents import Residents
+from slipstream.engine.open_sequences import OpenSequences
 from slipstream.engine.schedule import BatchLimits, Want, schedule
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_clock import StepClock
@@ -70,17 +70,17 @@ class ModelThread:
         self._inbox = Inbox()
         self._computing = threading.Lock()
         """Of whoever touches the engine."""
-        self.ring = self._inbox.ring
+        self.wake = self._inbox.wake
         """Wakes the thread."""
-        self.on_put: Callable[[], None] = self.ring
-        """Called when something has come; in its place may be what has `compute_here` called soon,
+        self.on_put: Callable[[], None] = self.wake
+        """Called when something has come; in its place may be what has `compute_inline` called soon,
         for a backend that does not mind by which thread."""
         self._unfinished: set[Job] = set()
         """Submitted, and their ends not told."""
         self._lock = threading.Lock()
         """Of what has not ended."""
         self._stopping = False
-        self._residents = Residents()
+        self._open_sequences = OpenSequences()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> Engine:
@@ -99,7 +99,7 @@ class ModelThread:
         return Load(
             running_count=len(active) - waiting,
             waiting_count=waiting,
-            sequence_count=len(self._residents),
+            sequence_count=len(self._open_sequences),
             page_count=counts.total,
             free_page_count=counts.free,
             held_page_count=counts.held,
@@ -107,13 +107,13 @@ class ModelThread:
             page_size=engine.page_size,
             kv_byte_count=engine.kv_byte_count,
             step_count=engine.step_count,
-            preempted_count=self._residents.preempted_count,
+            preempted_count=self._open_sequences.preempted_count,
         )
 
     def stop(self) -> None:
         """Finish the current step and end. Unfinished jobs are dropped."""
         self._stopping = True
-        self.ring()
+        self.wake()
         self._thread.join()
 
     def submit(self, job: Job) -> None:
@@ -130,15 +130,15 @@ class ModelThread:
             self._unfinished.add(job)
         self._put(job)
 
-    def add(self, sequence: Sequence) -> None:
+    def add_sequence(self, sequence: Sequence) -> None:
         """Know an open sequence."""
-        self._put(lambda: self._residents.add(sequence))
+        self._put(lambda: self._open_sequences.add(sequence))
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove_sequence(self, sequence: Sequence) -> None:
         """Forget a sequence, give its pages back and drop its job."""
         self._put(lambda: self._remove(sequence))
 
-    def compute_here(self) -> list[Ended]:
+    def compute_inline(self) -> list[Ended]:
         """On the caller's thread take what has come and, where that is one job that is soon over,
         compute it; anything else is left to the model thread. Returns what ended, which nobody else
         is told; once that has left, `tell` is to follow."""
@@ -146,7 +146,7 @@ class ModelThread:
         if self._computing.acquire(blocking=False):
             try:
                 if not (self._stopping or self.failure or self._tree.active):
-                    ended = self._accept(self._inbox.take())
+                    ended = self._accept(self._inbox.drain())
                     while self._is_soon_over():
                         ended += self._step()
                     self._settle(ended)
@@ -156,15 +156,15 @@ class ModelThread:
             finally:
                 self._computing.release()
         if self._tree.active or not self._inbox.is_empty:
-            self.ring()
+            self.wake()
         return ended
 
-    def tell(self) -> None:
+    def report_step(self) -> None:
         """Whoever looks at steps hears of what was computed here; unless somebody computes just
         now, and then from there."""
         if self._computing.acquire(blocking=False):
             try:
-                self._clock.tell()
+                self._clock.report_step()
             finally:
                 self._computing.release()
 
@@ -175,7 +175,7 @@ class ModelThread:
     def _run(self) -> None:
         try:
             self.engine = self._load_engine()
-            self._tree = JobTree(self.engine.cache, self.engine.give_back)
+            self._tree = JobTree(self.engine.cache, self.engine.release_sequence)
             self._clock = StepClock(self.engine.step_times, self._on_step)
         except BaseException as error:
             self._loaded.set_exception(error)
@@ -207,19 +207,19 @@ class ModelThread:
             with self._computing:
                 if self._stopping or self.failure:
                     return
-                pause = self._turn()
+                pause = self._run_once()
 
-    def _turn(self) -> float:
+    def _run_once(self) -> float:
         """Take what has come, and a step if there is anything in work. Returns for how many seconds
         that had better wait."""
-        ended = self._accept(self._inbox.take())
-        pause = self._clock.wait(self._tree.active)
+        ended = self._accept(self._inbox.drain())
+        pause = self._clock.seconds_to_wait(self._tree.active)
         if self._tree.active and not pause:
             ended += self._step()
         if ended:
             self._settle(ended)
             self._on_finished(ended)
-        self._clock.tell()
+        self._clock.report_step()
         return pause
 
     def _is_soon_over(self) -> bool:
@@ -228,16 +228,16 @@ class ModelThread:
         active = self._tree.active
         if len(active) != 1 or not active[0].only_chooses:
             return False
-        job, expected = active[0], self._clock.expected
+        job, expected = active[0], self._clock.expected_seconds
         seconds = expected(len(job.pending))
         if job.steps_left > 1:
             seconds += (job.steps_left - 1) * expected(1)
-        return seconds <= _HERE_SECONDS and not self._clock.wait(active)
+        return seconds <= _HERE_SECONDS and not self._clock.seconds_to_wait(active)
 
     def _settle(self, ended: list[Ended]) -> None:
         """These jobs are over."""
         for job, error in ended:
-            self._clock.ended(job, answered=error is None)
+            self._clock.record_end(job, answered=error is None)
         with self._lock:
             self._unfinished.difference_update(job for job, _ in ended)
 
@@ -247,7 +247,7 @@ class ModelThread:
             if not isinstance(entry, Job):
                 entry()
                 continue
-            self._clock.arrived(entry)
+            self._clock.record_arrival(entry)
             if entry.overtaken:  # before it could touch the sequence
                 failed.append((entry, self._why_dropped(entry)))
                 continue
@@ -256,8 +256,8 @@ class ModelThread:
             except Exception as error:
                 failed.append((entry, error))
                 continue
-            self._residents.use(entry.sequence)
-            self._clock.began(entry)
+            self._open_sequences.mark_used(entry.sequence)
+            self._clock.record_start(entry)
             self._tree.add(entry)
         return failed
 
@@ -265,22 +265,22 @@ class ModelThread:
         """One forward over what fits, or several over few; the jobs that ended with it."""
         ended: list[Ended] = []
         for job in [job for job in self._tree.active if job.overtaken]:
-            ended += self._tree.drop(job, self._why_dropped(job))
+            ended += self._tree.drop_job(job, self._why_dropped(job))
         batch = self._batch(ended)
         if not batch:
             return ended
         started, steps_before = time.monotonic(), self.engine.step_count
         try:
-            answers = self.engine.steps([a for _, a in batch], self._count_in_one_go(batch), self._inbox.stop_flag)
+            answers = self.engine.steps([a for _, a in batch], self._multi_step_count(batch), self._inbox.stop_flag)
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             for job, _ in batch:
                 self.engine.discard(job.sequence)  # what the forward wrote is unknown; raises if the device is lost
-                ended += self._tree.drop(job, error)
+                ended += self._tree.drop_job(job, error)
             return ended
-        self._clock.stepped(batch, started, self.engine.step_count - steps_before)
+        self._clock.record_step_time(batch, started, self.engine.step_count - steps_before)
         for (job, append), taken in zip(batch, answers, strict=True):
-            ended += self._take(job, append, taken)
+            ended += self._record_answers(job, append, taken)
         return ended
 
     def _batch(self, ended: list[Ended]) -> list[tuple[Job, Append]]:
@@ -292,20 +292,20 @@ class ModelThread:
         starved = None
         for index, count in schedule([Want(len(job.pending), job.is_prompt) for job in active], self._limits):
             job = active[index]
-            if not self._residents.extend(self.engine.cache, job.sequence, job.pending[:count], busy):
+            if not self._open_sequences.extend(self.engine.cache, job.sequence, job.pending[:count], busy):
                 starved = job
                 continue
             try:
                 batch.append((job, job.append(count)))
             except Exception as error:
                 self.engine.discard(job.sequence)  # it has tokens that no forward will see
-                ended += self._tree.drop(job, error)
+                ended += self._tree.drop_job(job, error)
         if not batch and starved is not None:
             pages = self.engine.pool.page_count
-            ended += self._tree.drop(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
+            ended += self._tree.drop_job(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
         return batch
 
-    def _count_in_one_go(self, batch: list[tuple[Job, Append]]) -> int:
+    def _multi_step_count(self, batch: list[tuple[Job, Append]]) -> int:
         """How many steps to take before anything else is looked at: more than one only if everybody
         is in them and chooses one token in each, so that nobody waits for others longer than until
         the first of them is done. A prompt's step is its own: what it takes is told apart."""
@@ -315,31 +315,31 @@ class ModelThread:
             return 1
         return max(1, min(job.steps_left for job, _ in batch))
 
-    def _take(self, job: Job, append: Append, answers: list[Appended]) -> list[Ended]:
+    def _record_answers(self, job: Job, append: Append, answers: list[Appended]) -> list[Ended]:
         """Give a job what its steps have answered; it ends, fails or goes on."""
         self.engine.cache.publish(append.sequence, min(len(append.sequence), job.committed_length))
         for index, answer in enumerate(answers):
             if answer.error is not None:
                 log.warning("an item of handle %s failed: %s", hashed(job.sequence.handle), answer.error)
-                return self._tree.drop(job, answer.error)
+                return self._tree.drop_job(job, answer.error)
             if index:
                 job.pending.clear()  # the engine has appended it
             try:
-                is_done = job.take(answer)
+                is_done = job.record_step(answer)
             except Exception as error:
-                return self._tree.drop(job, error)
+                return self._tree.drop_job(job, error)
             if is_done:
-                return self._tree.done(job)
+                return self._tree.finish_job(job)
         return []
 
     def _why_dropped(self, job: Job) -> Exception:
         root = job if job.parent is None else job.parent
-        if root.sequence in self._residents:
+        if root.sequence in self._open_sequences:
             return StaleRoundError("overtaken by a newer round")
         return UnknownHandleError("this handle was closed while its round ran")
 
     def _remove(self, sequence: Sequence) -> None:
         self._tree.overtake(sequence)
-        self._residents.remove(sequence)
-        self._clock.forget(sequence.handle)
-        self.engine.give_back(sequence)
+        self._open_sequences.remove(sequence)
+        self._clock.forget_sequence(sequence.handle)
+        self.engine.release_sequence(sequence)

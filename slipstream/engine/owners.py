@@ -37,13 +37,13 @@ class Owners:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def came(self, name: str) -> None:
+    def record_connection(self, name: str) -> None:
         """An owner has one more connection."""
         owner = self._owners.setdefault(name, _Owner())
         owner.connection_count += 1
         owner.gone_since = None
 
-    def went(self, name: str) -> None:
+    def record_disconnection(self, name: str) -> None:
         """One of its connections has ended."""
         owner = self._owners[name]
         owner.connection_count -= 1
@@ -51,7 +51,7 @@ class Owners:
             owner.gone_since = self._clock()
         self._forget_if_empty(name)
 
-    def opened(self, handle: str, name: str) -> None:
+    def add_handle(self, handle: str, name: str) -> None:
         """An owner has opened a handle, perhaps by what was still being read when its last
         connection ended."""
         owner = self._owners.setdefault(name, _Owner(gone_since=self._clock() if name else None))
@@ -59,7 +59,7 @@ class Owners:
         owner.idle[handle] = self._unused[handle] = None
         self._names[handle] = name
 
-    def ended(self, handle: str) -> None:
+    def remove_handle(self, handle: str) -> None:
         """A handle has come back; nothing happens if it was not open."""
         name = self._names.pop(handle, None)
         if name is None:
@@ -71,12 +71,12 @@ class Owners:
         self._answered.discard(handle)
         self._forget_if_empty(name)
 
-    def works(self, handle: str) -> None:
+    def mark_busy(self, handle: str) -> None:
         """A round of an open handle runs."""
         self._owners[self._names[handle]].idle.pop(handle, None)
         self._unused.pop(handle, None)
 
-    def rests(self, handle: str, *, answered: bool) -> None:
+    def mark_idle(self, handle: str, *, answered: bool) -> None:
         """An open handle's round has ended, with an answer or without."""
         self._owners[self._names[handle]].idle[handle] = None
         if answered:
@@ -84,7 +84,7 @@ class Owners:
         elif handle not in self._answered:
             self._unused[handle] = None
 
-    def giver(self, name: str) -> str | None:
+    def handle_to_evict(self, name: str) -> str | None:
         """The idle handle that gives way to one more of an owner's.
 
         One that was never of use; else the least recently used one of whoever holds most, which is
@@ -103,7 +103,7 @@ class Owners:
             return None
         return next(iter(max(givers, key=lambda owner: owner.held_count).idle))
 
-    def orphans(self) -> dict[str, list[str]]:
+    def orphaned_handles(self) -> dict[str, list[str]]:
         """The idle handles of each owner that has been gone for the time of grace."""
         latest = self._clock() - self._grace_seconds
         return {

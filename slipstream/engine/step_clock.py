@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from slipstream.engine.batching_delay import BatchingDelay
 from slipstream.engine.engine import Append
 from slipstream.engine.job import MOST_STEPS, Job
-from slipstream.engine.prompts import PromptTime
+from slipstream.engine.prefill_time import PrefillTime
 from slipstream.engine.step_note import OnStep, StepNote
 
 Batch = Sequence[tuple[Job, Append]]
@@ -25,41 +25,41 @@ class StepClock:
         self._on_step = on_step
         self._untold: StepNote | None = None
         self._batching_delay = BatchingDelay()
-        self._prompt_time = PromptTime(step_times)
+        self._prefill_time = PrefillTime(step_times)
         self._expected: dict[int, float] = {}
 
-    def arrived(self, job: Job) -> None:
+    def record_arrival(self, job: Job) -> None:
         """A job is there, before anything else is done with it."""
-        job.prompt_time = self._prompt_time.arrived(job.timing.arrived)
+        job.prefill_at_arrival = self._prefill_time.at_arrival(job.timing.arrived)
 
-    def began(self, job: Job) -> None:
+    def record_start(self, job: Job) -> None:
         """A job will take part in the next steps."""
         self._batching_delay.record_arrival(job.sequence.handle, job.timing.arrived)
 
-    def wait(self, active: Sequence[Job]) -> float:
+    def seconds_to_wait(self, active: Sequence[Job]) -> float:
         """Seconds to wait for others before the next step; none for a draft's, which take many and
         join at any of them."""
         if all(job.drafting for job in active):
             return 0.0
         return self._batching_delay.seconds_to_wait(time.monotonic())
 
-    def expected(self, token_count: int) -> float:
+    def expected_seconds(self, token_count: int) -> float:
         """Seconds of a step of so many tokens, if nothing else keeps the processors; infinitely
         many if none was measured."""
         seconds = self._expected.get(token_count)
         if seconds is None:
-            seconds = self._prompt_time.time_of(token_count) if self._prompt_time.is_profiled else math.inf
+            seconds = self._prefill_time.seconds_of(token_count) if self._prefill_time.is_profiled else math.inf
             self._expected[token_count] = seconds
         return seconds
 
-    def stepped(self, batch: Batch, started: float, step_count: int) -> None:
+    def record_step_time(self, batch: Batch, started: float, step_count: int) -> None:
         """A step, or several in one go, ended just now; `tell` is to follow."""
         finished = time.monotonic()
         duration = finished - started
         token_count = sum([append.token_count for _, append in batch]) if step_count == 1 else len(batch)
         prompt_count = sum([append.prompt_count for _, append in batch])
         self._batching_delay.record_step_time(duration)
-        self._prompt_time.stepped(finished, duration, token_count, min(token_count, prompt_count))
+        self._prefill_time.record_step_time(finished, duration, token_count, min(token_count, prompt_count))
         for job, _ in batch:
             timing = job.timing
             timing.started = timing.started or started
@@ -68,7 +68,7 @@ class StepClock:
             timing.step_token_count = token_count
         self._note(batch, started, duration, token_count, step_count)
 
-    def tell(self) -> None:
+    def report_step(self) -> None:
         """Whoever looks at steps hears of the last one: once its answers have left, which need not
         wait for that."""
         if self._untold is not None:
@@ -76,7 +76,7 @@ class StepClock:
             self._untold = None
 
     def _note(self, batch: Batch, started: float, seconds: float, token_count: int, step_count: int) -> None:
-        self.tell()  # of the last one, if nobody has found the time
+        self.report_step()  # of the last one, if nobody has found the time
         roots = dict.fromkeys([job if job.parent is None else job.parent for job, _ in batch])
         labelled = [job for job in roots if job.label]
         labels = tuple([job.label for job in labelled])
@@ -86,13 +86,13 @@ class StepClock:
                 job.timing.steps.append(note)
         self._untold = note
 
-    def ended(self, job: Job, *, answered: bool) -> None:
+    def record_end(self, job: Job, *, answered: bool) -> None:
         """A job's answer leaves, or its error."""
         job.timing.finished = time.monotonic()
-        job.timing.prefill = self._prompt_time.sum - job.prompt_time
+        job.timing.prefill = self._prefill_time.total - job.prefill_at_arrival
         if answered and not job.drafting:
             self._batching_delay.record_answer(job.sequence.handle, job.timing.finished)
 
-    def forget(self, handle: str) -> None:
+    def forget_sequence(self, handle: str) -> None:
         """A sequence was closed."""
         self._batching_delay.forget_sequence(handle)

@@ -111,7 +111,7 @@ def _threads(settings: ModelServiceSettings) -> int:
 
 def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
     from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
-    from slipstream.engine.torch.planned import Planned
+    from slipstream.engine.torch.planned_backend import PlannedBackend
     from slipstream.engine.torch.transformers_model import TransformersModel
 
     _threads(settings)
@@ -120,7 +120,7 @@ def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
     model = TransformersModel.load(
         name, device=settings.device, dtype=settings.dtype, single_rows=not exact, trust=settings.trust()
     )
-    return Planned(model, page_size=settings.page_size, padding=BATCH_INVARIANT if exact else TIGHT)
+    return PlannedBackend(model, page_size=settings.page_size, padding=BATCH_INVARIANT if exact else TIGHT)
 
 
 def _by_cuda(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:

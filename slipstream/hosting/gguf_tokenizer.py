@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.gguf_metadata import metadata_of
+from slipstream.engine.gguf_metadata import read_metadata
 from slipstream.engine.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, GgufVocabulary
 from slipstream.hosting.gguf_splits import GPT2, SPLITS, Splits
 
@@ -30,8 +30,8 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, str], str | No
 
     UnsupportedModelError for a tokenizer that is not known here.
     """
-    said = metadata_of(path)
-    vocabulary = GgufVocabulary.of(said)
+    said = read_metadata(path)
+    vocabulary = GgufVocabulary.from_metadata(said)
     if vocabulary.kind == "gpt2":
         tokenizer, splits = _byte_level(said, vocabulary, path), SPLITS[vocabulary.split]
     elif vocabulary.kind == "llama":

@@ -40,10 +40,10 @@ class Handles:
         """Those of the peer that has opened a stream, which is there until its last stream has
         ended."""
         peer = peer_of(context)
-        self._host.owners.came(peer)
+        self._host.owners.record_connection(peer)
         # Told of every end, also of one that leaves the stream's generator to the garbage
         # collector.
-        context.add_done_callback(lambda _: self._host.owners.went(peer))  # type: ignore[arg-type]  # any callable will do
+        context.add_done_callback(lambda _: self._host.owners.record_disconnection(peer))  # type: ignore[arg-type]  # any callable will do
         return PeerHandles(peer, self._host, self._model, self._rules)
 
 
@@ -68,7 +68,7 @@ class PeerHandles:
         name = self._name(item.handle)
         if item.HasField("open"):
             self._open(name, item.open, len(item.handle))
-        self._host.renew(name)
+        self._host.renew_lease(name)
         if not item.rule_hash:
             raise InvalidFieldsError([FieldViolation("rule_hash", "must be set: it names the rule to choose by")])
         if not item.HasField("rule"):
@@ -81,7 +81,7 @@ class PeerHandles:
         """Give a handle's pages back, and never open it again; nothing happens if it is not open
         and cannot be."""
         if len(handle) <= _LONGEST_NAME:
-            self._host.close(self._name(handle))
+            self._host.close_handle(self._name(handle))
 
     def _name(self, handle: str) -> str:
         """What follows the ``@`` is of one length, so that no two peers' handles have one name."""
@@ -95,7 +95,7 @@ class PeerHandles:
         lease = seconds(terms.lease) if terms.HasField("lease") else None
         if lease is not None and lease <= 0:
             raise InvalidFieldsError([FieldViolation("open.lease", f"must be above 0 s, but is {lease:g} s")])
-        self._host.open(name, lease, self._peer)
+        self._host.open_handle(name, lease, self._peer)
 
     def _check_length(self, count: int) -> None:
         """Before any of it is looked at: a tail of 64 MiB would be gigabytes, and hold up everybody

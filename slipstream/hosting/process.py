@@ -132,7 +132,7 @@ async def _host(
     except BaseException:
         await server.grpc.stop(None)
         raise
-    engine.structures.compiler = StructureCompiler(
+    engine.matchers.compiler = StructureCompiler(
         tokenizer.files[TOKENIZER_FILE], engine.model.vocabulary_size, engine.model.end_token_ids
     )
     host.trials = trials = StructureTrials(
@@ -154,7 +154,7 @@ async def _host(
     log.info("serving %s on port %d", shown_name, port)
     await server.run_until_signalled()
     await trials.close()
-    await host.close_all()
+    await host.stop()
 
 
 def _load(settings: ModelServiceSettings, name: str, exact: bool) -> Engine:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from slipstream.engine.job import Job
-from slipstream.engine.prompts import ROUND_TAIL
+from slipstream.engine.prefill_time import ROUND_TAIL
 from slipstream.engine.step_note import StepNote
 from slipstream.errors import SlipstreamError
 from slipstream.telemetry import instruments, names

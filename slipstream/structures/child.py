@@ -18,7 +18,7 @@ from typing import Any
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.sampling.structure_compiler import StructureCompiler, on_deep_stack
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureUnsupportedError
-from slipstream.structures.frames import frame_of, read_bytes, read_frame
+from slipstream.structures.frames import encode_frame, read_bytes, read_frame
 
 _MIB = 2**20
 _NICENESS = 5
@@ -43,14 +43,14 @@ def _serve() -> None:
     compiler = StructureCompiler(tokenizer, terms["vocabulary_size"], terms["end_token_ids"])
     warm = _tried(compiler, Structure(StructureKind.REGEX, "a"))  # the tokenizer's memory is no structure's
     first = _resident()
-    answers.write(frame_of(warm))
+    answers.write(encode_frame(warm))
     answers.flush()
     while (asked := read_frame(pipe)) is not None:
         structure = Structure(StructureKind(asked["kind"]), asked["source"])
         answer = _bounded(compiler, structure, terms["seconds"], terms["memory_mib"])
         # What the allocator keeps would be there for the next structure, beyond its limit.
         is_last = _resident() - first > terms["memory_mib"] * _MIB // 2
-        answers.write(frame_of({**answer, "is_last": is_last}))
+        answers.write(encode_frame({**answer, "is_last": is_last}))
         answers.flush()
         if is_last:
             return

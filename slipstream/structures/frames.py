@@ -9,18 +9,18 @@ from typing import IO, Any
 LENGTH_BYTES = 4
 
 
-def frame_of(message: dict[str, Any]) -> bytes:
+def encode_frame(message: dict[str, Any]) -> bytes:
     """A message as it goes through a pipe."""
     body = json.dumps(message).encode()
-    return head_of(len(body)) + body
+    return encode_length(len(body)) + body
 
 
-def head_of(length: int) -> bytes:
+def encode_length(length: int) -> bytes:
     """What says that so many bytes follow."""
     return length.to_bytes(LENGTH_BYTES, "big")
 
 
-def length_of(head: bytes) -> int:
+def decode_length(head: bytes) -> int:
     """How many bytes follow a frame's head."""
     return int.from_bytes(head, "big")
 
@@ -39,6 +39,6 @@ def read_bytes(pipe: IO[bytes]) -> bytes | None:
     head = pipe.read(LENGTH_BYTES)
     if len(head) < LENGTH_BYTES:
         return None
-    length = length_of(head)
+    length = decode_length(head)
     body = pipe.read(length)
     return body if len(body) == length else None

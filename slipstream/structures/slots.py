@@ -16,21 +16,21 @@ class Slot:
     """Structures that have it or wait for it."""
 
 
-class Turn:
+class HeldSlots:
     """What a caller holds while its structure is tried."""
 
     def __init__(self, on_left: Callable[[], None]) -> None:
         self.held: list[asyncio.Lock | asyncio.Semaphore] = []
         self._on_left: Callable[[], None] | None = on_left
 
-    def handed_on(self) -> Turn:
+    def hand_over(self) -> HeldSlots:
         """All of it, for another to leave."""
-        other = Turn(lambda: None)
+        other = HeldSlots(lambda: None)
         other.held, self.held = self.held, []
         other._on_left, self._on_left = self._on_left, None
         return other
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give it back; nothing happens if it was handed on."""
         for each in reversed(self.held):
             each.release()

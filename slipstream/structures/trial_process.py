@@ -13,7 +13,7 @@ from typing import Any
 
 from slipstream.interpreter import module_command
 from slipstream.sampling.structure import Structure
-from slipstream.structures.frames import LENGTH_BYTES, frame_of, head_of, length_of
+from slipstream.structures.frames import LENGTH_BYTES, decode_length, encode_frame, encode_length
 
 _START_SECONDS = 120.0
 """In which a process must be ready, on a machine with much else to do."""
@@ -53,7 +53,10 @@ class TrialProcess:
         )
         started = cls(process)
         try:
-            if await started._ask([frame_of(terms), head_of(len(tokenizer)), tokenizer], _START_SECONDS) is None:
+            if (
+                await started._ask([encode_frame(terms), encode_length(len(tokenizer)), tokenizer], _START_SECONDS)
+                is None
+            ):
                 raise RuntimeError(await started._why_it_ended())
         except BaseException:
             await started.close()
@@ -74,7 +77,7 @@ class TrialProcess:
         """What came of a structure: its outcome is also "seconds", "memory", "levels" or
         "ended"."""
         try:
-            asked = frame_of({"kind": structure.kind.value, "source": structure.source})
+            asked = encode_frame({"kind": structure.kind.value, "source": structure.source})
             answer = await self._ask([asked], wall_seconds)
         except TimeoutError:
             self.kill()
@@ -112,7 +115,7 @@ class TrialProcess:
                 for frame in frames:
                     await self._write(frame)
                 head = await self._reader.readexactly(LENGTH_BYTES)
-                answer: dict[str, Any] = json.loads(await self._reader.readexactly(length_of(head)))
+                answer: dict[str, Any] = json.loads(await self._reader.readexactly(decode_length(head)))
                 return answer
         except (asyncio.IncompleteReadError, ConnectionError):
             return None

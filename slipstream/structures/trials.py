@@ -17,7 +17,7 @@ from slipstream.sampling.structure import Structure
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureUnsupportedError
 from slipstream.sampling.structure_source import checked_length
 from slipstream.structures.limits import CompileLimits
-from slipstream.structures.slots import Slot, Turn
+from slipstream.structures.slots import HeldSlots, Slot
 from slipstream.structures.trial_process import TrialProcess
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class StructureTrials:
             try:
                 outcome = self._known(key) or await self._tried(key, structure, slot)
             finally:
-                slot.leave()
+                slot.release()
         return self._byte_count(outcome)
 
     async def close(self) -> None:
@@ -135,20 +135,20 @@ class StructureTrials:
             self._outcomes.move_to_end(key)
         return self._outcomes.get(key)
 
-    async def _slot(self, caller: str) -> Turn:
+    async def _slot(self, caller: str) -> HeldSlots:
         """A caller's own slot, then a process's. A caller that floods waits for its own."""
         slot = self._slots[caller]
         if slot.count > MOST_WAITING:
             raise StructureQueueFullError(f"{MOST_WAITING} structures of this caller wait to be compiled")
         slot.count += 1
-        turn = Turn(lambda: self._left(caller))
+        turn = HeldSlots(lambda: self._left(caller))
         try:
             await slot.lock.acquire()
             turn.held.append(slot.lock)
             await self._free.acquire()
             turn.held.append(self._free)
         except BaseException:
-            turn.leave()
+            turn.release()
             raise
         return turn
 
@@ -158,7 +158,7 @@ class StructureTrials:
         if not slot.count:
             del self._slots[caller]
 
-    async def _tried(self, key: bytes, structure: Structure, turn: Turn) -> dict[str, Any]:
+    async def _tried(self, key: bytes, structure: Structure, turn: HeldSlots) -> dict[str, Any]:
         process = await self._process()
         self._busy.add(process)
         try:
@@ -169,7 +169,7 @@ class StructureTrials:
             if process.is_alive:
                 self._idle.append(process)
             else:
-                self._beside(self._replace(process, turn.handed_on()))
+                self._beside(self._replace(process, turn.hand_over()))
         self.counts[outcome["outcome"]] += 1
         if outcome["outcome"] in _REPEATABLE:
             self._outcomes[key] = outcome
@@ -213,7 +213,7 @@ class StructureTrials:
         else:
             self._idle.append(process)
 
-    async def _replace(self, process: TrialProcess, turn: Turn) -> None:
+    async def _replace(self, process: TrialProcess, turn: HeldSlots) -> None:
         """See a process ended and have another in its place. Until then the caller that ended it
         keeps its slot, so that it never takes the process that another caller would get."""
         try:
@@ -222,7 +222,7 @@ class StructureTrials:
                 with contextlib.suppress(*_START_ERRORS):  # the next caller finds out
                     await self._begin_start()
         finally:
-            turn.leave()
+            turn.release()
 
     def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Work that goes on when its caller leaves; `close` waits for it."""

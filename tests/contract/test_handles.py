@@ -80,8 +80,8 @@ class Services:
     async def stop(self) -> None:
         await self.channel.close()
         await self.server.stop(0)
-        await self.verifier.close_all()
-        await self.draft.close_all()
+        await self.verifier.stop()
+        await self.draft.stop()
 
     def peer(self, key: str | None) -> Peer:
         return Peer(self.channel, () if key is None else ((PEER_KEY, key),))

@@ -20,7 +20,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
 from slipstream.engine.schedule import BatchLimits
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
@@ -89,14 +89,14 @@ async def served(directory: Path) -> AsyncIterator[EngineHost[VerifyJob]]:
 
     def load() -> Engine:
         model = TransformersModel.load(str(directory), device="cpu", dtype="float32")
-        return Engine(Planned(model, page_size=PAGE_SIZE), kv_memory_mib=4)
+        return Engine(PlannedBackend(model, page_size=PAGE_SIZE), kv_memory_mib=4)
 
     host: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(prefill_chunk=PREFILL_CHUNK), HostLimits())
     await host.start()
     try:
         yield host
     finally:
-        await host.close_all()
+        await host.stop()
 
 
 async def verify(
@@ -136,7 +136,7 @@ async def converse(
     """
     result = Generation()
     handle = secrets.token_hex(8)
-    host.open(handle, None)
+    host.open_handle(handle, None)
     base, tail = 0, committed
     while len(result.tokens) < len(coming):
         proposal: list[int] = []

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from slipstream.engine.model import Segment
 from slipstream.engine.torch.attention import GATHERED, Attending, paged_attention
-from slipstream.engine.torch.kv import KvMemory, LayerShape
+from slipstream.engine.torch.kv_memory import KvMemory, LayerShape
 from slipstream.engine.torch.plan import BATCH_INVARIANT, build_plan
 
 PAGE_SIZE = 16

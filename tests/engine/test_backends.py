@@ -11,7 +11,7 @@ import pytest
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.hosting.backends import backend_of
 from slipstream.hosting.settings import ModelServiceSettings
 from tests import tiny_models
@@ -31,7 +31,7 @@ def backend_for(model: Path, **settings: Any) -> Backend:
 
 def test_compiled_code_is_taken_where_it_can_be(llama: Path) -> None:
     assert isinstance(backend_for(llama), CompiledBackend)
-    assert isinstance(backend_for(llama, engine="torch"), Planned)
+    assert isinstance(backend_for(llama, engine="torch"), PlannedBackend)
     assert backend_for(llama).mark != backend_for(llama, engine="torch").mark
     bits = {backend_for(llama, dtype=dtype).mark for dtype in ("float32", "bfloat16")}
     assert len(bits) == 2
@@ -55,7 +55,7 @@ def test_torch_computes_what_compiled_code_does_not_unless_that_was_insisted_on(
 ) -> None:
     caplog.set_level(logging.INFO)
     model = tiny_models.save(tiny_models.build(family), tmp_path)
-    assert isinstance(backend_for(model, **settings), Planned)
+    assert isinstance(backend_for(model, **settings), PlannedBackend)
     assert f"torch computes {model}: " in caplog.text and reason in caplog.text
     with pytest.raises(UnsupportedModelError, match=f"cannot be computed by --engine compiled: .*{reason}"):
         backend_for(model, engine="compiled", **settings)

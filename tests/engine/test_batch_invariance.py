@@ -10,7 +10,7 @@ import torch
 from slipstream.engine.engine import Engine
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
@@ -24,7 +24,7 @@ class Recorder:
 
     def __init__(self, directory: Path, dtype: str) -> None:
         model = TransformersModel.load(str(directory), device="cpu", dtype=dtype)
-        self.engine = Engine(Planned(model), kv_memory_mib=16)
+        self.engine = Engine(PlannedBackend(model), kv_memory_mib=16)
 
     def step(self, parts: list[tuple[Sequence, list[int]]]) -> list[torch.Tensor]:
         """Append tokens to sequences in one forward; logits ``[tokens, vocabulary]`` for each

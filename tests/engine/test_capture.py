@@ -13,7 +13,7 @@ from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.capture import CapturedForward
 from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT, Padding, StepPlan, build_plan
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
@@ -85,7 +85,7 @@ def test_a_data_dependent_branch_is_never_recorded() -> None:
 def test_a_models_captured_logits_have_its_own_bits(family: str, padding: Padding, dtype: str, tmp_path: Path) -> None:
     directory = tiny_models.save(tiny_models.build(family), tmp_path)
     model = TransformersModel.load(str(directory), device="cpu", dtype=dtype)
-    engine = Engine(Planned(model, padding=padding), kv_memory_mib=4)
+    engine = Engine(PlannedBackend(model, padding=padding), kv_memory_mib=4)
     sequence = Sequence("a")
     engine.cache.extend(sequence, list(range(5, 25)))
     engine.step([Append(sequence, 20, 1, SamplingRule())])
@@ -124,7 +124,7 @@ def test_a_warm_engine_records_nothing_while_it_serves_a_longer_chat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = tiny_models.save(tiny_models.build("llama"), tmp_path)
-    engine = Engine(Planned(TransformersModel.load(str(saved), device="cpu", dtype="bfloat16")), kv_memory_mib=8)
+    engine = Engine(PlannedBackend(TransformersModel.load(str(saved), device="cpu", dtype="bfloat16")), kv_memory_mib=8)
     engine.warm(60)
     assert engine.step_count == 0 and engine.pool.counts().held == engine.pool.counts().cached == 0
     recorded: list[object] = []

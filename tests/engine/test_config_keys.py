@@ -18,7 +18,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend, Segment
 from slipstream.engine.pretrained.config_keys import unread_keys
 from slipstream.engine.torch.plan import TIGHT
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
 
@@ -103,7 +103,7 @@ def said_by_transformers(directory: Path) -> torch.Tensor:
 
 def by_torch(directory: Path) -> Backend:
     model = TransformersModel.load(str(directory), device="cpu", dtype="float32")
-    return Planned(model, page_size=16, padding=TIGHT)
+    return PlannedBackend(model, page_size=16, padding=TIGHT)
 
 
 def by_compiled_code(directory: Path) -> Backend:

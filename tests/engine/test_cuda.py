@@ -39,7 +39,7 @@ from slipstream.engine.torch.cuda.step import (
     chunk_count,
     split,
 )
-from slipstream.engine.torch.kv import KvMemory, LayerShape
+from slipstream.engine.torch.kv_memory import KvMemory, LayerShape
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
@@ -54,10 +54,10 @@ ROWS = 8
 
 def test_a_step_has_its_rows_queries_and_pages_where_it_says() -> None:
     step = Step(32, 4, 8, CPU)
-    step.take([Segment([7] * 32, 0, [9, 8, 7, 6, 5, 4, 3, 2], 32)])  # of which nothing may be left
+    step.lay_out([Segment([7] * 32, 0, [9, 8, 7, 6, 5, 4, 3, 2], 32)])  # of which nothing may be left
     first = Segment([11, 12, 13], 6, [5, 3, 2], 2)
     second = Segment(list(range(20, 38)), 0, [1, 4, 6, 7, 8, 9], 1)
-    assert step.take([first, second]) == 3
+    assert step.lay_out([first, second]) == 3
     assert step.input_ids[0, :21].tolist() == [11, 12, 13, *range(20, 38)]
     assert step.positions[0, :21].tolist() == [6, 7, 8, *range(18)]
     assert step.slots[:5].tolist() == [3 * 4 + 2, 3 * 4 + 3, 2 * 4, 1 * 4, 1 * 4 + 1]
@@ -81,7 +81,7 @@ def test_many_keys_are_attended_to_in_chunks() -> None:
     ]
     step = Step(8, 16, 2 * CHUNK // 16, CPU)
     assert step.most_chunks == 2
-    step.take([Segment([1] * 3, CHUNK - 1, list(range(1, 40)), 3), Segment([2], 0, [40], 1)])
+    step.lay_out([Segment([1] * 3, CHUNK - 1, list(range(1, 40)), 3), Segment([2], 0, [40], 1)])
     pieces = step.pieces.view(-1, PIECE)[: step.piece_count].tolist()
     assert pieces == [[0, 3, CHUNK - 1, 0, 0, 2], [0, 3, CHUNK - 1, 0, 1, 2], [3, 1, 0, 33, 0, 1]]
     assert step.chunk_counts.tolist() == [2, 2, 2, 1, 0, 0, 0, 0]
@@ -93,7 +93,7 @@ def test_programs_take_several_pieces_where_there_are_more(monkeypatch: pytest.M
     memory.keys[0].normal_()
     memory.values[0].normal_()
     step = Step(32, 16, 40, CPU)
-    step.take(
+    step.lay_out(
         [
             Segment([0] * 20, 505, list(range(1, 40)), 0),
             Segment([0] * 3, 0, [40], 0),
@@ -120,11 +120,11 @@ def test_a_row_has_the_same_bits_however_many_chunks_are_attended_to_beside_it(w
     rows = torch.randn(2, 8, 16).transpose(0, 1)
     for first in (CHUNK - 2, long - 2):  # four rows, of which the last two have a chunk more
         step = Step(8, size, page_count, CPU)
-        step.take([Segment([0] * 4, first, pages, 4)])
+        step.lay_out([Segment([0] * 4, first, pages, 4)])
         together = attention.PAGED.attend(step, memory, 0, rows, 0.3, window, None)
         assert step.chunk_counts[0] > chunk_count(first + 1)
         for row in (1, 3):
-            step.take([Segment([0], first + row, pages, 1)])
+            step.lay_out([Segment([0], first + row, pages, 1)])
             alone = attention.PAGED.attend(step, memory, 0, rows[row:].contiguous(), 0.3, window, None)
             assert torch.equal(alone[0], together[row])
         keys, values = (
@@ -177,7 +177,7 @@ def test_the_kernel_attends_to_what_it_may(shape: LayerShape, window: int | None
         Segment([0] * 20, 5, pages[19:26], 0),
     ]
     step = Step(32, size, 40, CPU)
-    step.take(segments)
+    step.lay_out(segments)
     heads = shape.head_count * shape.queries_per_key
     rows = torch.randn(heads, 32, shape.key_size).transpose(0, 1)
     attended = attention.PAGED.attend(step, memory, 0, rows, 0.3, window, softcap)
@@ -296,7 +296,7 @@ def test_norms_are_fused_where_that_is_what_they_do(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_what_cannot_launch_kernels_says_what_it_wants() -> None:
     with pytest.raises(UnsupportedModelError, match=r"wants a C compiler .gcc, clang or what CC names. .*: .*driver"):
-        attention.be_ready()
+        attention.compile_launcher()
 
 
 def test_a_kernel_that_does_not_fit_a_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from slipstream.engine.torch.cuda.fusing import fuse
 from slipstream.engine.torch.cuda.gates import GatedBlock, fuse_gates, gate
 from slipstream.engine.torch.cuda.logits import HostLogits, find_maxima
 from slipstream.engine.torch.cuda.products import JoinedLinear, join_products
-from slipstream.engine.torch.cuda.recorded import same_bits
+from slipstream.engine.torch.cuda.recorded_forward import same_bits
 from slipstream.engine.torch.cuda.rotary import fuse_rotary, rotate
 from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.choose import choose

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.sessions.conversation.text import Codec
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.gguf_metadata import metadata_of
+from slipstream.engine.gguf_metadata import read_metadata
 from slipstream.engine.gguf_vocabulary import GgufVocabulary
 from slipstream.hosting.gguf_splits import SPLITS
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
@@ -140,7 +140,7 @@ def test_end_tokens_are_all_that_llama_cpp_takes_for_one(names: str, stated: str
     path = write_byte_level(tmp_path / "x.gguf", "llama-bpe", *ENDS[names], **keys)
     with by_llama_cpp(path) as theirs:
         ends = theirs.ends()
-    assert GgufVocabulary.of(metadata_of(path)).end_token_ids() == ends
+    assert GgufVocabulary.from_metadata(read_metadata(path)).end_token_ids() == ends
     assert ends[-1] >= count
 
 

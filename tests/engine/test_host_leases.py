@@ -80,13 +80,13 @@ class Hosted:
             return VerifyJob(sequence, Statement(0, (5, 6)), (), RULE, [], None)
 
         answer = Answer()
-        assert self.host.run("a", number, RULE, job, answer, content=()) is None
+        assert self.host.run_round("a", number, RULE, job, answer, content=()) is None
         return answer
 
     async def until_swept(self) -> None:
         """A handle that has nothing to renew its lease has been taken out: so the sweep has seen
         all others too."""
-        self.host.open("other", 0.001)
+        self.host.open_handle("other", 0.001)
         self.swept.clear()  # opening a handle ends what had its name before
         self.clock.now += 0.001
         await asyncio.wait_for(self.swept.wait(), 30)
@@ -100,11 +100,11 @@ class Hosted:
 async def hosted() -> AsyncIterator[Hosted]:
     hosted = Hosted()
     await hosted.host.start()
-    hosted.host.open("a", None)
+    hosted.host.open_handle("a", None)
     hosted.host.on_closed = hosted.note
     yield hosted
     hosted.backend.may_compute.set()
-    await hosted.host.close_all()
+    await hosted.host.stop()
 
 
 async def test_a_handle_ends_when_it_is_idle_for_a_lease_and_not_before(hosted: Hosted) -> None:
@@ -113,7 +113,7 @@ async def test_a_handle_ends_when_it_is_idle_for_a_lease_and_not_before(hosted: 
     hosted.clock.now += 1
     assert not await hosted.is_open()
     with pytest.raises(UnknownHandleError):
-        hosted.host.renew("a")
+        hosted.host.renew_lease("a")
 
 
 async def test_a_repeated_round_renews_the_lease_though_its_answer_is_there(hosted: Hosted) -> None:
@@ -128,7 +128,7 @@ async def test_a_repeated_round_renews_the_lease_though_its_answer_is_there(host
 
 async def test_what_is_said_of_a_handle_renews_its_lease(hosted: Hosted) -> None:
     hosted.clock.now += LEASE - 1
-    hosted.host.renew("a")
+    hosted.host.renew_lease("a")
     hosted.clock.now += LEASE - 1
     assert await hosted.is_open()
 
@@ -151,7 +151,7 @@ async def test_a_long_round_is_not_idleness(hosted: Hosted) -> None:
     for _ in range(3):
         hosted.clock.now += LEASE
         assert await hosted.is_open()
-        hosted.host.open("a", None)
+        hosted.host.open_handle("a", None)
         again = hosted.ask(1)  # its caller has lost the stream, and asks on another
     hosted.backend.may_compute.set()
     await answer.event.wait()
@@ -170,7 +170,7 @@ async def test_a_round_of_a_handle_whose_lease_is_over_is_refused_before_the_swe
 async def test_a_handle_opened_again_just_after_its_lease_begins_with_nothing(hosted: Hosted) -> None:
     await hosted.ask(5).event.wait()
     hosted.clock.now += LEASE
-    hosted.host.open("a", None)
+    hosted.host.open_handle("a", None)
     assert hosted.ended == ["a"]
     await hosted.ask(1).event.wait()  # round 1 after round 5 would be stale
 
@@ -180,19 +180,19 @@ async def test_a_host_that_has_closed_sweeps_no_more() -> None:
     hosted = Hosted()
     await hosted.host.start()
     assert asyncio.all_tasks() != before
-    await hosted.host.close_all()
+    await hosted.host.stop()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
 
 
 async def test_a_closed_handle_comes_back_at_once_and_is_never_opened_again(hosted: Hosted) -> None:
     await hosted.ask(1).event.wait()
-    hosted.host.close("a")
+    hosted.host.close_handle("a")
     assert hosted.ended == ["a"]
     with pytest.raises(UnknownHandleError):
-        hosted.host.renew("a")
+        hosted.host.renew_lease("a")
     with pytest.raises(UnknownHandleError, match="closed"):
-        hosted.host.open("a", None)
+        hosted.host.open_handle("a", None)
 
 
 class Failure(Answer):
@@ -207,13 +207,13 @@ class Failure(Answer):
 
 async def test_a_structure_is_refused_by_a_service_that_compiles_none(hosted: Hosted) -> None:
     rule = SamplingRule(structure=Structure(StructureKind.REGEX, "a+"))
-    assert hosted.host.engine.structures.compiler is None
+    assert hosted.host.engine.matchers.compiler is None
     answer = Failure()
 
     def job(sequence: Sequence) -> VerifyJob:
         return VerifyJob(sequence, Statement(0, (5, 6)), (), rule, [], None)
 
-    assert hosted.host.run("a", 1, rule, job, answer, content=()) is None, "nothing to wait for"
+    assert hosted.host.run_round("a", 1, rule, job, answer, content=()) is None, "nothing to wait for"
     await asyncio.wait_for(answer.event.wait(), 30)
     assert isinstance(answer.error, InvalidItemError) and "without structured output" in str(answer.error)
 
@@ -230,17 +230,17 @@ async def test_who_cannot_take_its_answer_is_told_so_and_others_get_theirs(hoste
         raise AssertionError("it runs already")
 
     for listener in (broken, last):
-        assert hosted.host.run("a", 1, RULE, job, listener, content=()) is None
+        assert hosted.host.run_round("a", 1, RULE, job, listener, content=()) is None
     hosted.backend.may_compute.set()
     for listener in (first, broken, last):
         await asyncio.wait_for(listener.event.wait(), 30)
     assert isinstance(broken.error, ValueError)
     late = Broken()
-    hosted.host.run("a", 1, RULE, job, late, content=())
+    hosted.host.run_round("a", 1, RULE, job, late, content=())
     assert isinstance(late.error, ValueError), "it is answered by now"
 
 
 async def test_a_handle_that_has_had_an_answer_gives_way_after_one_that_has_not(hosted: Hosted) -> None:
     await hosted.ask(1).event.wait()
-    hosted.host.open("b", None)
-    assert hosted.host.owners.giver("") == "b"
+    hosted.host.open_handle("b", None)
+    assert hosted.host.owners.handle_to_evict("") == "b"

@@ -57,9 +57,9 @@ async def host() -> AsyncIterator[EngineHost[VerifyJob]]:
 
     host: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(), HostLimits())
     await host.start()
-    host.open("a", None)
+    host.open_handle("a", None)
     yield host
-    await host.close_all()
+    await host.stop()
 
 
 def job(sequence: Sequence, rule: SamplingRule = STRUCTURED) -> VerifyJob:
@@ -69,7 +69,7 @@ def job(sequence: Sequence, rule: SamplingRule = STRUCTURED) -> VerifyJob:
 async def test_a_round_is_unfinished_until_its_answer_is_told(host: EngineHost[VerifyJob]) -> None:
     rule, ended = SamplingRule(), Ended()
     assert host.load.unfinished_count == 0
-    assert host.run("a", 1, rule, lambda sequence: job(sequence, rule), ended, content=()) is None
+    assert host.run_round("a", 1, rule, lambda sequence: job(sequence, rule), ended, content=()) is None
     assert host.load.unfinished_count == 1
     await ended.event.wait()
     assert host.load.unfinished_count == 0
@@ -77,8 +77,8 @@ async def test_a_round_is_unfinished_until_its_answer_is_told(host: EngineHost[V
 
 async def test_so_is_one_whose_structure_is_being_compiled(host: EngineHost[VerifyJob]) -> None:
     compiler = Compiler()
-    host.engine.structures.compiler = compiler  # type: ignore[assignment]
-    begun = host.run("a", 1, STRUCTURED, job, Ended(), content=())
+    host.engine.matchers.compiler = compiler  # type: ignore[assignment]
+    begun = host.run_round("a", 1, STRUCTURED, job, Ended(), content=())
     assert begun is not None
     running = asyncio.create_task(begun)
     await asyncio.sleep(0)

@@ -13,13 +13,13 @@ from slipstream.engine.inbox import Inbox
 def test_who_never_waits_hears_one_ring() -> None:
     inbox = Inbox()
     for _ in range(10_000):
-        inbox.ring()
+        inbox.wake()
     inbox.wait(10)
     waiting = threading.Thread(target=inbox.wait, args=[30], daemon=True)
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive(), "it rang twice"
-    inbox.ring()
+    inbox.wake()
     waiting.join(30)
     assert not waiting.is_alive()
 
@@ -31,7 +31,7 @@ def test_the_shortest_wait_ends() -> None:
     inbox = Inbox()
     for seconds in (1e-9, 1e-7, 1e-6, 3e-6, 1e-5):
         for _ in range(5_000):
-            inbox.ring()
+            inbox.wake()
             inbox.wait(10)
             inbox.wait(seconds)
 
@@ -43,14 +43,14 @@ def test_what_is_put_in_and_rung_for_is_never_missed() -> None:
     def put() -> None:
         for _ in range(count):
             inbox.put(put)
-            inbox.ring()
+            inbox.wake()
 
     putting = [threading.Thread(target=put, daemon=True) for _ in range(2)]
     for thread in putting:
         thread.start()
     while taken < 2 * count:
         inbox.wait(10)
-        came = len(inbox.take())
+        came = len(inbox.drain())
         assert came or any(thread.is_alive() for thread in putting), "a ring was missed"
         taken += came
     assert inbox.is_empty
@@ -61,5 +61,5 @@ def test_who_computes_is_interrupted_while_something_waits() -> None:
     assert not inbox.stop_flag.is_set
     inbox.put(list)
     assert inbox.stop_flag.is_set
-    inbox.take()
+    inbox.drain()
     assert not inbox.stop_flag.is_set

@@ -131,8 +131,8 @@ def test_a_fork_goes_on_by_itself(engine: Engine) -> None:
     engine.cache.truncate(fork, 50)
     assert torch.equal(forward(fork, TEXT[50:60]), whole[50:60])
     assert not torch.equal(other, whole[50:60])
-    engine.give_back(first)
-    engine.give_back(fork)
+    engine.release_sequence(first)
+    engine.release_sequence(fork)
     assert engine.pool.counts().held == 0
 
 

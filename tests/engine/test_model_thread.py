@@ -33,7 +33,7 @@ from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import SequenceCache
 from slipstream.engine.step_note import StepNote
 from slipstream.engine.stop_flag import StopFlag
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.errors import SlipstreamError
 from slipstream.sampling.coupled import choose_coupled
@@ -92,7 +92,7 @@ async def hosting(load: Callable[[], Engine], limits: BatchLimits | None = None)
     try:
         yield host
     finally:
-        await host.close_all()
+        await host.stop()
     host.engine.pool.check()
 
 
@@ -131,13 +131,13 @@ async def verify(
 ) -> VerifyJob:
     """One round on a fresh handle, which is closed again."""
     handle = secrets.token_hex(8)
-    host.open(handle, None)
+    host.open_handle(handle, None)
     try:
         job = await run_round(
             host, handle, 1, lambda sequence: VerifyJob(sequence, Statement(0, tail), proposal, rule), content=None
         )
     finally:
-        host.close(handle)
+        host.close_handle(handle)
     assert isinstance(job, VerifyJob)
     return job
 
@@ -150,7 +150,7 @@ async def propose(
     length: int = 4,
 ) -> ProposeJob:
     handle = secrets.token_hex(8)
-    host.open(handle, None)
+    host.open_handle(handle, None)
     try:
         job = await run_round(
             host,
@@ -160,7 +160,7 @@ async def propose(
             content=None,
         )
     finally:
-        host.close(handle)
+        host.close_handle(handle)
     assert isinstance(job, ProposeJob)
     return job
 
@@ -196,9 +196,9 @@ class FailingJob(VerifyJob):
         self._fail_in("append")
         return super().append(count)
 
-    def take(self, answer: Appended) -> bool:
+    def record_step(self, answer: Appended) -> bool:
         self._fail_in("take")
-        return super().take(answer)
+        return super().record_step(answer)
 
     def advance(self, choices: list[Choice]) -> bool:
         self._fail_in("advance")
@@ -220,7 +220,7 @@ async def test_whatever_a_job_raises_ends_that_job_alone(place: str) -> None:
     prompts = [list(range(10, 30)), [50, 60, 70]]
     async with hosting(paper) as host:
         handle = secrets.token_hex(8)
-        host.open(handle, None)
+        host.open_handle(handle, None)
         bad = run_round(host, handle, 1, failing, content=None)
         first, failed, second = await asyncio.gather(
             verify(host, prompts[0]), bad, verify(host, prompts[1]), return_exceptions=True
@@ -232,7 +232,7 @@ async def test_whatever_a_job_raises_ends_that_job_alone(place: str) -> None:
             host, handle, 1, lambda s: VerifyJob(s, Statement(0, prompts[0]), [], GREEDY), content="asked again"
         )
         assert isinstance(job, VerifyJob) and job.next_token == said(prompts[0], 1)[0]
-        host.close(handle)
+        host.close_handle(handle)
         assert await settled_held_count(host) == 0
 
 
@@ -323,7 +323,7 @@ async def test_nan_in_a_real_models_pages_reaches_no_other_sequence(tmp_path: Pa
         model = TransformersModel.load(str(directory), device="cpu", dtype="float32")
         with torch.no_grad():
             model._model.get_input_embeddings().weight[POISON] = torch.nan
-        return Engine(Planned(model), kv_memory_mib=0.5)
+        return Engine(PlannedBackend(model), kv_memory_mib=0.5)
 
     prompts = [[(7 * i + shift) % 190 for i in range(60)] for shift in range(3)]
     async with hosting(load) as host:
@@ -352,7 +352,7 @@ async def losing_its_device() -> AsyncIterator[EngineHost[Job]]:
     try:
         yield host
         with pytest.raises(ModelThreadFailedError):
-            await host.close_all()
+            await host.stop()
         await asyncio.wait_for(ended.wait(), 10)
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
@@ -423,10 +423,10 @@ async def test_what_takes_longer_holds_no_event_loop_up() -> None:
         assert await askers_of(host, propose(host, [5, 6], length=60)) == {False}, "so many steps"
     async with hosting(lambda: paper(Watched)) as host:
         handle, scored = secrets.token_hex(8), partial(VerifyJob, proposal=[], rule=GREEDY, logprobs=LogprobRequest(2))
-        host.open(handle, None)
+        host.open_handle(handle, None)
         asked = run_round(host, handle, 1, partial(scored, statement=Statement(0, [5, 6])), content=None)
         assert await askers_of(host, asked) == {False}, "torch's own operations"
-        host.close(handle)
+        host.close_handle(handle)
 
 
 async def test_of_several_the_thread_computes_so_that_more_may_come_meanwhile() -> None:
@@ -449,14 +449,14 @@ async def test_while_the_thread_is_at_work_nothing_is_computed_here(monkeypatch:
 
     async with hosting(lambda: paper(Watched)) as host:
         host._crowded = math.inf
-        host.open("slow", None)
+        host.open_handle("slow", None)
         make = partial(SlowToBegin, statement=Statement(0, [5, 6]), proposal=[], rule=GREEDY)
         slow = asyncio.create_task(run_round(host, "slow", 1, make, content=None))
         assert await asyncio.to_thread(begun.wait, 10)
         monkeypatch.setattr(hosts, "_CROWDED_SECONDS", 0.0)
         assert (await asyncio.wait_for(verify(host, [7, 8]), 10)).next_token == said([7, 8], 1)[0]
         await asyncio.wait_for(slow, 10)
-        host.close("slow")
+        host.close_handle("slow")
 
 
 async def test_whoever_computes_each_job_has_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,7 +469,7 @@ async def test_whoever_computes_each_job_has_its_own_answer(monkeypatch: pytest.
         for _ in range(60):
             prompt = [draw.randrange(5, 190) for _ in range(draw.randrange(1, 40))]
             if draw.random() < 0.3:
-                asyncio.get_running_loop().call_soon(host.close, "nobody's")
+                asyncio.get_running_loop().call_soon(host.close_handle, "nobody's")
             job = await verify(host, prompt)
             assert job.next_token == said(prompt, 1)[0]
             if draw.random() < 0.3:
@@ -498,7 +498,7 @@ async def test_the_last_step_is_told_of_once_its_answer_is_there_though_no_other
             assert await asyncio.wait_for(told.get(), 10) == length
         assert told.empty()
     finally:
-        await host.close_all()
+        await host.stop()
 
 
 async def test_only_committed_tokens_are_ever_shared() -> None:
@@ -515,22 +515,22 @@ async def test_only_committed_tokens_are_ever_shared() -> None:
 
 async def test_a_closed_handle_stays_closed_also_if_it_was_closed_before_it_opened() -> None:
     async with hosting(paper) as host:
-        host.open("0123456789abcdef", None)
-        host.close("0123456789abcdef")
-        host.close("fedcba9876543210")
+        host.open_handle("0123456789abcdef", None)
+        host.close_handle("0123456789abcdef")
+        host.close_handle("fedcba9876543210")
         for handle in ("0123456789abcdef", "fedcba9876543210"):
             with pytest.raises(UnknownHandleError, match="was closed"):
-                host.open(handle, None)
+                host.open_handle(handle, None)
         for number in range(10_000):
-            host.close(f"other {number}")
-        host.open("0123456789abcdef", None)  # forgotten: the memory has a bound
+            host.close_handle(f"other {number}")
+        host.open_handle("0123456789abcdef", None)  # forgotten: the memory has a bound
         assert len(host._closed) == 10_000
 
 
 async def test_a_repeated_round_with_other_content_is_refused_and_the_first_answer_kept() -> None:
     async with hosting(paper) as host:
         handle = secrets.token_hex(8)
-        host.open(handle, None)
+        host.open_handle(handle, None)
 
         async def ask(number: int, tail: list[int]) -> Job:
             statement = Statement(0, tail)
@@ -564,11 +564,13 @@ class Fussy(Heard[Job]):
 async def test_all_who_ask_for_a_round_hear_of_it_and_one_who_cannot_take_the_answer_has_failed_alone() -> None:
     async with hosting(paper) as host:
         handle = secrets.token_hex(8)
-        host.open(handle, None)
+        host.open_handle(handle, None)
         first, fussy, second, late = Heard[Job](), Fussy(), Heard[Job](), Heard[Job]()
 
         def ask(listener: Heard[Job]) -> None:
-            host.run(handle, 1, GREEDY, lambda s: VerifyJob(s, Statement(0, [5, 6]), [], GREEDY), listener, content=1)
+            host.run_round(
+                handle, 1, GREEDY, lambda s: VerifyJob(s, Statement(0, [5, 6]), [], GREEDY), listener, content=1
+            )
 
         for listener in (first, fussy, second):
             ask(listener)
@@ -585,11 +587,11 @@ async def test_all_who_ask_for_a_round_hear_of_it_and_one_who_cannot_take_the_an
 async def test_one_who_cannot_take_a_part_has_failed_and_hears_no_more() -> None:
     async with hosting(paper) as host:
         handle = secrets.token_hex(8)
-        host.open(handle, None)
+        host.open_handle(handle, None)
         fussy, other = Fussy(), Heard[Job]()
         statement, in_flight = Statement(0, [5, 6]), said([5, 6], 3)
         for listener in (fussy, other):
-            host.run(
+            host.run_round(
                 handle,
                 1,
                 GREEDY,

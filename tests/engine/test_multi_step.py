@@ -15,7 +15,7 @@ from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.torch.plan import TIGHT
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Choice
@@ -39,7 +39,7 @@ def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
         return engine
     saved = tiny_models.save(tiny_models.build(family), directory)
     model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=True)
-    return Engine(Planned(model, padding=TIGHT), kv_memory_mib=mib)
+    return Engine(PlannedBackend(model, padding=TIGHT), kv_memory_mib=mib)
 
 
 def chosen(answers: list[list[Appended]]) -> list[list[Choice]]:

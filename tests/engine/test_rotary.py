@@ -14,7 +14,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.rotary import steady_context_length
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
@@ -48,7 +48,7 @@ def load(case: str, directory: Path) -> TransformersModel:
 
 class Stepper:
     def __init__(self, model: TransformersModel) -> None:
-        self.engine = Engine(Planned(model), kv_memory_mib=8)
+        self.engine = Engine(PlannedBackend(model), kv_memory_mib=8)
 
     def step(self, *parts: tuple[Sequence, list[int]]) -> list[torch.Tensor]:
         """Logits at each part's tokens, in one forward."""

@@ -15,7 +15,7 @@ from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.torch.plan import TIGHT
-from slipstream.engine.torch.planned import Planned
+from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
 
@@ -72,7 +72,9 @@ def distance(logits: torch.Tensor, expected: torch.Tensor) -> float:
 def test_torch_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) -> None:
     model = built(case)
     tiny_models.save(model, tmp_path)
-    backend = Planned(TransformersModel.load(str(tmp_path), device="cpu", dtype="float32"), page_size=16, padding=TIGHT)
+    backend = PlannedBackend(
+        TransformersModel.load(str(tmp_path), device="cpu", dtype="float32"), page_size=16, padding=TIGHT
+    )
     backend.reserve(4)
     assert distance(backend.forward([Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
 

@@ -19,7 +19,7 @@ from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.backend import EXACT_ROWS, CudaBackend, load_cuda
-from slipstream.engine.torch.cuda.choosing import Chooser
+from slipstream.engine.torch.cuda.chooser import Chooser
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.logits import find_maxima
 from slipstream.sampling.blocks import BlockedLogits
@@ -176,7 +176,7 @@ def test_a_draft_chooses_there_what_the_host_chooses(name: str, dtype: str) -> N
     logits[torch.arange(rows), torch.arange(rows) * 4000] = 18.0  # as sure as a model is
     rules = [replace(SAMPLED[name], seed=row) for row in range(rows)]
     chooser = Chooser(size, rows, torch.device("cuda"))
-    chooser.begin(rules, list(range(rows)), steps)
+    chooser.begin_run(rules, list(range(rows)), steps)
     for _ in range(steps):
         chooser.choose(logits.cuda())
     pairs: list[tuple[Choice, Choice]] = []

@@ -117,13 +117,13 @@ def test_a_lease_ends_when_idle_and_use_renews_it() -> None:
     clock.now += 9
     leases.renew("a")
     clock.now += 9
-    assert leases.ended() == []
+    assert leases.expired() == []
     clock.now += 1
-    assert leases.ended() == ["a"]
+    assert leases.expired() == ["a"]
     with pytest.raises(UnknownHandleError):
         leases.renew("a")
     leases.extend("a")
-    assert leases.ended() == []
-    leases.end("a")
+    assert leases.expired() == []
+    leases.remove("a")
     leases.extend("a")
     assert len(leases) == 0

@@ -14,15 +14,15 @@ GRACE = 30.0
 
 def used(owners: Owners, handle: str, name: str) -> None:
     """A handle that has been opened and has had an answer."""
-    owners.opened(handle, name)
-    owners.works(handle)
-    owners.rests(handle, answered=True)
+    owners.add_handle(handle, name)
+    owners.mark_busy(handle)
+    owners.mark_idle(handle, answered=True)
 
 
 def make_room(owners: Owners, name: str) -> str:
-    giver = owners.giver(name)
+    giver = owners.handle_to_evict(name)
     assert giver is not None
-    owners.ended(giver)
+    owners.remove_handle(giver)
     return giver
 
 
@@ -30,46 +30,46 @@ def test_what_was_never_of_use_gives_way_first_whoever_holds_it() -> None:
     owners = Owners(GRACE)
     for index in range(5):
         used(owners, f"used {index}", "many")
-    owners.opened("never asked", "few")
-    owners.opened("failed", "few")
-    owners.works("failed")
-    owners.rests("failed", answered=False)
+    owners.add_handle("never asked", "few")
+    owners.add_handle("failed", "few")
+    owners.mark_busy("failed")
+    owners.mark_idle("failed", answered=False)
     assert [make_room(owners, "new") for _ in range(3)] == ["never asked", "failed", "used 0"]
 
 
 def test_a_handle_that_was_of_use_once_stays_so_when_a_round_fails() -> None:
     owners = Owners(GRACE)
     used(owners, "used", "a")
-    owners.works("used")
-    owners.rests("used", answered=False)
-    owners.opened("unused", "a")
-    assert owners.giver("a") == "unused"
+    owners.mark_busy("used")
+    owners.mark_idle("used", answered=False)
+    owners.add_handle("unused", "a")
+    assert owners.handle_to_evict("a") == "unused"
 
 
 def test_a_handle_that_ended_and_is_opened_again_was_never_of_use() -> None:
     owners = Owners(GRACE)
     used(owners, "old", "a")
     used(owners, "again", "a")
-    owners.ended("again")
-    owners.opened("again", "a")
-    owners.works("again")
-    owners.rests("again", answered=False)
-    assert owners.giver("a") == "again"
+    owners.remove_handle("again")
+    owners.add_handle("again", "a")
+    owners.mark_busy("again")
+    owners.mark_idle("again", answered=False)
+    assert owners.handle_to_evict("a") == "again"
 
 
 def test_the_least_recently_used_gives_way_and_none_at_work() -> None:
     owners = Owners(GRACE)
     for handle in "abcd":
         used(owners, handle, "one")
-    owners.works("a")
-    owners.rests("a", answered=True)
-    owners.works("b")
-    owners.opened("e", "one")
-    owners.works("e")
+    owners.mark_busy("a")
+    owners.mark_idle("a", answered=True)
+    owners.mark_busy("b")
+    owners.add_handle("e", "one")
+    owners.mark_busy("e")
     assert [make_room(owners, "one") for _ in range(3)] == ["c", "d", "a"]
-    assert owners.giver("one") is None
-    owners.rests("e", answered=False)
-    assert owners.giver("one") == "e"
+    assert owners.handle_to_evict("one") is None
+    owners.mark_idle("e", answered=False)
+    assert owners.handle_to_evict("one") == "e"
 
 
 def test_whoever_holds_most_gives_way_and_nobody_takes_from_one_that_holds_less() -> None:
@@ -82,9 +82,9 @@ def test_whoever_holds_most_gives_way_and_nobody_takes_from_one_that_holds_less(
         used(owners, f"new {index}", "new")
     assert taken == [*(f"flood {index}" for index in range(3)), *(f"new {index}" for index in range(3))]
     for index in range(3, 6):
-        owners.works(f"flood {index}")
-    assert owners.giver("flood") is None, "as many as the other holds are at work"
-    assert owners.giver("third") == "new 3"
+        owners.mark_busy(f"flood {index}")
+    assert owners.handle_to_evict("flood") is None, "as many as the other holds are at work"
+    assert owners.handle_to_evict("third") == "new 3"
 
 
 def test_in_the_end_all_who_want_more_than_there_is_hold_the_same() -> None:
@@ -106,60 +106,60 @@ def test_the_idle_handles_of_an_owner_that_has_gone_end_after_the_grace_and_not_
     clock = Clock()
     owners = Owners(GRACE, clock)
     for name in ("gone", "there"):
-        owners.came(name)
-        owners.came(name)
+        owners.record_connection(name)
+        owners.record_connection(name)
         used(owners, f"{name} 1", name)
-        owners.opened(f"{name} 2", name)
-    owners.went("gone")
-    owners.went("there")
+        owners.add_handle(f"{name} 2", name)
+    owners.record_disconnection("gone")
+    owners.record_disconnection("there")
     clock.now += GRACE
-    assert owners.orphans() == {}, "each has a connection left"
-    owners.went("gone")
+    assert owners.orphaned_handles() == {}, "each has a connection left"
+    owners.record_disconnection("gone")
     clock.now += GRACE - 0.1
-    assert owners.orphans() == {}
+    assert owners.orphaned_handles() == {}
     clock.now += 0.1
-    assert owners.orphans() == {"gone": ["gone 1", "gone 2"]}
+    assert owners.orphaned_handles() == {"gone": ["gone 1", "gone 2"]}
 
 
 def test_an_owner_that_comes_back_within_the_grace_loses_nothing_and_has_all_of_it_again() -> None:
     clock = Clock()
     owners = Owners(GRACE, clock)
-    owners.came("one")
+    owners.record_connection("one")
     used(owners, "a", "one")
     for _ in range(3):
-        owners.went("one")
+        owners.record_disconnection("one")
         clock.now += GRACE - 1
-        assert owners.orphans() == {}
-        owners.came("one")
+        assert owners.orphaned_handles() == {}
+        owners.record_connection("one")
         clock.now += 10 * GRACE
-        assert owners.orphans() == {}
+        assert owners.orphaned_handles() == {}
 
 
 def test_what_is_at_work_for_an_owner_that_has_gone_ends_once_it_rests() -> None:
     clock = Clock()
     owners = Owners(GRACE, clock)
-    owners.came("gone")
-    owners.opened("a", "gone")
-    owners.works("a")
-    owners.went("gone")
+    owners.record_connection("gone")
+    owners.add_handle("a", "gone")
+    owners.mark_busy("a")
+    owners.record_disconnection("gone")
     clock.now += GRACE
-    assert owners.orphans() == {}
-    owners.rests("a", answered=True)
-    assert owners.orphans() == {"gone": ["a"]}
+    assert owners.orphaned_handles() == {}
+    owners.mark_idle("a", answered=True)
+    assert owners.orphaned_handles() == {"gone": ["a"]}
 
 
 def test_what_is_opened_for_an_owner_that_has_just_gone_ends_after_the_grace_unless_it_comes_back() -> None:
     clock = Clock()
     owners = Owners(GRACE, clock)
     for name in ("gone", "back"):
-        owners.came(name)
-        owners.went(name)
+        owners.record_connection(name)
+        owners.record_disconnection(name)
         used(owners, f"late of {name}", name)
     clock.now += GRACE - 0.1
-    assert owners.orphans() == {}
-    owners.came("back")
+    assert owners.orphaned_handles() == {}
+    owners.record_connection("back")
     clock.now += 0.1
-    assert owners.orphans() == {"gone": ["late of gone"]}
+    assert owners.orphaned_handles() == {"gone": ["late of gone"]}
 
 
 def test_nobody_has_not_gone() -> None:
@@ -167,20 +167,20 @@ def test_nobody_has_not_gone() -> None:
     owners = Owners(GRACE, clock)
     used(owners, "a", "")
     clock.now += 10 * GRACE
-    assert owners.orphans() == {}
+    assert owners.orphaned_handles() == {}
 
 
 def test_nothing_is_kept_of_owners_that_have_neither_connections_nor_handles() -> None:
     owners = Owners(GRACE)
     for number in range(3):
-        owners.came(str(number))
+        owners.record_connection(str(number))
         used(owners, f"handle {number}", str(number))
-    owners.went("0")
-    owners.ended("handle 0")
-    owners.ended("handle 1")
-    owners.went("1")
+    owners.record_disconnection("0")
+    owners.remove_handle("handle 0")
+    owners.remove_handle("handle 1")
+    owners.record_disconnection("1")
     assert len(owners) == 1
-    owners.ended("handle 2")
-    owners.ended("handle 2")
+    owners.remove_handle("handle 2")
+    owners.remove_handle("handle 2")
     assert len(owners) == 1, "its connection is left"
-    assert owners.giver("2") is None
+    assert owners.handle_to_evict("2") is None

@@ -23,9 +23,9 @@ from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.quantised import BLOCK, in_blocks
 from slipstream.engine.compiled.records import LAYER
-from slipstream.engine.generation import generation_of, gguf_generation_values
+from slipstream.engine.generation_config import parse_generation_config, read_gguf_generation_config
 from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file, refuse_no_model, shards_of
-from slipstream.engine.gguf_metadata import metadata_of
+from slipstream.engine.gguf_metadata import read_metadata
 from slipstream.engine.gguf_vocabulary import GgufVocabulary
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -103,10 +103,10 @@ class GgufDecoder(Decoder):
         self.epsilon = self._real("attention.layer_norm_rms_epsilon")
         self.attention_scale, self.rotation_scale = self.head_size**-0.5, 1.0
         self.frequencies = self._frequencies()
-        ends = GgufVocabulary.of(metadata_of(path)).end_token_ids()
+        ends = GgufVocabulary.from_metadata(read_metadata(path)).end_token_ids()
         self._take()
-        self.generation = generation_of(
-            gguf_generation_values(path, lambda key: self._said(key, prefixed=False)), self.vocabulary_size, ends
+        self.generation = parse_generation_config(
+            read_gguf_generation_config(path, lambda key: self._said(key, prefixed=False)), self.vocabulary_size, ends
         )
         self.end_token_ids = self.generation.end_token_ids
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths

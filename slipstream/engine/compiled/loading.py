@@ -14,7 +14,7 @@ from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.decoder import NotCompiledError
 from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder, refuse_foreign
-from slipstream.engine.generation import generation_values
+from slipstream.engine.generation_config import read_generation_config
 from slipstream.engine.model import Segment
 from slipstream.engine.pages import MIB
 from slipstream.engine.pretrained.loading import architecture_of, load_pretrained, read_config
@@ -47,13 +47,13 @@ def load_compiled(
     windows = layer_windows(model)
     with torch.inference_mode(), _short_windows(model.config):
         expected = model(input_ids=torch.tensor([probe]), use_cache=False).logits[0].float()
-    decoder = PretrainedDecoder(model, generation_values(directory), windows)
+    decoder = PretrainedDecoder(model, read_generation_config(directory), windows)
     compare_positions(model, decoder.frequencies, decoder.rotation_scale, decoder.context_length)
     backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
     decoder.layers["window"] = [_PROBE_WINDOW if window else 0 for window in windows]
     _compare(backend, probe, expected)
     decoder.layers["window"] = windows
-    decoder.generation.tell(name)
+    decoder.generation.log_warnings(name)
     return backend
 
 
@@ -99,7 +99,7 @@ def load_compiled_gguf(
     probe = [token % decoder.vocabulary_size for token in range(7, 7 + _PROBE_LENGTH)]
     backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
     _compare(backend, probe, reference(probe))
-    decoder.generation.tell(path)
+    decoder.generation.log_warnings(path)
     return backend
 
 

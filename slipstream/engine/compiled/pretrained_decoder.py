@@ -19,7 +19,7 @@ from slipstream.engine.compiled.decoder import (
 )
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.records import LAYER
-from slipstream.engine.generation import generation_of
+from slipstream.engine.generation_config import parse_generation_config
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES
@@ -59,7 +59,7 @@ class PretrainedDecoder(Decoder):
         self.architecture = type(model).__name__
         self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
         self.context_length = rotary.steady_context_length(config, int(config.max_position_embeddings))
-        self.generation = generation_of(generation, self.vocabulary_size, config.eos_token_id)
+        self.generation = parse_generation_config(generation, self.vocabulary_size, config.eos_token_id)
         self.end_token_ids = self.generation.end_token_ids
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)

@@ -94,11 +94,11 @@ class LlamaCppBackend:
         params.n_threads = params.n_threads_batch = self._threads
         params.flash_attn_type, params.type_k, params.type_v = 0, libllama.F32, libllama.F32
         params.kv_unified, params.swa_full, params.no_perf = False, True, True
-        libllama.heard.clear()
+        libllama.messages.clear()
         self._context = self._library.llama_init_from_model(self.model.handle, params)
         if not self._context:
             raise UnsupportedModelError(
-                f"{self.model.path} cannot be served by llama.cpp: {' '.join(libllama.heard) or 'no reason was given'}"
+                f"{self.model.path} cannot be served by llama.cpp: {' '.join(libllama.messages) or 'no reason was given'}"
             )
         weakref.finalize(self, _free, self._library, self._context, self.model).atexit = False
         self._memory = self._library.llama_get_memory(self._context)
@@ -175,9 +175,9 @@ class LlamaCppBackend:
         return np.frombuffer(memory, np.float32).reshape(count, size)
 
     def _compute(self, rows: Rows) -> None:
-        libllama.heard.clear()
+        libllama.messages.clear()
         if status := self._library.llama_decode(self._context, rows.batch()):
-            raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(libllama.heard)}")
+            raise RuntimeError(f"llama.cpp could not compute ({status}): {' '.join(libllama.messages)}")
 
 
 def _free(loaded: Any, context: int, _: GgufModel) -> None:

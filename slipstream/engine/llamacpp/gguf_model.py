@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.generation import generation_of, gguf_generation_values
+from slipstream.engine.generation_config import parse_generation_config, read_gguf_generation_config
 from slipstream.engine.gguf_file import AGAIN, fingerprint_of, refuse_no_file, refuse_no_model, shards_of
 from slipstream.engine.llamacpp import libllama
 
@@ -33,12 +33,12 @@ class GgufModel:
         self._library = libllama.load()
         refuse_no_file(path)
         self._paths = shards_of(path)
-        libllama.heard.clear()
+        libllama.messages.clear()
         params = self._library.llama_model_default_params()
         params.n_gpu_layers = 0
         self.handle = self._library.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
-            said = " ".join(libllama.heard) or "no reason was given"
+            said = " ".join(libllama.messages) or "no reason was given"
             raise UnsupportedModelError(f"llama.cpp cannot load {path}: {said}; {AGAIN}")
         weakref.finalize(self, self._library.llama_model_free, self.handle).atexit = False
         model, vocabulary = self.handle, self._library.llama_model_get_vocab(self.handle)
@@ -55,7 +55,9 @@ class GgufModel:
         self.context_length = self._library.llama_model_n_ctx_train(model)
         is_end = self._library.llama_vocab_is_eog
         own_ends = [token for token in range(self.vocabulary_size) if is_end(vocabulary, token)]
-        self.generation = generation_of(gguf_generation_values(path, self._said), self.vocabulary_size, own_ends)
+        self.generation = parse_generation_config(
+            read_gguf_generation_config(path, self._said), self.vocabulary_size, own_ends
+        )
         self.end_token_ids = self.generation.end_token_ids
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
         file_type = int(self._said("general.file_type") or -1)

@@ -272,14 +272,14 @@ def _other(why: str) -> UnsupportedModelError:
     )
 
 
-heard: list[str] = []
+messages: list[str] = []
 """What the library has said since it was last asked for something: warnings and errors."""
 
 
 def _listen(level: int, text: bytes, _: object) -> None:
     if level >= _WARNING and text.strip():
-        heard.append(text.decode(errors="replace").strip())
-        del heard[:-8]
+        messages.append(text.decode(errors="replace").strip())
+        del messages[:-8]
 
 
 _listener = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)(_listen)

@@ -18,7 +18,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from slipstream.engine.checkpoint import CONFIG
-from slipstream.engine.generation_keys import WITHOUT_EFFECT
+from slipstream.engine.generation_config_keys import WITHOUT_EFFECT
 from slipstream.engine.pretrained.fingerprint import NOT_IN_LOGITS
 from slipstream.engine.pretrained.neutral_keys import ReadKeys
 

@@ -22,7 +22,7 @@ _ROWS = 8
 _KINDS = tuple({kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values()})
 
 
-def steady(model: nn.Module) -> None:
+def compute_in_even_parts(model: nn.Module) -> None:
     """Have every activation of ``model`` computed in parts that are not divided unevenly. With two
     threads all is well."""
     if torch.get_num_threads() <= 2:

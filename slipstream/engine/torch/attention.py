@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from slipstream.engine.pretrained.windows import window_mask, window_of
-from slipstream.engine.torch.kv import KvMemory, LayerShape
+from slipstream.engine.torch.kv_memory import KvMemory, LayerShape
 from slipstream.engine.torch.plan import KEY_BLOCK, AttentionGroup, StepPlan
 
 NAME = "slipstream_paged"

@@ -195,7 +195,7 @@ def build_plan(
 ) -> StepPlan:
     """Lay out a batch. The padding's key multiple must be one of ``page_size`` too; ``slot_count``
     is the memory's size."""
-    rows = _Rows.of(segments, page_size)
+    rows = _Rows.from_segments(segments, page_size)
     row_count = padding.rows(len(rows.input_ids))
     padded = [0] * (row_count - len(rows.input_ids))
     groups = _layouts(segments, row_count, page_size, padding, slot_count)
@@ -230,7 +230,7 @@ class _Rows(NamedTuple):
     """The rows whose logits are."""
 
     @classmethod
-    def of(cls, segments: list[Segment], page_size: int) -> _Rows:
+    def from_segments(cls, segments: list[Segment], page_size: int) -> _Rows:
         rows = cls([], [], [], [])
         for segment in segments:
             at = range(segment.start, segment.start + len(segment.tokens))
@@ -265,7 +265,7 @@ def _layouts(
         shapes[query_count, key_count, first_slot].append((segment, row))
         row += count
     return [
-        _Layout.of(part, query_count, key_count, first_slot, page_size, contiguous=alone)
+        _Layout.from_segments(part, query_count, key_count, first_slot, page_size, contiguous=alone)
         for (query_count, key_count, first_slot), members in shapes.items()
         for part in _parts(members, max(1, _KEYS_AT_ONCE // key_count))
     ]
@@ -295,7 +295,7 @@ class _Layout(NamedTuple):
     first_slot: int
 
     @classmethod
-    def of(
+    def from_segments(
         cls,
         members: list[tuple[Segment, int]],
         query_count: int,

@@ -11,13 +11,13 @@ import torch
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.generation import generation_of, generation_values
+from slipstream.engine.generation_config import parse_generation_config, read_generation_config
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch import activations, attention, capture, packing
-from slipstream.engine.torch.kv import KvMemory, LayerShape, bytes_per_page
+from slipstream.engine.torch.kv_memory import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.torch.plan import StepPlan
 
 _PROBE_ROWS = 8
@@ -63,7 +63,7 @@ class TransformersModel:
         declared = int(getattr(config, "max_position_embeddings", 0) or 2**20)
         self.context_length = rotary.steady_context_length(config, declared)
         ends = getattr(config, "eos_token_id", None)
-        self.generation = generation_of(generation, self.vocabulary_size, ends)
+        self.generation = parse_generation_config(generation, self.vocabulary_size, ends)
         self.end_token_ids = self.generation.end_token_ids
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
@@ -71,7 +71,7 @@ class TransformersModel:
         self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
         is_captured = self.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
         if self.device.type == "cpu":
-            activations.steady(model)
+            activations.compute_in_even_parts(model)
         self.layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         self.bytes_per_token = bytes_per_page(self.layers, 1, model.dtype)
         self._memory: KvMemory | None = None
@@ -92,9 +92,9 @@ class TransformersModel:
         """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be
         served."""
         model = load_pretrained(name, device=device, dtype=dtype, attention=attention.NAME, trust=trust)
-        generation = generation_values(directory_of(name, weights=True, trust=trust))
+        generation = read_generation_config(directory_of(name, weights=True, trust=trust))
         served = cls(model, generation, single_rows=single_rows)
-        served.generation.tell(name)
+        served.generation.log_warnings(name)
         return served
 
     def reserve(self, page_count: int, page_size: int) -> int:

@@ -20,7 +20,7 @@ from triton.runtime.errors import OutOfResources
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.torch.attention import Kernels
 from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, PIECE, QUERIES, Step
-from slipstream.engine.torch.kv import KvMemory, LayerShape
+from slipstream.engine.torch.kv_memory import KvMemory, LayerShape
 
 _SMALL_HEAD = 64
 """Numbers of a head, at most, of whose keys twice as many are in a tile."""
@@ -50,7 +50,7 @@ _LEAST_TILE = 16
 """Rows, and numbers of a head, that a matrix instruction takes at least."""
 
 
-def be_ready() -> None:
+def compile_launcher() -> None:
     """Have what launches kernels compiled, on a machine's first start. UnsupportedModelError if
     nothing is there to do it."""
     try:

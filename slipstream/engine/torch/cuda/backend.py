@@ -10,18 +10,18 @@ import triton
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.generation import generation_values
+from slipstream.engine.generation_config import read_generation_config
 from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
-from slipstream.engine.torch.cuda.attention import PAGED, be_ready, key_count
-from slipstream.engine.torch.cuda.choosing import Chooser
+from slipstream.engine.torch.cuda.attention import PAGED, compile_launcher, key_count
+from slipstream.engine.torch.cuda.chooser import Chooser
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.logits import HostLogits
 from slipstream.engine.torch.cuda.multi_step_runner import CudaRunner
-from slipstream.engine.torch.cuda.recorded import SETTLED_AFTER, RecordedForward, same_bits
+from slipstream.engine.torch.cuda.recorded_forward import SETTLED_AFTER, RecordedForward, same_bits
 from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, QUERIES, Step, split
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.processors import Processors, device_processor
@@ -47,11 +47,13 @@ def load_cuda(
 ) -> CudaBackend:
     """Load a model directory or hub id; ``exact``: a row's bits depend on its sequence alone.
     UnsupportedModelError."""
-    be_ready()
+    compile_launcher()
     loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
     torch.cuda.set_device(loaded.device)  # of this thread, which computes: Triton and graphs take the current one
-    model = TransformersModel(loaded, generation_values(directory_of(name, weights=True, trust=trust)), kernels=PAGED)
-    model.generation.tell(name)
+    model = TransformersModel(
+        loaded, read_generation_config(directory_of(name, weights=True, trust=trust)), kernels=PAGED
+    )
+    model.generation.log_warnings(name)
     row_counts = EXACT_ROWS if exact else DRAFT_ROWS
     return CudaBackend(model, page_size=page_size, row_counts=row_counts, fused=fuse(loaded))
 
@@ -117,7 +119,7 @@ class CudaBackend:
         done = 0
         for part in split(segments, self._row_counts[-1]):
             forward = self._forward_of(sum(len(segment.tokens) for segment in part))
-            count = forward.step.take(part)
+            count = forward.step.lay_out(part)
             logits = forward()
             if count:
                 self._host.fetch(logits[:count], done)
@@ -163,7 +165,7 @@ class CudaBackend:
     def _make_runner(self) -> None:
         most = self._row_counts[-1]
         chooser = Chooser(self.model.vocabulary_size, most, self.model.device)
-        chooser.be_ready(DTYPES[self.model.dtype])
+        chooser.compile_kernels(DTYPES[self.model.dtype])
         self.multi_step_runner = CudaRunner(self._forward_of, chooser, most)
 
     def _forward_of(self, row_count: int) -> RecordedForward:

@@ -19,8 +19,8 @@ import torch
 
 from slipstream.engine.model import Segment
 from slipstream.engine.stop_flag import StopFlag
-from slipstream.engine.torch.cuda.choosing import Chooser
-from slipstream.engine.torch.cuda.recorded import RecordedForward
+from slipstream.engine.torch.cuda.chooser import Chooser
+from slipstream.engine.torch.cuda.recorded_forward import RecordedForward
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 
@@ -41,12 +41,12 @@ class CudaRunner:
         if sum(len(segment.tokens) for segment in segments) > self._most_rows:
             return []
         row_count, done, appended = len(segments), 0, segments
-        self._chooser.begin(rules, [segment.end for segment in segments], count)
+        self._chooser.begin_run(rules, [segment.end for segment in segments], count)
         running = {row: rule.ends for row, rule in enumerate(rules)}
         while done < count:
             forward = self._forward_of(sum(len(segment.tokens) for segment in appended))
-            forward.step.take(appended)
-            for tokens in self._chooser.told():
+            forward.step.lay_out(appended)
+            for tokens in self._chooser.arrived_tokens():
                 running = {row: ends for row, ends in running.items() if tokens[row] not in ends}
             if done and (stop_flag.is_set or not running):
                 break

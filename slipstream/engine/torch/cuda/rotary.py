@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
-from slipstream.engine.torch.cuda.recorded import same_bits
+from slipstream.engine.torch.cuda.recorded_forward import same_bits
 
 _NAME = "apply_rotary_pos_emb"
 """As every architecture of transformers' calls its function, whatever it does."""

@@ -100,7 +100,7 @@ class Step:
             )
         return self._partial[known]
 
-    def take(self, segments: Sequence[Segment]) -> int:
+    def lay_out(self, segments: Sequence[Segment]) -> int:
         """Lay out segments of ``row_count`` rows at most; returns how many logits are wanted, which
         come first. Waits until the device has read what was laid out before, after whatever it was
         to compute before that."""

@@ -13,21 +13,23 @@ T = TypeVar("T")
 
 
 class Tokens:
-    """What of a generation_config.json names tokens. What is no token of the vocabulary is told and
+    """What of a generation_config.json names tokens. What is no token of the vocabulary is warnings and
     left out."""
 
-    def __init__(self, values: Mapping[str, Any], vocabulary_size: int, ends: Any, told: list[str]) -> None:
+    def __init__(self, values: Mapping[str, Any], vocabulary_size: int, ends: Any, warnings: list[str]) -> None:
         """``ends``: one id, several or none."""
-        self._vocabulary_size, self._told = vocabulary_size, told
+        self._vocabulary_size, self._warnings = vocabulary_size, warnings
         self.ends = self._ids("eos_token_id", ends)
         if not self.ends and ends not in (None, []):
-            told.append("no end token is left: a text ends by its length, by a request's stop strings, or not at all")
+            warnings.append(
+                "no end token is left: a text ends by its length, by a request's stop strings, or not at all"
+            )
         suppressed = self._ids("suppress_tokens", values.get("suppress_tokens"))
         words = self._single_words(values.get("bad_words_ids"))
         self.biases, excluded = self._single_biases(values.get("sequence_bias"))
         banned = self._fitting("suppress_tokens and bad_words_ids", (*suppressed, *words, *excluded))
         if len({*banned, *self.ends}) >= vocabulary_size:
-            told.append("not followed: suppress_tokens and bad_words_ids, which leave no token")
+            warnings.append("not followed: suppress_tokens and bad_words_ids, which leave no token")
             banned = ()
         self.banned = banned
         self.begins_without_end = self._begins_without_end(values.get("begin_suppress_tokens"))
@@ -42,7 +44,7 @@ class Tokens:
             elif each is not None:
                 strange.append(str(each))
         if strange:
-            self._told.append(
+            self._warnings.append(
                 f"{key} has {some(strange)}, no token from 0 to {self._vocabulary_size - 1}, which is left out"
             )
         return tuple(dict.fromkeys(ids))
@@ -51,10 +53,10 @@ class Tokens:
         """Words of one token each; end tokens stay, as in transformers."""
         words = [each if isinstance(each, list) else [each] for each in said] if isinstance(said, list) else []
         if said is not None and not isinstance(said, list):
-            self._told.append("bad_words_ids must be a list of lists, and is left out")
+            self._warnings.append("bad_words_ids must be a list of lists, and is left out")
         several = sum(len(word) != 1 for word in words)
         if several:
-            self._told.append(f"not followed: {several} of bad_words_ids that have several tokens")
+            self._warnings.append(f"not followed: {several} of bad_words_ids that have several tokens")
         ids = self._ids("bad_words_ids", [word[0] for word in words if len(word) == 1])
         return tuple(token for token in ids if token not in self.ends)
 
@@ -75,7 +77,7 @@ class Tokens:
                 else:
                     unfollowed += 1
         if unfollowed:
-            self._told.append(
+            self._warnings.append(
                 f"not followed: {unfollowed} of sequence_bias that have several tokens or a bias past {MAX_LOGIT_BIAS:g}"
             )
         return self._fitting("sequence_bias", tuple(sorted(biases.items()))), tuple(excluded)
@@ -86,7 +88,7 @@ class Tokens:
         ids = self._ids("begin_suppress_tokens", said)
         if not ids or (self.ends and set(ids) == set(self.ends)):
             return bool(ids)
-        self._told.append(f"not followed: begin_suppress_tokens={list(ids)}")
+        self._warnings.append(f"not followed: begin_suppress_tokens={list(ids)}")
         return False
 
     def _fitting(self, what: str, listed: tuple[T, ...]) -> tuple[T, ...]:
@@ -94,5 +96,5 @@ class Tokens:
         once = tuple(dict.fromkeys(listed))
         if len(once) <= MAX_LISTED_TOKENS:
             return once
-        self._told.append(f"not followed: {what}, which name {len(once)} tokens, more than {MAX_LISTED_TOKENS}")
+        self._warnings.append(f"not followed: {what}, which name {len(once)} tokens, more than {MAX_LISTED_TOKENS}")
         return ()

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from slipstream.engine.errors import InvalidItemError
 from slipstream.engine.pages import PagePool
 from slipstream.engine.sequence import Sequence, SequenceCache
-from slipstream.engine.structures import Structures
+from slipstream.engine.structure_matchers import StructureMatchers
 from slipstream.hosting.tokenizer_files import embedded_directory
 from slipstream.sampling.matcher import Matcher
 from slipstream.sampling.matcher_budget import Budget
@@ -32,8 +32,8 @@ def digit(text: str) -> int:
 
 
 @pytest.fixture
-def structures() -> Structures:
-    made = Structures()
+def structures() -> StructureMatchers:
+    made = StructureMatchers()
     made.compiler = StructureCompiler(TOKENIZER_JSON, 4096, [2])
     return made
 
@@ -41,14 +41,18 @@ def structures() -> Structures:
 ONE, TWO, LETTER = digit("1"), digit("2"), digit("x")
 
 
-def test_rows_after_a_guess_that_breaks_the_structure_are_void_and_those_before_are_not(structures: Structures) -> None:
+def test_rows_after_a_guess_that_breaks_the_structure_are_void_and_those_before_are_not(
+    structures: StructureMatchers,
+) -> None:
     sequence = Sequence("a", array("q", [*PROMPT, ONE, LETTER, TWO]))
     first, second, third = structures.masks(sequence, RULE, 3, committed_length=4)
     assert first is not None and first[TWO] and not first[LETTER]
     assert second is None and third is None
 
 
-def test_a_window_split_over_two_steps_is_void_where_the_first_ones_guess_broke_it(structures: Structures) -> None:
+def test_a_window_split_over_two_steps_is_void_where_the_first_ones_guess_broke_it(
+    structures: StructureMatchers,
+) -> None:
     """The split depends on the batch; whether a turn goes on must not."""
     sequence = Sequence("a", array("q", [*PROMPT, ONE, LETTER]))
     assert structures.masks(sequence, RULE, 2, committed_length=4)[1] is None
@@ -58,11 +62,11 @@ def test_a_window_split_over_two_steps_is_void_where_the_first_ones_guess_broke_
         structures.masks(sequence, RULE, 1, committed_length=6)
 
 
-def test_a_rolled_back_sequence_is_as_one_that_never_went_there(structures: Structures) -> None:
+def test_a_rolled_back_sequence_is_as_one_that_never_went_there(structures: StructureMatchers) -> None:
     sequence = Sequence("a", array("q", [*PROMPT, ONE, TWO, TWO]))
     structures.masks(sequence, RULE, 3, committed_length=4)
     sequence.tokens[4:] = array("q", [ONE])
-    fresh = Structures()
+    fresh = StructureMatchers()
     fresh.compiler = structures.compiler
     (rolled,), (made,) = (
         s.masks(t, RULE, 1, committed_length=5)
@@ -71,7 +75,7 @@ def test_a_rolled_back_sequence_is_as_one_that_never_went_there(structures: Stru
     assert rolled is not None and made is not None and (rolled == made).all()
 
 
-def test_matchers_give_way_to_others_and_are_made_anew(structures: Structures) -> None:
+def test_matchers_give_way_to_others_and_are_made_anew(structures: StructureMatchers) -> None:
     sequences = [Sequence(str(index), array("q", [*PROMPT, ONE])) for index in range(100)]
     for _ in range(2):
         for sequence in sequences:
@@ -80,7 +84,7 @@ def test_matchers_give_way_to_others_and_are_made_anew(structures: Structures) -
 
 
 def test_eight_sessions_with_eight_branches_each_make_each_matcher_once(
-    structures: Structures, monkeypatch: pytest.MonkeyPatch
+    structures: StructureMatchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A matcher made anew walks a turn's whole text: at every step, that would cost more than the
     step."""
@@ -103,7 +107,7 @@ def test_eight_sessions_with_eight_branches_each_make_each_matcher_once(
             assert mask is not None and mask[TWO]
     assert len(made) == len(roots) + len(forks)
     for fork in forks:
-        structures.forget(fork)
+        structures.forget_sequence(fork)
     assert not structures._forks
     structures.masks(roots[0], RULE, 1, committed_length=4)
     assert len(made) == len(roots) + len(forks)
@@ -117,7 +121,7 @@ def rule_of(structure: Structure, first: int = len(PROMPT)) -> SamplingRule:
     return SamplingRule(structure=structure, first_generated_position=first, end_token_ids=(2,))
 
 
-def test_a_turn_that_fails_leaves_the_sessions_next_turn_alone(structures: Structures) -> None:
+def test_a_turn_that_fails_leaves_the_sessions_next_turn_alone(structures: StructureMatchers) -> None:
     compiler = structures.compiler
     assert compiler is not None
     held = compiler.validate(LIMITED)
@@ -138,7 +142,9 @@ def test_a_turn_that_fails_leaves_the_sessions_next_turn_alone(structures: Struc
     assert mask is not None and mask[LETTER]
 
 
-def test_a_matcher_is_dropped_whatever_ends_its_work(structures: Structures, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matcher_is_dropped_whatever_ends_its_work(
+    structures: StructureMatchers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sequence = Sequence("a", array("q", [*PROMPT, ONE]))
     with monkeypatch.context() as patch:
         patch.setattr(Matcher, "masks", lambda self, draft: 1 // 0)
@@ -147,7 +153,7 @@ def test_a_matcher_is_dropped_whatever_ends_its_work(structures: Structures, mon
     assert not structures._matchers
 
 
-def test_a_budget_is_a_turns_and_its_forks(structures: Structures, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_is_a_turns_and_its_forks(structures: StructureMatchers, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Budget] = []
     compiler = structures.compiler
     assert compiler is not None
@@ -170,7 +176,7 @@ def test_a_budget_is_a_turns_and_its_forks(structures: Structures, monkeypatch: 
     assert own is forks is again and others is not own and next_turns is not own
 
 
-def test_a_turn_in_debt_fails_once_and_gets_no_new_advance(structures: Structures) -> None:
+def test_a_turn_in_debt_fails_once_and_gets_no_new_advance(structures: StructureMatchers) -> None:
     sequence = Sequence("a", array("q", [*PROMPT, ONE]))
     structures.masks(sequence, RULE, 1, committed_length=4)
     ((_, budget),) = structures._budgets.values()
@@ -183,11 +189,11 @@ def test_a_turn_in_debt_fails_once_and_gets_no_new_advance(structures: Structure
         structures.masks(sequence, RULE, 1, committed_length=4)
 
 
-def test_budgets_go_with_their_sequences(structures: Structures) -> None:
+def test_budgets_go_with_their_sequences(structures: StructureMatchers) -> None:
     sequence = Sequence("a", array("q", [*PROMPT, ONE]))
     structures.masks(sequence, RULE, 1, committed_length=4)
     assert len(structures._budgets) == 1
-    structures.forget(sequence)
+    structures.forget_sequence(sequence)
     del sequence
     gc.collect()
     assert not structures._budgets

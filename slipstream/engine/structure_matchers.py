@@ -29,7 +29,7 @@ _Turn = tuple[Structure, int]
 _Matchers = OrderedDict[Sequence, tuple[_Turn, Matcher]]
 
 
-class Structures:
+class StructureMatchers:
     """One matcher for each sequence: it follows the sequence's tokens forth and, when a round is
     rolled back, back.
 
@@ -60,7 +60,7 @@ class Structures:
                 known[1].forgive()
             raise
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget_sequence(self, sequence: Sequence) -> None:
         """A sequence is gone."""
         self._of(sequence)[0].pop(sequence, None)
 

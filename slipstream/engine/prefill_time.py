@@ -14,7 +14,7 @@ ROUND_TAIL = 8
 """Committed tokens that a round may have to prefill; a prompt has more."""
 
 
-class PromptTime:
+class PrefillTime:
     """Adds up by how much prompts made steps longer, in seconds."""
 
     def __init__(self, step_times: Sequence[tuple[int, float]] = ()) -> None:
@@ -22,37 +22,37 @@ class PromptTime:
         counts rising."""
         self._counts = np.array([count for count, _ in step_times], dtype=float)
         self._times = np.maximum.accumulate([time for _, time in step_times])
-        self._sum = 0.0
+        self._total = 0.0
         self._last = self._last_duration = self._last_end = 0.0
 
     @property
-    def sum(self) -> float:
+    def total(self) -> float:
         """Of all steps so far."""
-        return self._sum
+        return self._total
 
-    def arrived(self, when: float) -> float:
+    def at_arrival(self, when: float) -> float:
         """The sum for an item that came at a time: if the last step ran then, less what of that it
         has waited for."""
         waited = max(0.0, self._last_end - when)
         share = min(1.0, waited / self._last_duration) if self._last_duration else 0.0
-        return self._sum - share * self._last
+        return self._total - share * self._last
 
-    def stepped(self, end: float, duration: float, token_count: int, prompt_count: int = 0) -> None:
+    def record_step_time(self, end: float, duration: float, token_count: int, prompt_count: int = 0) -> None:
         """A step of so many tokens, ``prompt_count`` of them of prompts, was over at ``end``.
 
         What else makes it slow, like a draft at work on the same processors, does count as the
         round's.
         """
-        longer = self.time_of(token_count) - self.time_of(token_count - prompt_count) if prompt_count else 0.0
+        longer = self.seconds_of(token_count) - self.seconds_of(token_count - prompt_count) if prompt_count else 0.0
         self._last, self._last_duration, self._last_end = min(duration, longer), duration, end
-        self._sum += self._last
+        self._total += self._last
 
     @property
     def is_profiled(self) -> bool:
         """Whether any forward was measured."""
         return bool(len(self._counts))
 
-    def time_of(self, count: int) -> float:
+    def seconds_of(self, count: int) -> float:
         """Of a forward of so many tokens; 0 where none was measured."""
         counts, times = self._counts, self._times
         if not count or not len(counts):

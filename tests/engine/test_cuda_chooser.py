@@ -16,7 +16,7 @@ from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.attention import PAGED
 from slipstream.engine.torch.cuda.backend import CudaBackend
-from slipstream.engine.torch.cuda.choosing import Chooser
+from slipstream.engine.torch.cuda.chooser import Chooser
 from slipstream.engine.torch.cuda.step import Step
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.choose import choose
@@ -49,13 +49,13 @@ MIXED = list(RULES.values())
 
 def chosen_here(logits: torch.Tensor, rules: list[SamplingRule], positions: list[int]) -> list[list[Choice]]:
     chooser = Chooser(logits.shape[1], 8, CPU)
-    chooser.begin([SamplingRule(temperature=1.0, top_p=0.1)], [3], 1)  # of which nothing may be left
+    chooser.begin_run([SamplingRule(temperature=1.0, top_p=0.1)], [3], 1)  # of which nothing may be left
     chooser.choose(logits[:1])
-    chooser.begin(rules, positions, STEPS)
+    chooser.begin_run(rules, positions, STEPS)
     for _ in range(STEPS):
         chooser.choose(logits)
         tokens = chooser.next_tokens().tolist()
-        assert [tokens] == chooser.told()
+        assert [tokens] == chooser.arrived_tokens()
     return chooser.fetch()
 
 
@@ -88,7 +88,7 @@ def test_of_equals_the_lower_token_is_chosen_and_steps_end_before_what_is_no_num
     logits[0, [1030, 700, 71, 70]] = 4.0
     logits[1, 9] = 1.0
     chooser = Chooser(VOCABULARY, 2, CPU)
-    chooser.begin([SamplingRule()] * 2, [0, 0], 3)
+    chooser.begin_run([SamplingRule()] * 2, [0, 0], 3)
     chooser.choose(logits)
     for strange in (float("nan"), float("inf")):
         logits[1, 1099] = strange
@@ -158,13 +158,13 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     again = [started(engine, f"again {index}", 1) for index in range(2)]
     assert [len(tokens) for tokens in run(engine, again, rules[:2], 9, SetLater(1))] == [2, 2]
     taken: list[int] = []
-    own_take = Step.take
+    own_lay_out = Step.lay_out
 
-    def watched_take(step: Step, segments: list[Segment]) -> int:
+    def watched_lay_out(step: Step, segments: list[Segment]) -> int:
         taken.append(len(segments))
-        return own_take(step, segments)
+        return own_lay_out(step, segments)
 
-    monkeypatch.setattr(Step, "take", watched_take)
+    monkeypatch.setattr(Step, "lay_out", watched_lay_out)
     ends = SamplingRule(end_token_ids=(steps[0][1],))
     assert run(engine, [started(engine, "ends", 1)], [ends], 9) == [steps[0][:2]]
     assert len(taken) == 2 + 3  # of which two begin the sequence, and the last was laid out in vain

@@ -69,15 +69,15 @@ class Chooser:
         self._done = self._heard = 0
         self._is_bounded = self._is_nucleus = False
 
-    def be_ready(self, dtype: torch.dtype) -> None:
+    def compile_kernels(self, dtype: torch.dtype) -> None:
         """Have all that it may need compiled, for logits of that type."""
         logits = torch.zeros(1, self._size, dtype=dtype, device=self._words.device)
         for top_p in (1.0, 0.9):
             for top_k in (0, 5):
-                self.begin([SamplingRule(temperature=1.0, top_p=top_p, top_k=top_k)], [0], 1)
+                self.begin_run([SamplingRule(temperature=1.0, top_p=top_p, top_k=top_k)], [0], 1)
                 self.choose(logits)
 
-    def begin(self, rules: Sequence[SamplingRule], positions: Sequence[int], step_count: int) -> None:
+    def begin_run(self, rules: Sequence[SamplingRule], positions: Sequence[int], step_count: int) -> None:
         """So many steps of rows with these rules are to come, at most, whose first choices are at
         ``positions``."""
         count = len(rules)
@@ -112,7 +112,7 @@ class Chooser:
         overwrites."""
         return self._found.next_tokens[self._rows]
 
-    def told(self) -> list[list[int]]:
+    def arrived_tokens(self) -> list[list[int]]:
         """The tokens of each step that the host has come to know since it was asked last."""
         begin = self._heard
         while self._heard < self._done and (not self._events or _has_come(self._events[self._heard])):

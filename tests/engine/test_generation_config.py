@@ -14,7 +14,11 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.generation import generation_of, generation_values, gguf_generation_values
+from slipstream.engine.generation_config import (
+    parse_generation_config,
+    read_generation_config,
+    read_gguf_generation_config,
+)
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.rule import LengthDefaults, SamplingDefaults, SamplingRule, sampling_violations
 from tests import tiny_models
@@ -24,12 +28,12 @@ SIZE = 300
 
 def told(values: dict[str, Any]) -> str:
     """The one line."""
-    generation = generation_of(values, SIZE, 2)
-    return "; ".join(generation.told)
+    generation = parse_generation_config(values, SIZE, 2)
+    return "; ".join(generation.warnings)
 
 
 def test_what_settings_can_express_is_followed() -> None:
-    generation = generation_of(
+    generation = parse_generation_config(
         {
             "suppress_tokens": [7, 8, 7],
             "bad_words_ids": [[9], [2], [8]],
@@ -49,14 +53,14 @@ def test_what_settings_can_express_is_followed() -> None:
         repetition_penalty=1.5, logit_bias=((11, -3.5),), banned_token_ids=(7, 8, 9, 12)
     )
     assert generation.lengths == LengthDefaults(4, 20, 50, 90)
-    assert generation.told == ()
+    assert generation.warnings == ()
 
 
 @pytest.mark.parametrize("ends", [2, [2, 5]])
 def test_end_tokens_that_must_not_come_first_are_a_minimum_of_one_token(ends: int | list[int]) -> None:
     said = {"eos_token_id": ends, "begin_suppress_tokens": ends if isinstance(ends, list) else [ends]}
-    assert generation_of(said, SIZE).lengths == LengthDefaults(min_token_count=1)
-    assert generation_of(said, SIZE).told == ()
+    assert parse_generation_config(said, SIZE).lengths == LengthDefaults(min_token_count=1)
+    assert parse_generation_config(said, SIZE).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -132,16 +136,18 @@ def test_what_changes_no_text_needs_no_word() -> None:
     ],
 )
 def test_an_end_token_that_is_none_is_left_out(said: Any, left: tuple[int, ...]) -> None:
-    generation = generation_of({"eos_token_id": said}, SIZE)
+    generation = parse_generation_config({"eos_token_id": said}, SIZE)
     assert generation.end_token_ids == left
-    assert bool(generation.told) == (said not in ([], 2.0, [None, 2]))
-    assert any("no end token is left" in line for line in generation.told) == (not left and said != [])
+    assert bool(generation.warnings) == (said not in ([], 2.0, [None, 2]))
+    assert any("no end token is left" in line for line in generation.warnings) == (not left and said != [])
 
 
 @pytest.mark.parametrize("ends", [-1, [-1, SIZE], None])
 def test_so_it_is_where_the_models_own_config_says_it(ends: Any) -> None:
-    assert generation_of({}, SIZE, ends).end_token_ids == ()
-    assert generation_of({"eos_token_id": 3}, SIZE, ends) == generation_of({"eos_token_id": 3}, SIZE)
+    assert parse_generation_config({}, SIZE, ends).end_token_ids == ()
+    assert parse_generation_config({"eos_token_id": 3}, SIZE, ends) == parse_generation_config(
+        {"eos_token_id": 3}, SIZE
+    )
 
 
 @pytest.mark.parametrize("key", ["temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"])
@@ -149,7 +155,7 @@ def test_so_it_is_where_the_models_own_config_says_it(ends: Any) -> None:
     "value", [math.nan, math.inf, -math.inf, -1, -0.5, 0, 1e-9, 1, 1.5, 2**40, 1e300, "0.7", True, [1], {}, 10**400]
 )
 def test_no_value_of_a_file_is_an_error_of_a_request(key: str, value: Any) -> None:
-    generation = generation_of({"do_sample": True, key: value}, SIZE)
+    generation = parse_generation_config({"do_sample": True, key: value}, SIZE)
     sampling = generation.sampling
     rule = SamplingRule(
         sampling.temperature,
@@ -163,18 +169,18 @@ def test_no_value_of_a_file_is_an_error_of_a_request(key: str, value: Any) -> No
     taken = getattr(sampling, key)
     same = isinstance(value, int | float) and not isinstance(value, bool) and taken == value
     off = key in ("top_k", "top_p") and value in (0, 2**40, 1e300, 10**400) and not isinstance(value, bool)
-    assert same or off or any(key in line for line in generation.told)
+    assert same or off or any(key in line for line in generation.warnings)
 
 
 def test_a_temperature_that_is_too_small_is_the_smallest() -> None:
-    assert generation_of({"do_sample": True, "temperature": 1e-9}, SIZE).sampling.temperature == 1e-6
+    assert parse_generation_config({"do_sample": True, "temperature": 1e-9}, SIZE).sampling.temperature == 1e-6
     assert "taken as 1e-06" in told({"do_sample": True, "temperature": 1e-9})
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "5", True, 2**31, [5]])
 @pytest.mark.parametrize("key", ["min_new_tokens", "min_length", "max_new_tokens", "max_length"])
 def test_a_length_that_is_none_is_left_out(key: str, value: Any) -> None:
-    assert generation_of({key: value}, SIZE).lengths == LengthDefaults()
+    assert parse_generation_config({key: value}, SIZE).lengths == LengthDefaults()
     assert told({key: value}).startswith(f"{key} must be a whole number")
 
 
@@ -197,15 +203,15 @@ def test_a_length_that_is_none_is_left_out(key: str, value: Any) -> None:
     ],
 )
 def test_strange_lists_are_told(values: dict[str, Any]) -> None:
-    generation = generation_of(values, 10_000 if len(str(values)) > 9000 else SIZE, 2)
-    assert len(generation.told) >= 1
+    generation = parse_generation_config(values, 10_000 if len(str(values)) > 9000 else SIZE, 2)
+    assert len(generation.warnings) >= 1
     assert all(token == 5 for token in generation.sampling.banned_token_ids)
 
 
 def test_a_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text("[1]")
     with pytest.raises(UnsupportedModelError, match="must be an object"):
-        generation_values(tmp_path)
+        read_generation_config(tmp_path)
 
 
 def test_a_gguf_files_own_settings_hold_where_nothing_lies_beside_it(tmp_path: Path) -> None:
@@ -217,18 +223,18 @@ def test_a_gguf_files_own_settings_hold_where_nothing_lies_beside_it(tmp_path: P
         "mirostat": "2",
         "xtc_threshold": "0",
     }
-    values = gguf_generation_values(
+    values = read_gguf_generation_config(
         tmp_path / "model.gguf", lambda key: said.get(key.removeprefix("general.sampling."))
     )
-    generation = generation_of(values, SIZE, [2, SIZE])
+    generation = parse_generation_config(values, SIZE, [2, SIZE])
     assert generation.sampling == SamplingDefaults(0.7, top_k=40, top_p=0.9, repetition_penalty=1.1)
-    assert generation.told == (
+    assert generation.warnings == (
         "eos_token_id has 300, no token from 0 to 299, which is left out",
         'not followed: general.sampling.mirostat="2"',
     )
     (tmp_path / "generation_config.json").write_text('{"do_sample": true, "top_k": 3}')
-    values = gguf_generation_values(tmp_path / "model.gguf", said.get)
-    assert generation_of(values, SIZE).sampling == SamplingDefaults(1.0, top_k=3)
+    values = read_gguf_generation_config(tmp_path / "model.gguf", said.get)
+    assert parse_generation_config(values, SIZE).sampling == SamplingDefaults(1.0, top_k=3)
 
 
 @pytest.mark.parametrize("changes", [{"eos_token_id": -1}, {"eos_token_id": 4096, "num_beams": 4}, {"top_p": 2.0}])
@@ -239,7 +245,7 @@ def test_a_checkpoint_is_served_with_one_line(
     (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, **changes}))
     model = TransformersModel.load(str(tmp_path), device="cpu", dtype="float32")
     assert model.end_token_ids == (() if "eos_token_id" in changes else (2,))
-    own = [record for record in caplog.records if record.name.startswith("slipstream.engine.generation")]
+    own = [record for record in caplog.records if record.name.startswith("slipstream.engine.generation_config")]
     assert [record.levelno for record in own] == [logging.WARNING]
 
 
@@ -261,7 +267,7 @@ def test_what_is_followed_is_what_transformers_generates(tmp_path: Path) -> None
     free = plain.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)[0, 3:].tolist()
     values = {"suppress_tokens": free[:1], "bad_words_ids": [free[1:2]], "sequence_bias": [[free[2:3], -50.0]]}
     (tmp_path / "generation_config.json").write_text(json.dumps(values | {"eos_token_id": free[3], "min_length": 5}))
-    generation = generation_of(generation_values(tmp_path), tiny_models.VOCABULARY_SIZE)
+    generation = parse_generation_config(read_generation_config(tmp_path), tiny_models.VOCABULARY_SIZE)
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     theirs = again.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6)[0].tolist()
     ours = ids[0].tolist()

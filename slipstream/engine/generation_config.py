@@ -1,7 +1,7 @@
 """Reads what a model's maker says of generating with it: generation_config.json, or a GGUF file's
 own keys.
 
-A key is followed, without effect here, or told in one line at start. So is a value out of range: it
+A key is followed, without effect here, or warnings in one line at start. So is a value out of range: it
 must not become an error of a request that never named it.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from slipstream.engine.checkpoint import GENERATION_CONFIG, one_line
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.generation_keys import SAMPLED_ONLY, UNFOLLOWED, WITHOUT_EFFECT
-from slipstream.engine.generation_tokens import Tokens
+from slipstream.engine.generation_config_keys import SAMPLED_ONLY, UNFOLLOWED, WITHOUT_EFFECT
+from slipstream.engine.generation_config_tokens import Tokens
 from slipstream.sampling.rule import (
     LengthDefaults,
     SamplingDefaults,
@@ -42,7 +42,7 @@ _LEAST_TOP_P = 1e-9
 _MOST_TOP_K = 2**31 - 1
 """More does not fit the wire, and no vocabulary has more."""
 
-_MOST_TOLD = 100
+_MAX_SHOWN = 100
 """Characters of a value in a line."""
 
 _GGUF = "general.sampling."
@@ -59,21 +59,21 @@ _GGUF_UNFOLLOWED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationConfig:
     """What of it is followed, and what there is to tell of the rest."""
 
     end_token_ids: tuple[int, ...] = ()
     sampling: SamplingDefaults = field(default=SamplingDefaults())
     lengths: LengthDefaults = field(default=LengthDefaults())
-    told: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
-    def tell(self, name: object) -> None:
+    def log_warnings(self, name: object) -> None:
         """Warn in one line, if there is something to tell."""
-        if self.told:
-            log.warning("generation settings of %s: %s", name, "; ".join(self.told))
+        if self.warnings:
+            log.warning("generation settings of %s: %s", name, "; ".join(self.warnings))
 
 
-def generation_values(directory: Path) -> dict[str, Any]:
+def read_generation_config(directory: Path) -> dict[str, Any]:
     """What a directory's generation_config.json says, nothing if there is none.
     UnsupportedModelError if it cannot be read."""
     path = directory / GENERATION_CONFIG
@@ -88,10 +88,10 @@ def generation_values(directory: Path) -> dict[str, Any]:
     return values
 
 
-def gguf_generation_values(path: Path, said: Callable[[str], Any]) -> dict[str, Any]:
+def read_gguf_generation_config(path: Path, said: Callable[[str], Any]) -> dict[str, Any]:
     """The same of a GGUF file: by what lies beside it, or else by its own keys. ``said`` gives one
     key's value or None."""
-    if values := generation_values(path.parent):
+    if values := read_generation_config(path.parent):
         return values
     values = {name: _number(value) for key, name in _GGUF_NAMES.items() if (value := said(f"{_GGUF}{key}")) is not None}
     values |= {
@@ -102,56 +102,56 @@ def gguf_generation_values(path: Path, said: Callable[[str], Any]) -> dict[str, 
     return values
 
 
-def generation_of(values: Mapping[str, Any], vocabulary_size: int, ends: Any = None) -> Generation:
+def parse_generation_config(values: Mapping[str, Any], vocabulary_size: int, ends: Any = None) -> GenerationConfig:
     """What ``values`` mean for a vocabulary. ``ends`` are the end tokens, as the model itself says
     them, where these do not."""
-    told: list[str] = []
+    warnings: list[str] = []
     said_ends = values.get("eos_token_id")
-    tokens = Tokens(values, vocabulary_size, ends if said_ends is None else said_ends, told)
-    samples = _samples(values, told)
-    sampling = _sampling(values, samples, tokens, told)
-    lengths = _lengths(values, told)
+    tokens = Tokens(values, vocabulary_size, ends if said_ends is None else said_ends, warnings)
+    samples = _samples(values, warnings)
+    sampling = _sampling(values, samples, tokens, warnings)
+    lengths = _lengths(values, warnings)
     if tokens.begins_without_end:
         lengths = LengthDefaults(
             max(1, lengths.min_token_count), lengths.min_length, lengths.max_token_count, lengths.max_length
         )
     unfollowed = _unfollowed(values, samples)
     if unfollowed:
-        told.append(f"not followed: {', '.join(unfollowed)}")
-    return Generation(tokens.ends, sampling, lengths, tuple(told))
+        warnings.append(f"not followed: {', '.join(unfollowed)}")
+    return GenerationConfig(tokens.ends, sampling, lengths, tuple(warnings))
 
 
-def _samples(values: Mapping[str, Any], told: list[str]) -> bool:
+def _samples(values: Mapping[str, Any], warnings: list[str]) -> bool:
     said = values.get("do_sample")
     if not isinstance(said, (bool, type(None))):
-        told.append(f"do_sample must be true or false, but is {_shown(said)}, and is left out")
+        warnings.append(f"do_sample must be true or false, but is {_shown(said)}, and is left out")
     return said is True
 
 
-def _sampling(values: Mapping[str, Any], samples: bool, tokens: Tokens, told: list[str]) -> SamplingDefaults:
+def _sampling(values: Mapping[str, Any], samples: bool, tokens: Tokens, warnings: list[str]) -> SamplingDefaults:
     """How its maker would have it sampled: greedily, unless it says so."""
     names = MODEL_DEFAULTS if samples else ("repetition_penalty",)
     found: dict[str, Any] = {
-        name: value for name in names if (value := _checked(name, values.get(name), told)) is not None
+        name: value for name in names if (value := _checked(name, values.get(name), warnings)) is not None
     }
     if samples:
         found.setdefault("temperature", 1.0)
     return SamplingDefaults(**found, logit_bias=tokens.biases, banned_token_ids=tokens.banned)
 
 
-def _checked(name: str, value: Any, told: list[str]) -> float | None:
+def _checked(name: str, value: Any, warnings: list[str]) -> float | None:
     """A number that every request may have; None if it is left out."""
     number: float
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        told.append(f"{name} must be a number, but is {_shown(value)}, and is left out")
+        warnings.append(f"{name} must be a number, but is {_shown(value)}, and is left out")
         return None
     if name == "top_p" and value == 0:
         return _LEAST_TOP_P
     if name == "top_k":
         if isinstance(value, float) and not value.is_integer():
-            told.append(f"{name} must be a whole number, but is {value}, and is left out")
+            warnings.append(f"{name} must be a whole number, but is {value}, and is left out")
             return None
         value = min(int(value), _MOST_TOP_K)
     violations = sampling_violations(SamplingRule(**{name: value}))
@@ -160,13 +160,13 @@ def _checked(name: str, value: Any, told: list[str]) -> float | None:
         return number
     number = min(max(value, MIN_TEMPERATURE), MAX_TEMPERATURE)
     if name == "temperature" and 0 < value < math.inf:
-        told.append(f"{name} {violations[0].description}; it is taken as {number:g}")
+        warnings.append(f"{name} {violations[0].description}; it is taken as {number:g}")
         return number
-    told.append(f"{name} {violations[0].description}, and is left out")
+    warnings.append(f"{name} {violations[0].description}, and is left out")
     return None
 
 
-def _lengths(values: Mapping[str, Any], told: list[str]) -> LengthDefaults:
+def _lengths(values: Mapping[str, Any], warnings: list[str]) -> LengthDefaults:
     found: dict[str, int] = {}
     for key, name in _LENGTHS.items():
         value = values.get(key)
@@ -174,7 +174,7 @@ def _lengths(values: Mapping[str, Any], told: list[str]) -> LengthDefaults:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            told.append(f"{key} must be a whole number from {least} on, but is {_shown(value)}, and is left out")
+            warnings.append(f"{key} must be a whole number from {least} on, but is {_shown(value)}, and is left out")
         else:
             found[name] = value
     return LengthDefaults(**found)
@@ -203,4 +203,4 @@ def _number(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     text = json.dumps(value, default=str)
-    return text if len(text) <= _MOST_TOLD else f"{text[:_MOST_TOLD]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

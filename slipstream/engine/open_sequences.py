@@ -11,7 +11,7 @@ from slipstream.engine.errors import OutOfPagesError
 from slipstream.engine.sequence import Sequence, SequenceCache
 
 
-class Residents:
+class OpenSequences:
     """Sequences by handle, least recently used first."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Residents:
         """Know an open sequence."""
         self._sequences[sequence.handle] = sequence
 
-    def use(self, sequence: Sequence) -> None:
+    def mark_used(self, sequence: Sequence) -> None:
         """A sequence is in use: it comes last to give way."""
         self._sequences.move_to_end(sequence.handle)
 

@@ -41,7 +41,7 @@ class PlanModel(ModelFacts, Protocol):
         dtype."""
 
 
-class Planned:
+class PlannedBackend:
     """`Backend` of a model that computes by a plan, padded by a rule."""
 
     multi_step_runner: MultiStepRunner | None = None
