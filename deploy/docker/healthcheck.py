@@ -17,7 +17,7 @@ _TIMEOUT_SECONDS = 4.0
 
 
 def is_serving(address: str) -> bool:
-    """Whether the whole server at ``address`` serves; False too if it cannot be asked."""
+    """True if the whole server at ``address`` serves; False too if it cannot be asked."""
     with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
