@@ -65,12 +65,12 @@ def test_an_idle_session_expires_by_a_clock_that_nobody_sets() -> None:
 def test_generations_have_a_limit_and_old_ones_make_room() -> None:
     loaded = LoadedSessions(max_count=2, ttl_seconds=60)
     session, first, second = add(loaded, "s"), add(loaded, "a", listed=False), add(loaded, "b", listed=False)
-    assert loaded.make_room(1) == [first]
+    assert loaded.remove_ended_generations(1) == [first]
     assert loaded.get("s") is session
     assert loaded.get("b") is second
     assert len(loaded) == 1
     with pytest.raises(SessionLimitError):
-        loaded.make_room(3)
+        loaded.remove_ended_generations(3)
 
 
 def named(name: str, content: str = "") -> RequestName:
@@ -141,9 +141,9 @@ def test_the_latest_turns_can_be_watched_and_older_ones_are_told_from_ones_that_
 def test_sessions_too_many_are_given_up_where_nothing_goes_on_in_them() -> None:
     loaded = LoadedSessions(max_count=2, ttl_seconds=60)
     records = [add(loaded, f"s{index}") for index in range(2)]
-    assert loaded.surplus() == []
+    assert loaded.evictable() == []
     records += [add(loaded, f"s{index}") for index in range(2, 5)]
     records[0].unwritten[1] = EndRow(b"", "", forgotten=False)
     loaded.touch(records[1])
     add(loaded, "g", listed=False)
-    assert [each.session.id for each in loaded.surplus()] == ["s2", "s3", "s4"]
+    assert [each.session.id for each in loaded.evictable()] == ["s2", "s3", "s4"]

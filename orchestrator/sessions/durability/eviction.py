@@ -16,7 +16,7 @@ from orchestrator.sessions.turns.turn import Ending
 log = logging.getLogger(__name__)
 
 
-class Unloading:
+class Eviction:
     """Takes sessions out, and gives back what was held for them."""
 
     def __init__(self, loaded: LoadedSessions, keeper: Keeper, tasks: TurnTasks, pair: Callable[[], Pair]) -> None:
@@ -26,30 +26,30 @@ class Unloading:
         self._tasks = tasks
         self._pair = pair
 
-    def release(self, record: SessionRecord) -> None:
+    def release_rounds(self, record: SessionRecord) -> None:
         """Give back its pages and its places at the peers."""
         self._pair().rounds.release(record.rounds)
 
-    def lose(self, record: SessionRecord) -> None:
+    def remove_idle_session(self, record: SessionRecord) -> None:
         """Keep one no more of which nothing runs."""
         self._loaded.remove(record)
-        self.release(record)
+        self.release_rounds(record)
 
-    async def drop(self, record: SessionRecord, why: Ending) -> None:
+    async def evict_session(self, record: SessionRecord, why: Ending) -> None:
         """Keep one no more, whatever runs in it."""
         self._loaded.remove(record)
         if record.running is not None:
             await self._tasks.end(record.running, why)
             record.running = None  # nobody waits for its end who would wait for ever
-        self.release(record)
+        self.release_rounds(record)
 
-    def spare_memory(self) -> None:
+    def evict_longest_idle(self) -> None:
         """What others have made in the store gave way to, or has rested for longest, need not be in
         memory too."""
-        for record in self._loaded.surplus():
-            self.lose(record)
+        for record in self._loaded.evictable():
+            self.remove_idle_session(record)
 
-    async def forget(self, record: SessionRecord, *, expired: bool = False) -> bool:
+    async def delete_session(self, record: SessionRecord, *, expired: bool = False) -> bool:
         """Have no trace left of a session of which nothing runs. False if that cannot be done
         now."""
         try:
@@ -58,16 +58,16 @@ class Unloading:
             log.error("session %s: %s", record.session.id, error)
             return False
         except SessionMovedError:  # its owner decides
-            self.lose(record)
+            self.remove_idle_session(record)
             return False
-        self.lose(record)
+        self.remove_idle_session(record)
         return True
 
-    async def write_ends(self, record: SessionRecord) -> None:
+    async def write_turn_ends(self, record: SessionRecord) -> None:
         """What could not be written before; if the session is another's by now, it is dropped."""
         try:
             await self._keeper.write_ends(record)
         except SessionMovedError:
-            await self.drop(record, Ending.MOVED)
+            await self.evict_session(record, Ending.MOVED)
         except StoreUnavailableError as error:
             log.error("session %s: %s", record.session.id, error)

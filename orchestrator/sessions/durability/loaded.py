@@ -129,7 +129,7 @@ class LoadedSessions:
         """The time of day, UTC."""
         return datetime.fromtimestamp(self._clock(), UTC)
 
-    def make_room(self, count: int) -> list[SessionRecord]:
+    def remove_ended_generations(self, count: int) -> list[SessionRecord]:
         """Take out the generations that have ended longest ago, all choices of a request together,
         until ``count`` new ones fit. SessionLimitError."""
         kept = self._records[False]
@@ -152,7 +152,7 @@ class LoadedSessions:
         record.used = self._steady_clock()
         self._records[record.listed][record.session.id] = record
 
-    def surplus(self) -> list[SessionRecord]:
+    def evictable(self) -> list[SessionRecord]:
         """The sessions too many that were active longest ago, if nothing is going on in them: they
         can be read again."""
         kept = self._records[True]

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine
 
 from orchestrator.errors import StoreUnavailableError
-from orchestrator.sessions.durability.eviction import Unloading
+from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions
 from orchestrator.sessions.durability.persistence import Keeper
 from orchestrator.sessions.turns.turn import Ending
@@ -29,7 +29,7 @@ class Tending:
         ownership: Ownership,
         loaded: LoadedSessions,
         keeper: Keeper,
-        unloading: Unloading,
+        eviction: Eviction,
         *,
         recover: Callable[[], Coroutine[None, None, None]],
         on_expired: Callable[[], None],
@@ -39,7 +39,7 @@ class Tending:
         self._ownership = ownership
         self._loaded = loaded
         self._keeper = keeper
-        self._unloading = unloading
+        self._eviction = eviction
         self._recover = recover
         self._on_expired = on_expired
 
@@ -52,7 +52,7 @@ class Tending:
         while True:
             await asyncio.sleep(_EXPIRY_PERIOD_SECONDS)
             for record in self._loaded.idle():
-                if await self._unloading.forget(record, expired=True):
+                if await self._eviction.delete_session(record, expired=True):
                     log.info("session %s expired", record.session.id, extra={"session_id": record.session.id})
                     self._on_expired()
 
@@ -75,10 +75,10 @@ class Tending:
             try:
                 running = [record for record in self._loaded.all() if record.running is not None]
                 for record in await self._keeper.note_progress(running):
-                    await self._unloading.drop(record, Ending.MOVED)
+                    await self._eviction.evict_session(record, Ending.MOVED)
                 for record in self._loaded.all():
                     if record.unwritten:
-                        await self._unloading.write_ends(record)
+                        await self._eviction.write_turn_ends(record)
                 await self._store.expire(self._loaded.ttl_seconds)
                 await self._recover()
             except StoreUnavailableError as error:
@@ -91,4 +91,4 @@ class Tending:
         owned = await self._store.owned(self._ownership.me.id)
         for record in self._loaded.all():
             if record.row is not None and owned.get(record.row.id) != record.row.epoch:
-                await self._unloading.drop(record, Ending.MOVED)
+                await self._eviction.evict_session(record, Ending.MOVED)

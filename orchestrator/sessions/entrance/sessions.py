@@ -35,7 +35,7 @@ from orchestrator.sessions.conversation.choices import resolved_choice
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.session import Session, common_prefix_length
 from orchestrator.sessions.conversation.settings import GenerationSettings
-from orchestrator.sessions.durability.eviction import Unloading
+from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord, SessionSummary
 from orchestrator.sessions.durability.maintenance import Tending
 from orchestrator.sessions.durability.payloads import (
@@ -155,12 +155,12 @@ class Sessions:
         self.tasks = TurnTasks(self.admission.close)
         self.chats: set[HasWaiting] = set()
         """The streams that are open."""
-        self._unloading = Unloading(loaded, self._keeper, self.tasks, self._there)
+        self._eviction = Eviction(loaded, self._keeper, self.tasks, self._there)
         self._beginning = Beginning(
-            loaded, self._keeper, self._unloading, self.admission, self.tasks, watcher, self._there
+            loaded, self._keeper, self._eviction, self.admission, self.tasks, watcher, self._there
         )
         self.elsewhere = Adopting(
-            store, ownership, loaded, self.tasks, self._there, self._beginning.take_over, self._leave
+            store, ownership, loaded, self.tasks, self._there, self._beginning.take_over, self._evict_moved
         )
         """Where sessions are that are not in this process's memory."""
         self._tending = Tending(
@@ -168,7 +168,7 @@ class Sessions:
             ownership,
             loaded,
             self._keeper,
-            self._unloading,
+            self._eviction,
             recover=self._recover,
             on_expired=watcher.session_expired,
         )
@@ -185,8 +185,8 @@ class Sessions:
     ) -> None:
         await self.tasks.__aexit__(kind, error, trace)
         for record in self._loaded.all():
-            self._unloading.release(record)
-            await self._unloading.write_ends(record)
+            self._eviction.release_rounds(record)
+            await self._eviction.write_turn_ends(record)
         try:
             await self._ownership.leave()
         except SlipstreamError as failure:
@@ -279,8 +279,8 @@ class Sessions:
         if not self._ownership.is_sure:
             await self.elsewhere.confirm(record)
 
-    async def _leave(self, record: SessionRecord) -> None:
-        await self._unloading.drop(record, Ending.MOVED)
+    async def _evict_moved(self, record: SessionRecord) -> None:
+        await self._eviction.evict_session(record, Ending.MOVED)
 
     async def resume(self, session_id: str, stream_settings: GenerationSettings, caller: Principal) -> SessionRecord:
         """A session that a stream goes on with. What ``get`` raises, NotReadyError, and
@@ -328,7 +328,7 @@ class Sessions:
         try:
             written = await self.tasks.surely(self._create(forked, row, caller, like=(source, last, len(copied))))
         except SessionMovedError:
-            await self._leave(record)
+            await self._evict_moved(record)
             raise
         return (await self._mine(name, written))[0]
 
@@ -390,7 +390,7 @@ class Sessions:
                             record, prompt, resolved, message.name, parent, message.content, places[0]
                         )
                     except SessionMovedError:
-                        await self._leave(record)
+                        await self._evict_moved(record)
                         raise
                     record.requests.keep(message.name, turn.turn)
                     return turn
@@ -446,8 +446,8 @@ class Sessions:
         those."""
         self.tasks.refuse_while_draining()
         count, name = generation.choice_count, generation.name
-        for old in self._loaded.make_room(count):
-            await self._unloading.forget(old)
+        for old in self._loaded.remove_ended_generations(count):
+            await self._eviction.delete_session(old)
         pair, now = self.pair, self._loaded.now().timestamp()
         records = [self._choice(generation, pair, clock, now, index) for index in range(count)]
         choices = [resolved_choice(resolved, index) for index in range(count)]
@@ -514,9 +514,9 @@ class Sessions:
             try:
                 await self._keeper.delete(record)
             except SessionMovedError:
-                await self._leave(record)
+                await self._evict_moved(record)
                 raise
-            await self._unloading.drop(record, Ending.CANCELLED)
+            await self._eviction.evict_session(record, Ending.CANCELLED)
 
         await self.tasks.surely(delete())
 
@@ -535,7 +535,7 @@ class Sessions:
         try:
             await self._keeper.write_ends(record)
         except SessionMovedError:
-            await self._leave(record)
+            await self._evict_moved(record)
             raise
 
     async def _create(
@@ -547,7 +547,7 @@ class Sessions:
         )
         if written[0].id == row.id:
             self._loaded.add(record)
-            self._unloading.spare_memory()
+            self._eviction.evict_longest_idle()
         return written
 
     def _record(
@@ -580,7 +580,7 @@ class Sessions:
         if turns and (undone or len(turns) < generation.choice_count):  # or not all of them are kept: generated anew
             await self._store.forget_request(principal, name.id)
             for record in records:
-                await self._unloading.drop(record, Ending.CANCELLED)
+                await self._eviction.evict_session(record, Ending.CANCELLED)
             return None
         return turns or None
 

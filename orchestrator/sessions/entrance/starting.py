@@ -12,7 +12,7 @@ from orchestrator.sessions.admission.admission import Admission, Place, Wish, gi
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.session import common_prefix_length
-from orchestrator.sessions.durability.eviction import Unloading
+from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
 from orchestrator.sessions.durability.payloads import TurnPayload, resumable, target_of, tokens_of
 from orchestrator.sessions.durability.persistence import Keeper, KeptTurn
@@ -36,7 +36,7 @@ class Beginning:
         self,
         loaded: LoadedSessions,
         keeper: Keeper,
-        unloading: Unloading,
+        eviction: Eviction,
         admission: Admission,
         tasks: TurnTasks,
         watcher: Watcher,
@@ -44,7 +44,7 @@ class Beginning:
     ) -> None:
         self._loaded = loaded
         self._keeper = keeper
-        self._unloading = unloading
+        self._eviction = eviction
         self._admission = admission
         self._tasks = tasks
         self._watcher = watcher
@@ -140,7 +140,7 @@ class Beginning:
                 log.info("going on with turn %d of session %s", each.unfinished.begun.turn, record.session.id)
                 turn = self._go_on(record, each.unfinished, each.begun, first)
                 first = first or turn
-        self._unloading.spare_memory()
+        self._eviction.evict_longest_idle()
 
     def _go_on(
         self, record: SessionRecord, stored: StoredTurn, begun: TurnPayload, after: TurnRecord | None
@@ -175,7 +175,7 @@ class Beginning:
             writes_ahead=writes_ahead,
             touch=self._loaded.touch,
             on_ended=lambda ended: self._ended(record, turn, ended),
-            on_moved=lambda: self._unloading.lose(record),
+            on_moved=lambda: self._eviction.remove_idle_session(record),
         )
 
     def _ended(self, record: SessionRecord, turn: TurnRecord, ended: TurnEnded) -> None:
@@ -184,7 +184,7 @@ class Beginning:
             record.requests.forget(turn.started.request_id)
         record.turns.trim()
         if not record.listed:  # what is left to keep is the turn's record
-            self._unloading.release(record)
+            self._eviction.release_rounds(record)
             record.session.forget()
             if self._spent is None:
                 self._spent = self._pair().rounds.open("")
