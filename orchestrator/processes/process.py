@@ -122,7 +122,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         replicas = Replicas(ownership, place, reaching)
         stack.push_async_callback(replicas.close)
         service = SiblingStatusService(sessions, watching, peers, access, replicas, number)
-        forwarding.start(Routing(sessions.elsewhere, access, replicas), cast(Streaming, service.WatchTurn))
+        forwarding.start(Routing(sessions.takeover, access, replicas), cast(Streaming, service.WatchTurn))
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
         if place is None:
             await _listen(server)

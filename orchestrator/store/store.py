@@ -226,7 +226,7 @@ class Store:
         """The sessions that a principal's request has got."""
         return await self._database.run(lambda t: _of_request(t, principal, request_id, listed=listed), reads=True)
 
-    async def take(self, session: SessionRow, owner_id: str) -> list[tuple[SessionRow, list[StoredTurn]]]:
+    async def take_over_session(self, session: SessionRow, owner_id: str) -> list[tuple[SessionRow, list[StoredTurn]]]:
         """Become the owner of a session that nobody else owns, and read it; of a generation's
         together with those of its other choices, of which some may have been its own before. Empty
         if another was faster, or it is gone."""

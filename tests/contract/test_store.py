@@ -255,13 +255,13 @@ async def test_what_has_an_owner_that_lives_is_not_taken(store: Store) -> None:
     row = session("s")
     await store.create([row])
     await store.begin_turn(row, turn(1), COUNTS)
-    assert await store.take(row, "b") == []
+    assert await store.take_over_session(row, "b") == []
     assert await store.ownerless("", 9) == []
     assert await store.remove_owner("a", beat=7) is False
     assert await store.remove_owner("a", beat=0) is True
     assert [each.id for each in await store.ownerless("", 9)] == ["s"]
     assert await store.ownerless("t", 9) == []
-    ((taken, turns),) = await store.take(row, "b")
+    ((taken, turns),) = await store.take_over_session(row, "b")
     assert (taken.owner, taken.epoch, len(turns)) == ("b", 2, 1)
     assert await store.ownerless("", 9) == []
     assert await store.owned("a") == {}
@@ -272,7 +272,7 @@ async def test_late_writes_of_an_owner_that_was_robbed_fail(store: Store) -> Non
     late = session("s")  # of "a", which has no row
     await store.create([late])
     await store.begin_turn(late, turn(1), COUNTS)
-    ((own, _),) = await store.take(late, "b")
+    ((own, _),) = await store.take_over_session(late, "b")
     for write in (
         store.begin_turn(late, turn(2), COUNTS),
         store.end_turn(late, 1, EndRow(b"", "late", forgotten=False), COUNTS),
@@ -296,7 +296,7 @@ async def test_late_writes_of_an_owner_that_took_its_session_again_fail(store: S
     late = session("s")
     await store.create([late])
     await store.begin_turn(late, turn(1), COUNTS)
-    ((own, _),) = await store.take(late, "a")
+    ((own, _),) = await store.take_over_session(late, "a")
     assert (own.owner, own.epoch) == ("a", 2)
     before = await store.session("s")
     for write in (
@@ -378,8 +378,12 @@ async def test_the_choices_of_a_generation_are_taken_together(store: Store) -> N
     await store.register(owner("b"))
     rows = [session(f"g{index}", listed=False, request_id="r", choice=index) for index in range(3)]
     await store.create(rows)
-    assert [(row.id, row.epoch) for row, _ in await store.take(rows[1], "b")] == [("g0", 2), ("g1", 2), ("g2", 2)]
-    again = {row.id: row.epoch for row, _ in await store.take(rows[1], "b")}
+    assert [(row.id, row.epoch) for row, _ in await store.take_over_session(rows[1], "b")] == [
+        ("g0", 2),
+        ("g1", 2),
+        ("g2", 2),
+    ]
+    again = {row.id: row.epoch for row, _ in await store.take_over_session(rows[1], "b")}
     assert again == {"g0": 2, "g1": 3, "g2": 2}, "what it has and did not ask for stays as it is"
 
 
@@ -455,7 +459,7 @@ async def test_what_is_asked_all_the_time_looks_at_no_other_sessions() -> None:
     await store.note_progress([(row, 2, 0, b"")])
     await store.turns("s")
     await store.session("s")
-    await store.take(row, "b")
+    await store.take_over_session(row, "b")
     await store.expire(1.0)
     await store.forget_request("", "r")
     store.close()

@@ -82,9 +82,9 @@ class Process:
         message = UserMessage(content, SAID, RequestName(name, content.encode()) if name else RequestName())
         return await self.sessions.send(record, message, GenerationSettings(), NO_TRACE, Asking())
 
-    async def adopted(self, session_id: str) -> SessionRecord:
+    async def taken_over(self, session_id: str) -> SessionRecord:
         """A session that is nobody's, taken over."""
-        assert await self.sessions.elsewhere.locate(session_id, "") is None
+        assert await self.sessions.takeover.locate(session_id, "") is None
         return self.sessions.kept(session_id, ANONYMOUS)
 
     def holding(self, operation: str) -> tuple[asyncio.Event, asyncio.Event]:
@@ -136,7 +136,7 @@ async def test_a_session_that_memory_was_spared_of_has_moved_and_is_found_again(
     assert process.loaded.find(record.session.id) is None
     with pytest.raises(SessionMovedError):
         await process.send(record, "again")
-    await ended(await process.send(await process.adopted(record.session.id), "again"))
+    await ended(await process.send(await process.taken_over(record.session.id), "again"))
 
 
 async def test_a_generation_that_nobody_waits_for_any_more_holds_no_place(
@@ -299,7 +299,7 @@ async def test_a_fork_asked_of_two_processes_at_once_is_one_fork(start: Start) -
     forking = asyncio.create_task(first.sessions.fork(record.session.id, None, name, ANONYMOUS))
     await asked.wait()
     await second.take_for_dead(first)
-    await second.adopted(record.session.id)
+    await second.taken_over(record.session.id)
     fork = await second.sessions.fork(record.session.id, None, name, ANONYMOUS)
     may_go.set()
     with pytest.raises(SessionMovedError):
@@ -325,11 +325,11 @@ async def test_a_turn_that_is_being_written_down_when_a_drain_is_over_is_left_to
     with pytest.raises(ShuttingDownError):
         await first.send(record, "later")
     await second.take_for_dead(first)
-    adopted = await second.adopted(record.session.id)
-    gone_on = adopted.turns.get(1)
+    taken_over = await second.taken_over(record.session.id)
+    gone_on = taken_over.turns.get(1)
     await ended(gone_on)
     assert gone_on.tokens == [7, 7, 7]
-    assert await second.send(adopted) is gone_on, "the same request finds it there"
+    assert await second.send(taken_over) is gone_on, "the same request finds it there"
 
 
 async def test_a_message_that_waits_for_another_to_be_written_down_is_refused_by_a_drain(start: Start) -> None:
@@ -357,12 +357,12 @@ async def test_an_old_record_begins_nothing_beside_a_new_one(start: Start) -> No
     old = await first.sessions.create(NewSession())
     await ended(await first.send(old))
     await second.take_for_dead(first)
-    theirs = await second.adopted(old.session.id)
+    theirs = await second.taken_over(old.session.id)
     await ended(await second.send(theirs, "second"))
-    await second.sessions.elsewhere._ownership.leave()
+    await second.sessions.takeover._ownership.leave()
     await first.store.register(first.me)
     first.loaded.remove(old)  # as `_drop_lost` does once it has joined again
-    new = await first.adopted(old.session.id)
+    new = await first.taken_over(old.session.id)
     assert new is not old and new.session.turn_count == 2
     with pytest.raises(SessionMovedError):
         await first.send(old, "third")
@@ -375,11 +375,11 @@ async def test_who_was_robbed_writes_nothing_and_keeps_nothing(start: Start) -> 
     first, second = await start("a"), await start("b")
     record = await first.sessions.create(NewSession())
     await second.take_for_dead(first)
-    theirs = await second.adopted(record.session.id)
+    theirs = await second.taken_over(record.session.id)
     with pytest.raises(SessionMovedError):
         await first.send(record)
     assert first.loaded.find(record.session.id) is None and not record.running
-    owner = await first.sessions.elsewhere.locate(record.session.id, "")
+    owner = await first.sessions.takeover.locate(record.session.id, "")
     assert owner is not None and owner.id == second.me.id
     turn = await second.send(theirs)
     await ended(turn)
@@ -393,7 +393,7 @@ async def test_a_turn_that_was_taken_over_while_it_ran_ends_once_where_it_is(sta
     turn = await first.send(record)
     await first.verifier.asked.wait()
     await second.take_for_dead(first)
-    theirs = (await second.adopted(record.session.id)).turns.get(1)
+    theirs = (await second.taken_over(record.session.id)).turns.get(1)
     await ended(theirs)
     first.verifier.may_answer.set()
     await until(lambda: not first.sessions.tasks.turns)
@@ -414,7 +414,7 @@ async def test_tokens_are_not_told_that_only_another_process_may_write(start: St
     keeper = first.sessions._keeper
     await keeper.note_ahead(record, turn, [7])
     await second.take_for_dead(first)
-    theirs = (await second.adopted(record.session.id)).turns.get(1)
+    theirs = (await second.taken_over(record.session.id)).turns.get(1)
     with pytest.raises(SessionMovedError):
         await keeper.note_ahead(record, turn, [8])
     await ended(theirs)
@@ -438,14 +438,14 @@ async def test_a_chat_whose_session_moves_twice_finds_its_turn_wherever_it_is(st
     resume = StartChat(record.session.id, NewSession())
     message = SendMessage(UserMessage("hello", SAID, RequestName("m", b"hello")))
     await second.take_for_dead(first)
-    await second.adopted(record.session.id)
+    await second.taken_over(record.session.id)
     events = await told(first, resume, message)
     assert isinstance(events[-1], ChatClosing) and isinstance(events[-1].error, SessionMovedError)
     events = await told(second, resume, message)
     assert [event.turn for event in events if isinstance(event, TurnHappened)] == [1] * (len(events) - 1)
-    await second.sessions.elsewhere._ownership.leave()
+    await second.sessions.takeover._ownership.leave()
     await first.store.register(first.me)
-    back = await first.adopted(record.session.id)
+    back = await first.taken_over(record.session.id)
     again = await told(first, resume, message)
     assert {event.turn for event in again if isinstance(event, TurnHappened)} == {1}
     assert back.turns.get(1).tokens == [7, 7, 7] and back.session.turn_count == 1
@@ -472,9 +472,9 @@ async def test_a_request_whose_name_no_database_could_keep_is_not_looked_for(sta
     process = await start("a")
     record = await process.sessions.create(NewSession())
     asked, _ = process.holding("of_request")
-    elsewhere, name = process.sessions.elsewhere, "a\0b"
+    takeover, name = process.sessions.takeover, "a\0b"
     async with asyncio.timeout(10):
         for listed in (True, False):
-            assert await elsewhere.locate_request(name, "", listed=listed) is None
-        assert await elsewhere.locate_fork(record.session.id, name, "") is None
+            assert await takeover.locate_request(name, "", listed=listed) is None
+        assert await takeover.locate_fork(record.session.id, name, "") is None
     assert not asked.is_set(), "PostgreSQL would refuse to look, and the store seem to be away"

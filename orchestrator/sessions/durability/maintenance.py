@@ -31,16 +31,16 @@ class Tending:
         keeper: Keeper,
         eviction: Eviction,
         *,
-        recover: Callable[[], Coroutine[None, None, None]],
+        take_over: Callable[[], Coroutine[None, None, None]],
         on_expired: Callable[[], None],
     ) -> None:
-        """``recover`` takes over what others have left, ``on_expired`` is told of each session."""
+        """``take_over`` takes over what others have left, ``on_expired`` is told of each session."""
         self._store = store
         self._ownership = ownership
         self._loaded = loaded
         self._keeper = keeper
         self._eviction = eviction
-        self._recover = recover
+        self._take_over = take_over
         self._on_expired = on_expired
 
     def loops(self) -> list[Coroutine[None, None, None]]:
@@ -80,7 +80,7 @@ class Tending:
                     if record.unwritten:
                         await self._eviction.write_turn_ends(record)
                 await self._store.expire(self._loaded.ttl_seconds)
-                await self._recover()
+                await self._take_over()
             except StoreUnavailableError as error:
                 log.error("%s", error)
             except Exception:  # what is wrong with one session is not to end all others

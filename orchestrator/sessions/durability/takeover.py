@@ -34,7 +34,7 @@ one has left."""
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class TakenOver:
     """A session that was taken over, and the turn of it that nobody has finished."""
 
     record: SessionRecord
@@ -43,7 +43,7 @@ class Adopted:
     """What that turn is run under."""
 
 
-class Adopting:
+class Takeover:
     """Finds sessions wherever they are."""
 
     def __init__(
@@ -53,17 +53,17 @@ class Adopting:
         loaded: LoadedSessions,
         tasks: TurnTasks,
         pair: Callable[[], Pair],
-        on_adopted: Callable[[Sequence[Adopted]], None],
+        on_taken_over: Callable[[Sequence[TakenOver]], None],
         on_moved: Callable[[SessionRecord], Awaitable[None]],
     ) -> None:
-        """``pair`` raises NotReadyError while there is none. ``on_adopted`` is told what has to be
+        """``pair`` raises NotReadyError while there is none. ``on_taken_over`` is told what has to be
         kept here from now on, and ``on_moved`` of a session that another process owns."""
         self._store = store
         self._ownership = ownership
         self._loaded = loaded
         self._tasks = tasks
         self._pair = pair
-        self._on_adopted = on_adopted
+        self._on_taken_over = on_taken_over
         self._on_moved = on_moved
         self._one_at_a_time = asyncio.Lock()
 
@@ -100,7 +100,7 @@ class Adopting:
                 return None  # and here it is said to be nowhere, as of one that never was
             if owner is not None and owner.id != self._ownership.me.id:
                 return owner
-            await self._tasks.surely(self._adopt(row))  # owned and not in memory it would be nobody's
+            await self._tasks.surely(self._take_over_session(row))  # owned and not in memory it would be nobody's
         return None
 
     async def locate_request(self, request_id: str, principal: str, *, listed: bool) -> OwnerRow | None:
@@ -120,7 +120,7 @@ class Adopting:
             return await self.locate_request(request_id, principal, listed=True)
         return await self.locate(session_id, principal)
 
-    async def recover(self) -> None:
+    async def take_over_running_turns(self) -> None:
         """Go on with the turns of owners that have ended. One that cannot be gone on with is in
         nobody's way."""
         while rows := await self._store.ownerless(target_of(self._pair().target), _TOGETHER):
@@ -129,13 +129,13 @@ class Adopting:
                 if self._tasks.draining:
                     return
                 try:
-                    await self._tasks.surely(self._adopt(row))
+                    await self._tasks.surely(self._take_over_session(row))
                 except (UnreadableError, WeightsMismatchError) as error:
                     log.error("session %s: %s", row.id, error)
             if len(self._loaded.all()) == before:
                 return
 
-    async def _adopt(self, row: SessionRow) -> None:
+    async def _take_over_session(self, row: SessionRow) -> None:
         pair = self._pair()
         if row.target not in ("", target_of(pair.target)):
             what = f"session {row.id} comes from other weights than {pair.target.name}'s: create another one"
@@ -143,10 +143,10 @@ class Adopting:
         async with self._one_at_a_time:
             if self._loaded.find(row.id) is not None:
                 return
-            taken = await self._store.take(row, self._ownership.me.id)
+            taken = await self._store.take_over_session(row, self._ownership.me.id)
             new = [(row, turns) for row, turns in taken if self._loaded.find(row.id) is None]
-            adopted = [await rebuilt_beside(row, turns, pair) for row, turns in new]
-            self._on_adopted(adopted)
+            taken_over = [await rebuild_session(row, turns, pair) for row, turns in new]
+            self._on_taken_over(taken_over)
 
 
 def _may_be_known(request_id: str) -> bool:
@@ -155,14 +155,14 @@ def _may_be_known(request_id: str) -> bool:
     return bool(request_id) and "\0" not in request_id
 
 
-async def rebuilt_beside(row: SessionRow, turns: Sequence[StoredTurn], pair: Pair) -> Adopted:
-    """`rebuilt`, on another thread where that takes a while."""
+async def rebuild_session(row: SessionRow, turns: Sequence[StoredTurn], pair: Pair) -> TakenOver:
+    """Rebuild a session from its rows, on another thread if that takes long. UnreadableError."""
     if sum(len(stored.begun.payload) + (len(stored.end.payload) if stored.end else 0) for stored in turns) < _LARGE:
-        return rebuilt(row, turns, pair)
-    return await asyncio.to_thread(rebuilt, row, turns, pair)
+        return _rebuild_session(row, turns, pair)
+    return await asyncio.to_thread(_rebuild_session, row, turns, pair)
 
 
-def rebuilt(row: SessionRow, turns: Sequence[StoredTurn], pair: Pair) -> Adopted:
+def _rebuild_session(row: SessionRow, turns: Sequence[StoredTurn], pair: Pair) -> TakenOver:
     """A session from what is written of it. UnreadableError."""
     session, said, records = restored(row, turns, pair.codec)
     record = SessionRecord(
@@ -181,4 +181,4 @@ def rebuilt(row: SessionRow, turns: Sequence[StoredTurn], pair: Pair) -> Adopted
         if stored.begun.request_id:
             record.requests.keep(RequestName(stored.begun.request_id, stored.begun.fingerprint), stored.begun.turn)
     unfinished = next((stored for stored in reversed(turns) if stored.end is None), None)
-    return Adopted(record, unfinished, None if unfinished is None else turn_payload_of(unfinished.begun))
+    return TakenOver(record, unfinished, None if unfinished is None else turn_payload_of(unfinished.begun))

@@ -46,7 +46,7 @@ from orchestrator.sessions.durability.payloads import (
     told,
 )
 from orchestrator.sessions.durability.persistence import Keeper
-from orchestrator.sessions.durability.takeover import Adopting, rebuilt_beside
+from orchestrator.sessions.durability.takeover import Takeover, rebuild_session
 from orchestrator.sessions.entrance.starting import Beginning
 from orchestrator.sessions.turns.pair import Pair, Prompt
 from orchestrator.sessions.turns.request_names import NAMELESS, RequestName, check_request_id
@@ -159,8 +159,8 @@ class Sessions:
         self._beginning = Beginning(
             loaded, self._keeper, self._eviction, self.admission, self.tasks, watcher, self._there
         )
-        self.elsewhere = Adopting(
-            store, ownership, loaded, self.tasks, self._there, self._beginning.take_over, self._evict_moved
+        self.takeover = Takeover(
+            store, ownership, loaded, self.tasks, self._there, self._beginning.resume_taken_over, self._evict_moved
         )
         """Where sessions are that are not in this process's memory."""
         self._tending = Tending(
@@ -169,7 +169,7 @@ class Sessions:
             loaded,
             self._keeper,
             self._eviction,
-            recover=self._recover,
+            take_over=self._take_over_running_turns,
             on_expired=watcher.session_expired,
         )
 
@@ -220,9 +220,9 @@ class Sessions:
     def _there(self) -> Pair:
         return self.pair
 
-    async def _recover(self) -> None:
+    async def _take_over_running_turns(self) -> None:
         if self.is_serving and not self.tasks.draining:
-            await self.elsewhere.recover()
+            await self.takeover.take_over_running_turns()
 
     def serve(self, pair: Pair) -> None:
         """The pair is there: turns may run."""
@@ -277,7 +277,7 @@ class Sessions:
 
     async def _confirm(self, record: SessionRecord) -> None:
         if not self._ownership.is_sure:
-            await self.elsewhere.confirm(record)
+            await self.takeover.confirm(record)
 
     async def _evict_moved(self, record: SessionRecord) -> None:
         await self._eviction.evict_session(record, Ending.MOVED)
@@ -323,7 +323,7 @@ class Sessions:
         row = self._keeper.fork_row(source, secrets.token_hex(8), name, self._loaded.now().timestamp())
         nameless = [replace(stored, begun=replace(stored.begun, request_id="")) for stored in ended]
         copied = [stored for stored in nameless if stored.begun.turn <= last]
-        forked = (await rebuilt_beside(row, copied, self.pair)).record
+        forked = (await rebuild_session(row, copied, self.pair)).record
         forked.row = row = self._keeper.counted(row, forked.session)
         try:
             written = await self.tasks.surely(self._create(forked, row, caller, like=(source, last, len(copied))))
@@ -501,7 +501,7 @@ class Sessions:
             if running.record.broken_off is not None:
                 raise running.record.broken_off
         elif not record.unwritten:
-            await self.elsewhere.confirm(record)
+            await self.takeover.confirm(record)
         await self._write_ends(record)
         record.turns.get(turn)
 
@@ -593,7 +593,7 @@ class Sessions:
         for row in rows:
             record = self._loaded.find(row.id)
             if record is not None and not record.is_kept_as(row):  # one of them is old
-                await self.elsewhere.confirm(record)
+                await self.takeover.confirm(record)
             if record is not None:
                 records.append(record)
         if len(records) < len(rows):

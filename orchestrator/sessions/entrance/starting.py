@@ -16,7 +16,7 @@ from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
 from orchestrator.sessions.durability.payloads import TurnPayload, resumable, target_of, tokens_of
 from orchestrator.sessions.durability.persistence import Keeper, KeptTurn
-from orchestrator.sessions.durability.takeover import Adopted
+from orchestrator.sessions.durability.takeover import TakenOver
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.request_names import RequestName
 from orchestrator.sessions.turns.tasks import TurnTasks
@@ -130,10 +130,10 @@ class Beginning:
         record.turns.add(turn_record)
         return turn_record
 
-    def take_over(self, adopted: Sequence[Adopted]) -> None:
+    def resume_taken_over(self, taken_over: Sequence[TakenOver]) -> None:
         """Keep sessions that were nobody's, and go on with the turns that nobody has finished."""
         first: TurnRecord | None = None
-        for each in adopted:
+        for each in taken_over:
             record = each.record
             self._loaded.add(record)
             if each.unfinished is not None and each.begun is not None:
