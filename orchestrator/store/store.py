@@ -322,7 +322,7 @@ class Store:
 
         await self._database.run(work)
 
-    async def note_progress(self, progress: Sequence[tuple[SessionRow, int, int, bytes]]) -> list[str]:
+    async def write_progress(self, progress: Sequence[tuple[SessionRow, int, int, bytes]]) -> list[str]:
         """For each session's turn the tokens from a position on. Returns the sessions that others
         own by now."""
 

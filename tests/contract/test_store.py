@@ -240,10 +240,10 @@ async def test_progress_is_joined_and_ends_at_a_gap(store: Store) -> None:
     await store.create([row])
     await store.begin_turn(row, turn(1), COUNTS)
     one, two, three = b"\1\0\0\0", b"\2\0\0\0", b"\3\0\0\0"
-    assert await store.note_progress([(row, 1, 0, one + two)]) == []
-    assert await store.note_progress([(row, 1, 2, three), (row, 1, 4, one)]) == []
+    assert await store.write_progress([(row, 1, 0, one + two)]) == []
+    assert await store.write_progress([(row, 1, 2, three), (row, 1, 4, one)]) == []
     assert (await store.turns("s"))[0].tokens == one + two + three
-    await store.note_progress([(row, 1, 1, three)])  # a round told again, after what was noted of the rest
+    await store.write_progress([(row, 1, 1, three)])  # a round told again, after what was noted of the rest
     assert (await store.turns("s"))[0].tokens == one + three + three
     await store.end_turn(row, 1, EndRow(one, "x", forgotten=False), COUNTS)
     assert (await store.turns("s"))[0].tokens == b""
@@ -279,7 +279,7 @@ async def test_late_writes_of_an_owner_that_was_robbed_fail(store: Store) -> Non
     ):
         with pytest.raises(SessionMovedError):
             await write
-    assert await store.note_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
+    assert await store.write_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
     with pytest.raises(SessionMovedError):
         await store.delete(late)
     assert [stored.begun.turn for stored in await store.turns("s")] == [1]
@@ -306,11 +306,11 @@ async def test_late_writes_of_an_owner_that_took_its_session_again_fail(store: S
     ):
         with pytest.raises(SessionMovedError):
             await write
-    assert await store.note_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
+    assert await store.write_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
     assert await store.session("s") == before
     (stored,) = await store.turns("s")
     assert (stored.begun, stored.end, stored.tokens) == (turn(1), None, b"")
-    assert await store.note_progress([(own, 1, 0, b"\1\0\0\0")]) == []
+    assert await store.write_progress([(own, 1, 0, b"\1\0\0\0")]) == []
 
 
 async def test_all_processes_of_a_store_find_one_secret_and_another_stores_is_another(place: str) -> None:
@@ -456,7 +456,7 @@ async def test_what_is_asked_all_the_time_looks_at_no_other_sessions() -> None:
     await store.of_request("", "r", listed=False)
     await store.end_turn(row, 1, EndRow(b"", "{}", forgotten=False), COUNTS)
     await store.begin_turn(row, turn(2), COUNTS)
-    await store.note_progress([(row, 2, 0, b"")])
+    await store.write_progress([(row, 2, 0, b"")])
     await store.turns("s")
     await store.session("s")
     await store.take_over_session(row, "b")

@@ -146,15 +146,15 @@ async def test_a_generation_that_nobody_waits_for_any_more_holds_no_place(
     generation = Generation((5, 6, 7), SAID, choice_count=4)
     process.verifier.may_answer.clear()
     asked, may_go = asyncio.Event(), asyncio.Event()
-    keeper = process.sessions._keeper
-    work = keeper.create_running
+    persistence = process.sessions._persistence
+    work = persistence.create_generation
 
     async def held(*arguments: Any) -> Any:
         asked.set()
         await may_go.wait()
         return await work(*arguments)
 
-    monkeypatch.setattr(keeper, "create_running", held)
+    monkeypatch.setattr(persistence, "create_generation", held)
     begun = asyncio.create_task(process.sessions.generate(generation, NO_TRACE, Asking()))
     await asked.wait()
     begun.cancel()
@@ -208,8 +208,8 @@ async def test_where_no_turn_runs_no_progress_is_noted_and_nothing_has_moved(sta
     process = await start("a")
     records = [await process.sessions.create(NewSession()) for _ in range(2)]
     await ended(await process.send(records[0]))
-    assert await process.sessions._keeper.note_progress(records) == []
-    assert await process.sessions._keeper.note_progress([]) == []
+    assert await process.sessions._persistence.write_progress(records) == []
+    assert await process.sessions._persistence.write_progress([]) == []
 
 
 # --- a request that comes again while its first is being written down
@@ -411,12 +411,12 @@ async def test_tokens_are_not_told_that_only_another_process_may_write(start: St
     first.verifier.may_answer.clear()
     turn = await first.send(record)
     await first.verifier.asked.wait()
-    keeper = first.sessions._keeper
-    await keeper.note_ahead(record, turn, [7])
+    persistence = first.sessions._persistence
+    await persistence.write_ahead(record, turn, [7])
     await second.take_for_dead(first)
     theirs = (await second.taken_over(record.session.id)).turns.get(1)
     with pytest.raises(SessionMovedError):
-        await keeper.note_ahead(record, turn, [8])
+        await persistence.write_ahead(record, turn, [8])
     await ended(theirs)
     first.verifier.may_answer.set()
     await until(lambda: not first.sessions.tasks.turns)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from orchestrator.errors import SessionMovedError, StoreUnavailableError
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.durability.persistence import Keeper
+from orchestrator.sessions.durability.persistence import Persistence
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.tasks import TurnTasks
 from orchestrator.sessions.turns.turn import Ending
@@ -19,10 +19,12 @@ log = logging.getLogger(__name__)
 class Eviction:
     """Takes sessions out, and gives back what was held for them."""
 
-    def __init__(self, loaded: LoadedSessions, keeper: Keeper, tasks: TurnTasks, pair: Callable[[], Pair]) -> None:
+    def __init__(
+        self, loaded: LoadedSessions, persistence: Persistence, tasks: TurnTasks, pair: Callable[[], Pair]
+    ) -> None:
         """``pair`` is there where a session is."""
         self._loaded = loaded
-        self._keeper = keeper
+        self._persistence = persistence
         self._tasks = tasks
         self._pair = pair
 
@@ -53,7 +55,7 @@ class Eviction:
         """Have no trace left of a session of which nothing runs. False if that cannot be done
         now."""
         try:
-            await self._keeper.delete(record, expired=expired)
+            await self._persistence.delete_session(record, expired=expired)
         except StoreUnavailableError as error:
             log.error("session %s: %s", record.session.id, error)
             return False
@@ -66,7 +68,7 @@ class Eviction:
     async def write_turn_ends(self, record: SessionRecord) -> None:
         """What could not be written before; if the session is another's by now, it is dropped."""
         try:
-            await self._keeper.write_ends(record)
+            await self._persistence.write_turn_ends(record)
         except SessionMovedError:
             await self.evict_session(record, Ending.MOVED)
         except StoreUnavailableError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from orchestrator.errors import StoreUnavailableError
 from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions
-from orchestrator.sessions.durability.persistence import Keeper
+from orchestrator.sessions.durability.persistence import Persistence
 from orchestrator.sessions.turns.turn import Ending
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.store import Store
@@ -28,7 +28,7 @@ class Tending:
         store: Store,
         ownership: Ownership,
         loaded: LoadedSessions,
-        keeper: Keeper,
+        persistence: Persistence,
         eviction: Eviction,
         *,
         take_over: Callable[[], Coroutine[None, None, None]],
@@ -38,7 +38,7 @@ class Tending:
         self._store = store
         self._ownership = ownership
         self._loaded = loaded
-        self._keeper = keeper
+        self._persistence = persistence
         self._eviction = eviction
         self._take_over = take_over
         self._on_expired = on_expired
@@ -74,7 +74,7 @@ class Tending:
             await asyncio.sleep(self._ownership.period)
             try:
                 running = [record for record in self._loaded.all() if record.running is not None]
-                for record in await self._keeper.note_progress(running):
+                for record in await self._persistence.write_progress(running):
                     await self._eviction.evict_session(record, Ending.MOVED)
                 for record in self._loaded.all():
                     if record.unwritten:

@@ -37,7 +37,7 @@ not to wait for."""
 _PAUSE_SECONDS = 1.0
 
 
-class Keeper:
+class Persistence:
     """Everything that is written of the sessions of one owner."""
 
     def __init__(self, store: Store, owner_id: str, *, is_durable: bool) -> None:
@@ -91,7 +91,7 @@ class Keeper:
             running_turn=None,
         )
 
-    def counted(self, row: SessionRow, session: Session) -> SessionRow:
+    def with_counts(self, row: SessionRow, session: Session) -> SessionRow:
         """With what a row tells of its session."""
         return replace(
             row,
@@ -100,14 +100,14 @@ class Keeper:
             message_count=len(session.messages),
         )
 
-    async def begin(
+    async def begin_turn(
         self, record: SessionRecord, target: str, prompt: Sequence[int], payload: TurnPayload, name: RequestName
     ) -> None:
         """Write down a turn that is about to begin. SessionMovedError, StoreUnavailableError: then
         it must not."""
         if record.row is None:
             return
-        await self.write_ends(record)
+        await self.write_turn_ends(record)
         session = record.session
         row = replace(record.row, target=target)
         turn = _turn_row(session, prompt, payload, name)
@@ -116,7 +116,7 @@ class Keeper:
         await self._store.begin_turn(row, turn, counts)
         record.row, record.noted_count = row, 0
 
-    async def create_running(
+    async def create_generation(
         self, records: Sequence[SessionRecord], target: str, prompt: Sequence[int], payloads: Sequence[TurnPayload]
     ) -> list[SessionRow]:
         """Write down a generation's choices, each with its turn, which is about to begin; or find
@@ -130,7 +130,7 @@ class Keeper:
         rows = [record.row for record in records if record.row is not None]
         return await self._store.create(rows, turns=turns) if rows else []
 
-    async def end(self, record: SessionRecord, turn: TurnRecord, ended: TurnEnded, *, forgotten: bool) -> None:
+    async def end_turn(self, record: SessionRecord, turn: TurnRecord, ended: TurnEnded, *, forgotten: bool) -> None:
         """Write down a turn that has ended; if that cannot be done now, later.
         SessionMovedError."""
         if record.row is None:
@@ -141,11 +141,11 @@ class Keeper:
             end = await asyncio.to_thread(end_row, turn, ended, forgotten=forgotten)
         record.unwritten[turn.turn] = end
         try:
-            await self.write_ends(record)
+            await self.write_turn_ends(record)
         except StoreUnavailableError as error:
             log.error("turn %d of session %s has ended: %s", turn.turn, record.session.id, error)
 
-    async def write_ends(self, record: SessionRecord) -> None:
+    async def write_turn_ends(self, record: SessionRecord) -> None:
         """Write down what has ended and is not written yet. SessionMovedError,
         StoreUnavailableError."""
         session = record.session
@@ -161,7 +161,7 @@ class Keeper:
                 raise
             record.unwritten.pop(turn, None)
 
-    async def note_progress(self, records: Sequence[SessionRecord]) -> list[SessionRecord]:
+    async def write_progress(self, records: Sequence[SessionRecord]) -> list[SessionRecord]:
         """Write down the running turns' tokens that are not yet. Returns those whose session
         another has by now."""
         told: list[tuple[SessionRecord, int]] = []
@@ -176,19 +176,19 @@ class Keeper:
                     told.append((record, count))
         if not noted:
             return []
-        moved = set(await self._store.note_progress(noted))
+        moved = set(await self._store.write_progress(noted))
         for record, count in told:
             record.noted_count = count
         return [record for record, _ in told if record.session.id in moved]
 
-    async def note_ahead(self, record: SessionRecord, turn: TurnRecord, tokens: Sequence[int]) -> None:
+    async def write_ahead(self, record: SessionRecord, turn: TurnRecord, tokens: Sequence[int]) -> None:
         """Write down tokens that a turn is about to tell. SessionMovedError,
         StoreUnavailableError."""
         assert record.row is not None
-        if await self._store.note_progress([(record.row, turn.turn, turn.token_count, bytes_of(tokens))]):
+        if await self._store.write_progress([(record.row, turn.turn, turn.token_count, bytes_of(tokens))]):
             raise SessionMovedError(f"session {record.session.id} is kept elsewhere", session_id=record.session.id)
 
-    async def delete(self, record: SessionRecord, *, expired: bool = False) -> None:
+    async def delete_session(self, record: SessionRecord, *, expired: bool = False) -> None:
         """Delete a session for good. SessionMovedError, StoreUnavailableError: then it is not."""
         if record.row is None:
             return
@@ -206,12 +206,12 @@ def _turn_row(session: Session, prompt: Sequence[int], payload: TurnPayload, nam
     return turn_row(session.turn_count + 1, (name.id, name.fingerprint), shared, prompt, payload)
 
 
-class KeptTurn:
-    """What becomes of one turn, written down: see `TurnKeeper`."""
+class TurnPersistence:
+    """The `TurnWriter` of one turn: writes its progress and its end."""
 
     def __init__(
         self,
-        keeper: Keeper,
+        persistence: Persistence,
         record: SessionRecord,
         turn: TurnRecord,
         *,
@@ -222,9 +222,9 @@ class KeptTurn:
     ) -> None:
         """``touch`` notes that a session is active, and ``on_ended`` is called once the end is
         written, or cannot be; ``on_moved`` where the session is another's by now, or gone."""
-        self.hands_over = keeper.is_durable and record.row is not None
+        self.hands_over = persistence.is_durable and record.row is not None
         self.writes_ahead = writes_ahead and record.row is not None
-        self._keeper = keeper
+        self._persistence = persistence
         self._record = record
         self._turn = turn
         self._touch = touch
@@ -232,21 +232,21 @@ class KeptTurn:
         self._on_moved = on_moved
 
     async def committing(self, tokens: Sequence[int]) -> None:
-        """See `TurnKeeper`. What cannot be written is not told: it waits."""
+        """See `TurnWriter`. What cannot be written is not told: it waits."""
         while True:
             try:
-                await self._keeper.note_ahead(self._record, self._turn, tokens)
+                await self._persistence.write_ahead(self._record, self._turn, tokens)
                 return
             except StoreUnavailableError as error:
                 log.error("turn %d of session %s waits: %s", self._turn.turn, self._record.session.id, error)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def ended(self, ended: TurnEnded) -> bool:
-        """See `TurnKeeper`."""
+        """See `TurnWriter`."""
         self._touch(self._record)
         forgotten = ended.error is not None and not ended.generated_token_count
         try:
-            await self._keeper.end(self._record, self._turn, ended, forgotten=forgotten)
+            await self._persistence.end_turn(self._record, self._turn, ended, forgotten=forgotten)
         except SessionMovedError as error:
             self._on_moved()
             if not self._record.is_deleted:  # the owner runs the turn, and tells how it ends
@@ -257,10 +257,10 @@ class KeptTurn:
         return True
 
     async def left(self, *, moved: bool) -> None:
-        """See `TurnKeeper`."""
+        """See `TurnWriter`."""
         try:
             if not moved:
-                await self._keeper.note_progress([self._record])
+                await self._persistence.write_progress([self._record])
         except StoreUnavailableError as error:
             log.error("turn %d is left where it was last noted: %s", self._turn.turn, error)
         self._record.running = None

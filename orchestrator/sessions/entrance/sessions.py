@@ -45,7 +45,7 @@ from orchestrator.sessions.durability.payloads import (
     target_of,
     told,
 )
-from orchestrator.sessions.durability.persistence import Keeper
+from orchestrator.sessions.durability.persistence import Persistence
 from orchestrator.sessions.durability.takeover import Takeover, rebuild_session
 from orchestrator.sessions.entrance.starting import Beginning
 from orchestrator.sessions.turns.pair import Pair, Prompt
@@ -145,7 +145,7 @@ class Sessions:
         self._loaded = loaded
         self._store = store
         self._ownership = ownership
-        self._keeper = Keeper(store, ownership.me.id, is_durable=is_durable)
+        self._persistence = Persistence(store, ownership.me.id, is_durable=is_durable)
         self._max_count = max_count
         self._watcher = watcher
         self._not_ready = not_ready
@@ -155,9 +155,9 @@ class Sessions:
         self.tasks = TurnTasks(self.admission.close)
         self.chats: set[HasWaiting] = set()
         """The streams that are open."""
-        self._eviction = Eviction(loaded, self._keeper, self.tasks, self._there)
+        self._eviction = Eviction(loaded, self._persistence, self.tasks, self._there)
         self._beginning = Beginning(
-            loaded, self._keeper, self._eviction, self.admission, self.tasks, watcher, self._there
+            loaded, self._persistence, self._eviction, self.admission, self.tasks, watcher, self._there
         )
         self.takeover = Takeover(
             store, ownership, loaded, self.tasks, self._there, self._beginning.resume_taken_over, self._evict_moved
@@ -167,7 +167,7 @@ class Sessions:
             store,
             ownership,
             loaded,
-            self._keeper,
+            self._persistence,
             self._eviction,
             take_over=self._take_over_running_turns,
             on_expired=watcher.session_expired,
@@ -253,7 +253,9 @@ class Sessions:
         self.tasks.refuse_while_draining()
         session = Session(secrets.token_hex(8), pair.codec, new.clock or self._loaded.now(), new.system)
         now = self._loaded.now().timestamp()
-        row = self._keeper.new_row(session, new.name, new.settings, now, system=new.system, principal=new.caller.name)
+        row = self._persistence.new_row(
+            session, new.name, new.settings, now, system=new.system, principal=new.caller.name
+        )
         record = self._record(pair, session, new.settings, now, row, new.caller)
         written = await self.tasks.surely(self._create(record, row, new.caller))
         return (await self._mine(new.name, written))[0]
@@ -320,11 +322,11 @@ class Sessions:
         if after_turn is not None and not 0 <= after_turn <= last:
             raise TurnNotFoundError(f"no turn {after_turn} has ended; the last that has is {last}", turn=after_turn)
         last = last if after_turn is None else after_turn
-        row = self._keeper.fork_row(source, secrets.token_hex(8), name, self._loaded.now().timestamp())
+        row = self._persistence.fork_row(source, secrets.token_hex(8), name, self._loaded.now().timestamp())
         nameless = [replace(stored, begun=replace(stored.begun, request_id="")) for stored in ended]
         copied = [stored for stored in nameless if stored.begun.turn <= last]
         forked = (await rebuild_session(row, copied, self.pair)).record
-        forked.row = row = self._keeper.counted(row, forked.session)
+        forked.row = row = self._persistence.with_counts(row, forked.session)
         try:
             written = await self.tasks.surely(self._create(forked, row, caller, like=(source, last, len(copied))))
         except SessionMovedError:
@@ -452,7 +454,7 @@ class Sessions:
         records = [self._choice(generation, pair, clock, now, index) for index in range(count)]
         choices = [resolved_choice(resolved, index) for index in range(count)]
         payloads = [TurnPayload(None, choice, traceparent_of(parent)) for choice in choices]
-        rows = await self._keeper.create_running(records, target_of(pair.target), prompt, payloads)
+        rows = await self._persistence.create_generation(records, target_of(pair.target), prompt, payloads)
         if rows and rows[0].id != records[0].session.id:
             return [record.turns.get(1) for record in await self._mine(name, rows)]
         turns: list[TurnRecord] = []
@@ -469,7 +471,9 @@ class Sessions:
         session = Session(session_id, pair.codec, clock)
         row = None
         if name.id:
-            row = self._keeper.new_row(session, name, settings, now, principal=caller.name, choice=index, listed=False)
+            row = self._persistence.new_row(
+                session, name, settings, now, principal=caller.name, choice=index, listed=False
+            )
         return self._record(pair, session, settings, now, row, caller, listed=False)
 
     def note_refusal(self, error: Exception, parent: Context, session_id: str = "") -> None:
@@ -512,7 +516,7 @@ class Sessions:
 
         async def delete() -> None:
             try:
-                await self._keeper.delete(record)
+                await self._persistence.delete_session(record)
             except SessionMovedError:
                 await self._evict_moved(record)
                 raise
@@ -533,7 +537,7 @@ class Sessions:
         """Write down which turns of a session have ended. SessionMovedError,
         StoreUnavailableError."""
         try:
-            await self._keeper.write_ends(record)
+            await self._persistence.write_turn_ends(record)
         except SessionMovedError:
             await self._evict_moved(record)
             raise

@@ -15,7 +15,7 @@ from orchestrator.sessions.conversation.session import common_prefix_length
 from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
 from orchestrator.sessions.durability.payloads import TurnPayload, resumable, target_of, tokens_of
-from orchestrator.sessions.durability.persistence import Keeper, KeptTurn
+from orchestrator.sessions.durability.persistence import Persistence, TurnPersistence
 from orchestrator.sessions.durability.takeover import TakenOver
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.request_names import RequestName
@@ -35,7 +35,7 @@ class Beginning:
     def __init__(
         self,
         loaded: LoadedSessions,
-        keeper: Keeper,
+        persistence: Persistence,
         eviction: Eviction,
         admission: Admission,
         tasks: TurnTasks,
@@ -43,7 +43,7 @@ class Beginning:
         pair: Callable[[], Pair],
     ) -> None:
         self._loaded = loaded
-        self._keeper = keeper
+        self._persistence = persistence
         self._eviction = eviction
         self._admission = admission
         self._tasks = tasks
@@ -66,7 +66,7 @@ class Beginning:
         has not begun."""
         self._loaded.touch(record)
         payload = TurnPayload(content, resolved, traceparent_of(parent))
-        await self._keeper.begin(record, target_of(self._pair().target), prompt, payload, name)
+        await self._persistence.begin_turn(record, target_of(self._pair().target), prompt, payload, name)
         return self.run(record, prompt, resolved, name.id, parent, place, content=content)
 
     def run(
@@ -121,7 +121,7 @@ class Beginning:
             principal=record.principal,
             watch=watch,
             after=after,
-            keeper=self._kept(record, turn_record, writes_ahead=rule.draws_ratios),
+            writer=self._turn_writer(record, turn_record, writes_ahead=rule.draws_ratios),
             place=place,
         )
         record.running, record.traced = turn, watch.trace_context
@@ -167,9 +167,9 @@ class Beginning:
             record.running.end(Ending.CUT)  # what was told beside those tokens is nowhere
         return turn
 
-    def _kept(self, record: SessionRecord, turn: TurnRecord, *, writes_ahead: bool) -> KeptTurn:
-        return KeptTurn(
-            self._keeper,
+    def _turn_writer(self, record: SessionRecord, turn: TurnRecord, *, writes_ahead: bool) -> TurnPersistence:
+        return TurnPersistence(
+            self._persistence,
             record,
             turn,
             writes_ahead=writes_ahead,

@@ -40,7 +40,7 @@ class Ending(Enum):
     """Another process runs it."""
 
 
-class TurnKeeper(Protocol):
+class TurnWriter(Protocol):
     """Who writes down what becomes of a turn."""
 
     hands_over: bool
@@ -86,12 +86,12 @@ class Turn:
         principal: str,
         watch: TurnWatch,
         after: TurnRecord | None,
-        keeper: TurnKeeper,
+        writer: TurnWriter,
         place: TurnPlace,
     ) -> None:
         """``principal`` is whose it is, ``own`` the session's side of the ``rounds``. With
         ``after`` the turn begins once that one has a token, so that it finds the prompt they share
-        in the prefix cache. The ``keeper`` hears of the end before readers do."""
+        in the prefix cache. The ``writer`` hears of the end before readers do."""
         self.record = record
         self.principal = principal
         self.task: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ class Turn:
         self._rounds = rounds
         self._own = own
         self._after = after
-        self._keeper = keeper
+        self._writer = writer
         self._place = place
         self.begun = time.monotonic() - place.waited
         """When it was asked for."""
@@ -121,7 +121,7 @@ class Turn:
     def can_be_noted(self) -> bool:
         """Whether its tokens are all that a reader gets of it, and nobody has written them before
         they were told."""
-        return self._resolved.tells_tokens_only and not self._keeper.writes_ahead
+        return self._resolved.tells_tokens_only and not self._writer.writes_ahead
 
     def end(self, why: Ending) -> None:
         """Have the turn end where it stands. Await its task to see it ended."""
@@ -147,7 +147,7 @@ class Turn:
             error = failure
         self._inside = False
         if self._answer.finish_reason is None:
-            if self._ending is Ending.MOVED or (self._ending is Ending.SHUTTING_DOWN and self._keeper.hands_over):
+            if self._ending is Ending.MOVED or (self._ending is Ending.SHUTTING_DOWN and self._writer.hands_over):
                 await self._leave()
                 return
             if self._ending is Ending.CUT:
@@ -173,8 +173,8 @@ class Turn:
             note.fail(error)
             self._watch.round_ended(note, None)
             raise
-        if self._keeper.writes_ahead:
-            await self._keeper.committing(result.tokens)
+        if self._writer.writes_ahead:
+            await self._writer.committing(result.tokens)
         note.end(result, self._take(result))
         self._watch.round_ended(note, result)
 
@@ -193,7 +193,7 @@ class Turn:
 
     async def _end(self, error: Exception | None) -> None:
         ended = self._close(self._answer.cut_short(), error)
-        if await self._keeper.ended(ended):
+        if await self._writer.ended(ended):
             self.record.end(ended)
         else:
             self.record.break_off(self._moved())
@@ -203,7 +203,7 @@ class Turn:
         why: Exception = self._moved()
         if self._ending is Ending.SHUTTING_DOWN:
             why = ShuttingDownError("the server is shutting down: the turn goes on where it is looked for next")
-        await self._keeper.left(moved=self._ending is Ending.MOVED)
+        await self._writer.left(moved=self._ending is Ending.MOVED)
         self._answer.cut_short()
         self._close("", why)
         self.record.break_off(why)
