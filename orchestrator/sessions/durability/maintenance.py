@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _EXPIRY_PERIOD_SECONDS = 1.0
 
 
-class Tending:
+class Maintenance:
     """Looks after the sessions of one process. Each of ``loops`` runs until it is cancelled."""
 
     def __init__(
@@ -46,9 +46,9 @@ class Tending:
     def loops(self) -> list[Coroutine[None, None, None]]:
         """To be run beside one another: a store that is slow to write must not cost the
         ownership."""
-        return [self._expire(), self._live(), self._tend()]
+        return [self._expire_idle(), self._keep_ownership(), self._maintain()]
 
-    async def _expire(self) -> None:
+    async def _expire_idle(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRY_PERIOD_SECONDS)
             for record in self._loaded.idle():
@@ -56,7 +56,7 @@ class Tending:
                     log.info("session %s expired", record.session.id, extra={"session_id": record.session.id})
                     self._on_expired()
 
-    async def _live(self) -> None:
+    async def _keep_ownership(self) -> None:
         """Stay an owner."""
         while True:
             await asyncio.sleep(self._ownership.period)
@@ -68,7 +68,7 @@ class Tending:
             except StoreUnavailableError as error:
                 log.error("%s", error)
 
-    async def _tend(self) -> None:
+    async def _maintain(self) -> None:
         """Write down how far turns are, and take over what others have left."""
         while True:
             await asyncio.sleep(self._ownership.period)

@@ -37,7 +37,7 @@ from orchestrator.sessions.conversation.session import Session, common_prefix_le
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord, SessionSummary
-from orchestrator.sessions.durability.maintenance import Tending
+from orchestrator.sessions.durability.maintenance import Maintenance
 from orchestrator.sessions.durability.payloads import (
     ToldTurn,
     TurnPayload,
@@ -163,7 +163,7 @@ class Sessions:
             store, ownership, loaded, self.tasks, self._there, self._beginning.resume_taken_over, self._evict_moved
         )
         """Where sessions are that are not in this process's memory."""
-        self._tending = Tending(
+        self._maintenance = Maintenance(
             store,
             ownership,
             loaded,
@@ -176,7 +176,7 @@ class Sessions:
     async def __aenter__(self) -> Sessions:
         await self._ownership.join()
         await self.tasks.__aenter__()
-        for loop in self._tending.loops():
+        for loop in self._maintenance.loops():
             self.tasks.run_beside(loop)
         return self
 
