@@ -34,7 +34,7 @@ from orchestrator.contract.status import status_message
 from orchestrator.contract.traces import fitting, turn_trace_message
 from orchestrator.errors import SessionMovedError, UnauthenticatedError
 from orchestrator.peers.model_peer import PeerStatus
-from orchestrator.sessions.admission.admission import Asking
+from orchestrator.sessions.admission.admission import AdmissionWait
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.entrance.chat import ChatClosing, ChatStream, CommandFailed
 from orchestrator.sessions.entrance.sessions import Sessions
@@ -95,8 +95,8 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         async with _refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
             with self._noting_refusals(parent):
-                caller, asking = self._access.principal_of(context), Asking(context.time_remaining())
-                turns = await self._sessions.generate(generation_of(request, caller), parent, asking)
+                caller, wait = self._access.principal_of(context), AdmissionWait(context.time_remaining())
+                turns = await self._sessions.generate(generation_of(request, caller), parent, wait)
             try:
                 seen = [*request.after_token_counts, *[0] * (len(turns) - len(request.after_token_counts))]
                 readers = [TurnReader(turn, count) for turn, count in zip(turns, seen, strict=True)]
@@ -125,10 +125,10 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         async with _refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
             with self._noting_refusals(parent, request.session_id):
-                caller, asking = self._access.principal_of(context), Asking(context.time_remaining())
+                caller, wait = self._access.principal_of(context), AdmissionWait(context.time_remaining())
                 record = self._sessions.kept(request.session_id, caller)
                 message = message_of(request, caller)
-                turn = await self._sessions.send(record, message, _NO_STREAM_SETTINGS, parent, asking)
+                turn = await self._sessions.send(record, message, _NO_STREAM_SETTINGS, parent, wait)
             async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
                 async for event in events:
                     yield orchestrator_pb2.SendMessageResponse(event=event)

@@ -69,7 +69,7 @@ def status_message(
             )
             for turn in sorted(shown, key=lambda turn: turn.begun)[:_MOST_RUNNING]
         ],
-        turn_place_count=load.place_count,
+        turn_place_count=load.permit_count,
         waiting_turn_count=load.queued_count,
         refused_count=sum(totals.rejected[reason] for reason in OF_TOO_MUCH),
     )

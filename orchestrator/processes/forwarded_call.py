@@ -15,7 +15,7 @@ from orchestrator.access.access import Access, Context, OpenAccess
 from orchestrator.errors import NotReadyError, SessionMovedError, UnauthenticatedError
 from orchestrator.processes.replicas import ReplicaLostError, Replicas, call_options, is_forwarded
 from orchestrator.processes.routing import Route
-from orchestrator.sessions.durability.takeover import Adopting
+from orchestrator.sessions.durability.takeover import Takeover
 from orchestrator.store.rows import OwnerRow
 from slipstream.rpc.status import abort, abort_as
 
@@ -32,7 +32,7 @@ Streaming = Callable[[Any, Context], AsyncGenerator[Any]]
 class Routing:
     """What forwarding needs: the sessions' owners, the caller's identity, and channels."""
 
-    directory: Adopting
+    directory: Takeover
     access: Access | OpenAccess
     replicas: Replicas
 

@@ -87,10 +87,10 @@ def _sessions(sessions: Sessions) -> Iterator[Reading]:
     load = sessions.load
     yield reading(instruments.REQUESTS_RUNNING, load.running_count)
     yield reading(instruments.REQUESTS_WAITING, load.waiting_count + load.queued_count)
-    yield reading(instruments.TURN_PLACES, load.place_count)
+    yield reading(instruments.TURN_PLACES, load.permit_count)
     admission = sessions.admission
     limits = admission.limits
-    yield reading(instruments.TURN_PLACES_SET_BY, {(admission.places_set_by,): 1})
+    yield reading(instruments.TURN_PLACES_SET_BY, {(admission.permits_set_by,): 1})
     yield reading(instruments.ADMISSION_USED, {(name,): used for name, (used, _) in limits.items()})
     yield reading(instruments.ADMISSION_LIMIT, {(name,): most for name, (_, most) in limits.items()})
     yield reading(instruments.ADMISSION_REFUSED, {(name,): count for name, count in dict(admission.refused).items()})

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message_factory import GetMessageClass
 
 from orchestrator.sessions.admission.principal import Principal
-from orchestrator.sessions.durability.takeover import Adopting
+from orchestrator.sessions.durability.takeover import Takeover
 from orchestrator.store.rows import OwnerRow
 from slipstream.v1 import orchestrator_pb2, turn_pb2
 
@@ -54,11 +54,11 @@ class Route:
         """Return True if the request has no id by which a second attempt would be recognised."""
         return self._names_request and not request.request_id
 
-    async def owner(self, request: Any, caller: Principal, directory: Adopting) -> OwnerRow | None:
+    async def owner(self, request: Any, caller: Principal, directory: Takeover) -> OwnerRow | None:
         """Return the process that has to answer a request; None if it is this one.
 
         A session of another principal is not found: this process refuses the request itself.
-        Raises what `Adopting.locate` raises.
+        Raises what `Takeover.locate` raises.
         """
         session_id = self._session_id(request)
         if session_id is None:

@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 
 from orchestrator.errors import SessionMovedError, StoreUnavailableError, TurnNotFoundError
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.admission.admission import Asking
+from orchestrator.sessions.admission.admission import AdmissionWait
 from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.conversation.text import Codec
@@ -112,7 +112,7 @@ class System:
 
     async def send(self, record: SessionRecord, name: str) -> TurnRecord:
         message = UserMessage("hello", SAID, RequestName(name, b"hello"))
-        return await self.sessions.send(record, message, GenerationSettings(), NO_TRACE, Asking())
+        return await self.sessions.send(record, message, GenerationSettings(), NO_TRACE, AdmissionWait())
 
 
 async def finished(turn: TurnRecord) -> None:

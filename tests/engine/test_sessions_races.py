@@ -20,7 +20,7 @@ from orchestrator.errors import (
     ShuttingDownError,
 )
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.admission.admission import Asking
+from orchestrator.sessions.admission.admission import AdmissionWait
 from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.session import FinishReason
 from orchestrator.sessions.conversation.settings import GenerationSettings
@@ -80,7 +80,7 @@ class Process:
 
     async def send(self, record: SessionRecord, name: str = "m", content: str = "hello") -> TurnRecord:
         message = UserMessage(content, SAID, RequestName(name, content.encode()) if name else RequestName())
-        return await self.sessions.send(record, message, GenerationSettings(), NO_TRACE, Asking())
+        return await self.sessions.send(record, message, GenerationSettings(), NO_TRACE, AdmissionWait())
 
     async def taken_over(self, session_id: str) -> SessionRecord:
         """A session that is nobody's, taken over."""
@@ -155,7 +155,7 @@ async def test_a_generation_that_nobody_waits_for_any_more_holds_no_place(
         return await work(*arguments)
 
     monkeypatch.setattr(persistence, "create_generation", held)
-    begun = asyncio.create_task(process.sessions.generate(generation, NO_TRACE, Asking()))
+    begun = asyncio.create_task(process.sessions.generate(generation, NO_TRACE, AdmissionWait()))
     await asked.wait()
     begun.cancel()
     await asyncio.gather(begun, return_exceptions=True)
@@ -198,7 +198,7 @@ async def test_a_turns_begin_and_end_are_written_with_when_the_session_was_activ
 async def test_a_generation_without_a_name_draws_ratios_and_is_written_nowhere(start: Start) -> None:
     process = await start("a")
     said = replace(SAID, acceptance=Acceptance.RATIO, temperature=1.0)
-    (turn,) = await process.sessions.generate(Generation((5, 6, 7), said), NO_TRACE, Asking())
+    (turn,) = await process.sessions.generate(Generation((5, 6, 7), said), NO_TRACE, AdmissionWait())
     await ended(turn)
     assert turn.ended is not None and turn.ended.error is None and turn.tokens == [7, 7, 7]
     assert await process.store.turns(turn.started.session_id) == []
@@ -266,7 +266,9 @@ async def test_another_message_meanwhile_is_told_that_the_session_is_busy(start:
 async def test_generations_and_sessions_asked_for_twice_at_once_are_one(start: Start) -> None:
     process = await start("a")
     generation = Generation("hello", SAID, 2, name=RequestName("g", b"g"))
-    generated = await asyncio.gather(*(process.sessions.generate(generation, NO_TRACE, Asking()) for _ in range(4)))
+    generated = await asyncio.gather(
+        *(process.sessions.generate(generation, NO_TRACE, AdmissionWait()) for _ in range(4))
+    )
     ids = {tuple(turn.started.session_id for turn in turns) for turns in generated}
     assert len(ids) == 1
     for turn in generated[0]:

@@ -1,4 +1,4 @@
-"""Who gets a place, who waits, who is refused: bounded, fair, and nobody waits for ever."""
+"""Admission: permits are bounded and fair, and no request waits for ever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import pytest
 from orchestrator.errors import MessageCancelledError, OverloadedError, PrincipalLimitError, ShuttingDownError
 from orchestrator.rounds.capacity import MOST_ROUNDS, rounds_at_once
 from orchestrator.sessions.admission import admission as admission_module
-from orchestrator.sessions.admission.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
+from orchestrator.sessions.admission.admission import (
+    Admission,
+    AdmissionPermit,
+    AdmissionSettings,
+    AdmissionWait,
+    Demand,
+    releasing_unused,
+)
 from orchestrator.sessions.admission.principal import ANONYMOUS, Limits, Principal, Priority
 from orchestrator.speculation.budget import VerifyBudget
 from orchestrator.speculation.costs import VerifyCosts
@@ -37,23 +44,23 @@ class Measured:
         self.spared_for = seconds
 
 
-def wish(principal: Principal = ANONYMOUS, prompt: int = 20, room: int = 40, choices: int = 1) -> Wish:
-    return Wish(principal, prompt, prompt, room, choices)
+def demand(principal: Principal = ANONYMOUS, prompt: int = 20, room: int = 40, choices: int = 1) -> Demand:
+    return Demand(principal, prompt, prompt, room, choices)
 
 
-def admission(places: int | None = 2, queue_seconds: float = 60.0, clock: Clock | None = None) -> Admission:
-    settings = AdmissionSettings(places, queue_seconds)
+def admission(permits: int | None = 2, queue_seconds: float = 60.0, clock: Clock | None = None) -> Admission:
+    settings = AdmissionSettings(permits, queue_seconds)
     return Admission(settings, clock or Clock(), lambda: 0.5)
 
 
-async def take(door: Admission, wanted: Wish | None = None, seconds: float | None = None) -> Place:
-    """A place, for a turn."""
-    (place, *_) = await door.enter(wanted or wish(), Asking(seconds))
-    place.is_taken = True
-    return place
+async def take(door: Admission, wanted: Demand | None = None, seconds: float | None = None) -> AdmissionPermit:
+    """A permit, for a turn."""
+    (permit, *_) = await door.acquire(wanted or demand(), AdmissionWait(seconds))
+    permit.is_in_use = True
+    return permit
 
 
-def asked(door: Admission, wanted: Wish | None = None) -> asyncio.Task[Place]:
+def asked(door: Admission, wanted: Demand | None = None) -> asyncio.Task[AdmissionPermit]:
     return asyncio.create_task(take(door, wanted))
 
 
@@ -64,9 +71,9 @@ async def settle() -> None:
 
 async def a_turn_of(seconds: float, door: Admission, clock: Clock) -> None:
     """So that it is known how long they take."""
-    place = await take(door)
+    permit = await take(door)
     clock.now += seconds
-    place.leave(40)
+    permit.release(40)
 
 
 async def test_as_many_run_as_there_are_places_and_the_next_begins_when_one_has_left() -> None:
@@ -77,13 +84,13 @@ async def test_as_many_run_as_there_are_places_and_the_next_begins_when_one_has_
     await settle()
     assert door.waiting_count == 2
     clock.now += 3
-    first.leave(40)
-    first.leave(40)  # once
+    first.release(40)
+    first.release(40)  # once
     await settle()
     assert third.done()
     assert not fourth.done()
     assert (await third).waited == 3
-    (await third).leave(0)
+    (await third).release(0)
     await fourth
 
 
@@ -93,7 +100,7 @@ async def test_who_would_wait_for_longer_than_the_queue_is_told_at_once_when_to_
     await a_turn_of(8, door, clock)
     await take(door)
     await take(door)
-    waiting = [asked(door), asked(door)]  # one place comes free in 4 s
+    waiting = [asked(door), asked(door)]  # one permit comes free in 4 s
     await settle()
     with pytest.raises(OverloadedError) as caught:
         await take(door)
@@ -120,11 +127,11 @@ async def test_those_refused_are_told_to_come_one_after_another() -> None:
 
 async def test_who_has_waited_for_as_long_as_anybody_may_is_refused_and_nothing_is_left_of_it() -> None:
     door = admission(1, queue_seconds=0.02)
-    place = await take(door)
+    permit = await take(door)
     with pytest.raises(OverloadedError):
         await take(door)
     assert door.waiting_count == 0
-    place.leave()
+    permit.release()
     await take(door)
 
 
@@ -133,10 +140,10 @@ async def test_nobody_waits_beyond_the_deadline_of_its_call() -> None:
     door = admission(1, clock=clock)
     await a_turn_of(5, door, clock)
     await take(door)
-    asking = Asking(4.0, clock)
+    wait = AdmissionWait(4.0, clock)
     with pytest.raises(OverloadedError):
-        await door.enter(wish(), asking)
-    patient = asyncio.create_task(door.enter(wish(), Asking(8.0, clock)))
+        await door.acquire(demand(), wait)
+    patient = asyncio.create_task(door.acquire(demand(), AdmissionWait(8.0, clock)))
     await settle()
     assert not patient.done()
     patient.cancel()
@@ -148,7 +155,7 @@ async def test_a_call_whose_deadline_passes_in_the_queue_is_told_when_to_come_ba
     await take(door)
     async with asyncio.timeout(10):
         with pytest.raises(OverloadedError):
-            await door.enter(wish(), Asking(0.02, clock))
+            await door.acquire(demand(), AdmissionWait(0.02, clock))
     assert door.waiting_count == 0
 
 
@@ -160,36 +167,36 @@ async def test_a_turn_that_would_be_cut_by_its_deadline_takes_nobodys_place() ->
     waiting = asked(door)
     await settle()
     with pytest.raises(OverloadedError):
-        await door.enter(wish(), Asking(3.0, clock))
+        await door.acquire(demand(), AdmissionWait(3.0, clock))
     waiting.cancel()
     await settle()
-    running.pop().leave(0)
+    running.pop().release(0)
     with pytest.raises(OverloadedError):
-        await door.enter(wish(), Asking(3.0, clock))
-    await door.enter(wish(room=10), Asking(3.0, clock))
+        await door.acquire(demand(), AdmissionWait(3.0, clock))
+    await door.acquire(demand(room=10), AdmissionWait(3.0, clock))
     clock.now += 10
-    running.pop().leave(0)
-    await door.enter(wish(), Asking(3.0, clock))
+    running.pop().release(0)
+    await door.acquire(demand(), AdmissionWait(3.0, clock))
 
 
 async def test_a_caller_who_goes_away_leaves_the_queue() -> None:
     door = admission(1)
-    place = await take(door)
+    permit = await take(door)
     gone, stays = asked(door), asked(door)
     await settle()
     gone.cancel()
     await settle()
     assert door.waiting_count == 1
-    place.leave()
+    permit.release()
     await stays
 
 
 async def test_a_place_that_comes_too_late_for_its_caller_is_the_next_ones() -> None:
     door = admission(1)
-    place = await take(door)
+    permit = await take(door)
     gone, stays = asked(door), asked(door)
     await settle()
-    place.leave()  # to the first, which has not run yet
+    permit.release()  # to the first, which has not run yet
     gone.cancel()
     await settle()
     assert stays.done()
@@ -197,35 +204,35 @@ async def test_a_place_that_comes_too_late_for_its_caller_is_the_next_ones() -> 
 
 async def test_who_gives_up_is_told_that_its_message_is_cancelled() -> None:
     door = admission(1)
-    place = await take(door)
-    asking = Asking()
-    waiting = asyncio.create_task(door.enter(wish(), asking))
+    permit = await take(door)
+    wait = AdmissionWait()
+    waiting = asyncio.create_task(door.acquire(demand(), wait))
     await settle()
-    asking.give_up()
+    wait.cancel()
     with pytest.raises(MessageCancelledError):
         await waiting
-    place.leave()
+    permit.release()
     with pytest.raises(MessageCancelledError):
-        await door.enter(wish(), asking)
+        await door.acquire(demand(), wait)
     await take(door)
 
 
 async def test_a_place_that_no_turn_takes_comes_back() -> None:
     door = admission(1)
-    places = await door.enter(wish(), Asking())
-    with pytest.raises(ZeroDivisionError), given_back(places):
+    permits = await door.acquire(demand(), AdmissionWait())
+    with pytest.raises(ZeroDivisionError), releasing_unused(permits):
         raise ZeroDivisionError
     await take(door)
 
 
 async def test_one_who_asks_for_little_does_not_wait_for_one_who_asks_for_much() -> None:
     door = admission(1)
-    place = await take(door, wish(A))
-    many = [asked(door, wish(A)) for _ in range(10)]
+    permit = await take(door, demand(A))
+    many = [asked(door, demand(A)) for _ in range(10)]
     await settle()
-    few = asked(door, wish(B))
+    few = asked(door, demand(B))
     await settle()
-    place.leave(40)
+    permit.release(40)
     await settle()
     assert [few.done(), many[0].done()] == [True, False]
     for task in many:
@@ -233,15 +240,15 @@ async def test_one_who_asks_for_little_does_not_wait_for_one_who_asks_for_much()
 
 
 async def order_of(door: Admission, principals: list[Principal], grant_count: int) -> list[str]:
-    """Who gets the places, one after another, where all of these always have somebody waiting."""
-    place = await take(door, wish(Principal("first")))
-    queued = {principal: [asked(door, wish(principal)) for _ in range(grant_count)] for principal in principals}
+    """Who gets the permits, one after another, where all of these always have somebody waiting."""
+    permit = await take(door, demand(Principal("first")))
+    queued = {principal: [asked(door, demand(principal)) for _ in range(grant_count)] for principal in principals}
     served = []
     await settle()
     for _ in range(grant_count):
-        place.leave(40)
+        permit.release(40)
         await settle()
-        ((principal, place),) = [
+        ((principal, permit),) = [
             (principal, task.result()) for principal, tasks in queued.items() for task in tasks if task.done()
         ]
         queued[principal] = [task for task in queued[principal] if not task.done()]
@@ -270,11 +277,11 @@ async def test_short_answers_cost_less_than_long_ones_where_both_were_allowed_as
     door = admission(1)
     for principal, tokens in ((A, 400), (B, 10)):
         for _ in range(2):
-            (await take(door, wish(principal, room=400))).leave(tokens)
-    place = await take(door, wish(Principal("c")))
-    long, short = asked(door, wish(A)), asked(door, wish(B))
+            (await take(door, demand(principal, room=400))).release(tokens)
+    permit = await take(door, demand(Principal("c")))
+    long, short = asked(door, demand(A)), asked(door, demand(B))
     await settle()
-    place.leave(40)
+    permit.release(40)
     await settle()
     assert [long.done(), short.done()] == [False, True]
     long.cancel()
@@ -282,18 +289,18 @@ async def test_short_answers_cost_less_than_long_ones_where_both_were_allowed_as
 
 async def test_choices_count_as_so_many_turns_and_more_than_there_are_places_run_alone() -> None:
     door = admission(4)
-    three = await door.enter(wish(choices=3), Asking())
-    two = asyncio.create_task(door.enter(wish(choices=2), Asking()))
+    three = await door.acquire(demand(choices=3), AdmissionWait())
+    two = asyncio.create_task(door.acquire(demand(choices=2), AdmissionWait()))
     await settle()
     assert (len(three), two.done(), door.waiting_count) == (3, False, 2)
-    three[0].leave(0)
+    three[0].release(0)
     await settle()
     assert len(await two) == 2
-    nine = asyncio.create_task(door.enter(wish(choices=9), Asking()))
+    nine = asyncio.create_task(door.acquire(demand(choices=9), AdmissionWait()))
     await settle()
     assert not nine.done()
-    for place in (*three, *await two):
-        place.leave(0)
+    for permit in (*three, *await two):
+        permit.release(0)
     await settle()
     assert len(await nine) == 9
 
@@ -301,11 +308,11 @@ async def test_choices_count_as_so_many_turns_and_more_than_there_are_places_run
 async def test_no_more_begin_than_the_memory_surely_holds() -> None:
     door = admission(None)
     door.measure(Measured(kv_token_count=1000))
-    place = await take(door, wish(prompt=300, room=200))
-    large, small = asked(door, wish(prompt=300, room=200)), asked(door)
+    permit = await take(door, demand(prompt=300, room=200))
+    large, small = asked(door, demand(prompt=300, room=200)), asked(door)
     await settle()
     assert [large.done(), small.done()] == [False, False], "nobody passes one who came before"
-    place.leave(200)
+    permit.release(200)
     await settle()
     assert [large.done(), small.done()] == [True, True]
     alone = admission(None)
@@ -313,46 +320,46 @@ async def test_no_more_begin_than_the_memory_surely_holds() -> None:
     await take(alone)
     told = admission(2)  # who says how many says so whatever they take
     told.measure(Measured(kv_token_count=1000))
-    await take(told, wish(prompt=300, room=200))
-    await take(told, wish(prompt=300, room=200))
+    await take(told, demand(prompt=300, room=200))
+    await take(told, demand(prompt=300, room=200))
 
 
 async def test_a_piece_of_memory_is_one_turns_however_little_of_it_that_takes() -> None:
     """As where each sequence's KV lies in a stream of its own."""
     door = admission(None)
     door.measure(Measured(kv_token_count=3 * 2048, kv_page_size=2048))
-    places = [await take(door) for _ in range(3)]
-    fourth, choices = asked(door), asked(door, wish(choices=2))
+    permits = [await take(door) for _ in range(3)]
+    fourth, choices = asked(door), asked(door, demand(choices=2))
     await settle()
     assert not fourth.done()
-    places[0].leave(1)
+    permits[0].release(1)
     await settle()
     assert [fourth.done(), choices.done()] == [True, False]
-    places[1].leave(1)
+    permits[1].release(1)
     await settle()
     assert not choices.done(), "two choices take two"
-    places[2].leave(1)
+    permits[2].release(1)
     await settle()
     assert choices.done()
 
 
 def test_choices_share_the_pages_that_their_prompt_fills() -> None:
-    assert wish(prompt=100, room=40, choices=5).kv_token_counts(16) == (96, 112)
-    assert wish(prompt=100, room=40).kv_token_counts(2048) == (0, 2048)
+    assert demand(prompt=100, room=40, choices=5).kv_token_counts(16) == (96, 112)
+    assert demand(prompt=100, room=40).kv_token_counts(2048) == (0, 2048)
 
 
 async def test_a_long_prompt_waits_until_another_is_read_and_a_short_one_does_not() -> None:
     door = admission(None)
     door.measure(Measured())
-    reading, second = await take(door, wish(prompt=8000)), await take(door, wish(prompt=8000))
-    short = asked(door, wish(prompt=20))
+    reading, second = await take(door, demand(prompt=8000)), await take(door, demand(prompt=8000))
+    short = asked(door, demand(prompt=20))
     await settle()
     assert short.done()
-    third = asked(door, wish(prompt=8000))
+    third = asked(door, demand(prompt=8000))
     await settle()
     assert not third.done()
     reading.answered()
-    second.leave()
+    second.release()
     await settle()
     assert third.done(), "beside the short one"
 
@@ -367,7 +374,7 @@ async def test_a_burst_waits_and_what_lasts_is_refused_until_it_has_passed() -> 
     assert not first.done(), "a burst"
     for _ in range(4):
         clock.now += 0.4
-        running.pop(0).leave(40)
+        running.pop(0).release(40)
         await settle()
         running.append(await first)
         running[-1].answered()
@@ -394,10 +401,10 @@ async def test_while_there_is_too_much_to_do_prompts_begin_one_after_another() -
         await settle()
         late.cancel()
         clock.now += 0.7
-    running.pop().leave(40)
+    running.pop().release(40)
     refused = asked(door)
     await settle()
-    assert isinstance(refused.exception(), OverloadedError), "there is a place, and a prompt is being read"
+    assert isinstance(refused.exception(), OverloadedError), "there is a permit, and a prompt is being read"
     running[0].answered()
     await take(door)
 
@@ -405,16 +412,16 @@ async def test_while_there_is_too_much_to_do_prompts_begin_one_after_another() -
 async def test_a_principal_has_its_turns_and_no_more() -> None:
     limited = Principal("limited", Limits(running_turn_count=2))
     door = admission(10)
-    places = [await take(door, wish(limited)) for _ in range(2)]
+    permits = [await take(door, demand(limited)) for _ in range(2)]
     with pytest.raises(PrincipalLimitError) as caught:
-        await take(door, wish(limited))
+        await take(door, demand(limited))
     assert caught.value.metadata == {"limit": "running_turn_count"}
     assert caught.value.retry_after
-    await take(door, wish(A))
-    places[0].leave(40)
-    await take(door, wish(limited))
+    await take(door, demand(A))
+    permits[0].release(40)
+    await take(door, demand(limited))
     with pytest.raises(PrincipalLimitError) as caught:
-        await take(door, wish(limited, choices=3))
+        await take(door, demand(limited, choices=3))
     assert caught.value.retry_after is None, "which no wait would mend"
 
 
@@ -422,47 +429,47 @@ async def test_tokens_of_a_minute_come_back_with_the_minute_and_what_was_not_sai
     clock = Clock()
     limited = Principal("limited", Limits(tokens_per_minute=600))
     door = admission(10, clock=clock)
-    place = await take(door, wish(limited, prompt=100, room=400))
+    permit = await take(door, demand(limited, prompt=100, room=400))
     with pytest.raises(PrincipalLimitError) as caught:
-        await take(door, wish(limited, prompt=100, room=100))
+        await take(door, demand(limited, prompt=100, room=100))
     assert caught.value.metadata == {"limit": "tokens_per_minute"}
     assert caught.value.retry_after == pytest.approx(10)
     clock.now += caught.value.retry_after or 0.0
-    await take(door, wish(limited, prompt=100, room=100))
-    place.leave(100)  # of 400
-    await take(door, wish(limited, prompt=100, room=200))
+    await take(door, demand(limited, prompt=100, room=100))
+    permit.release(100)  # of 400
+    await take(door, demand(limited, prompt=100, room=200))
     with pytest.raises(PrincipalLimitError):
-        await take(door, wish(limited, prompt=1, room=0))
+        await take(door, demand(limited, prompt=1, room=0))
     clock.now += 3600
     with pytest.raises(PrincipalLimitError) as caught:
-        await take(door, wish(limited, prompt=500, room=101))
+        await take(door, demand(limited, prompt=500, room=101))
     assert caught.value.retry_after is None, "never more than a minute's"
-    await take(door, wish(limited, prompt=500, room=100))
+    await take(door, demand(limited, prompt=500, room=100))
 
 
 async def test_a_request_that_does_not_get_its_place_costs_its_principal_nothing() -> None:
     limited = Principal("limited", Limits(running_turn_count=1, tokens_per_minute=60))
     door = admission(1)
-    place = await take(door, wish(A))
+    permit = await take(door, demand(A))
     for _ in range(3):
-        waiting = asked(door, wish(limited))
+        waiting = asked(door, demand(limited))
         await settle()
         assert not waiting.done()
         waiting.cancel()
         await settle()
-    place.leave(40)
-    await take(door, wish(limited))
+    permit.release(40)
+    await take(door, demand(limited))
 
 
 async def test_the_queue_has_an_end_and_whoever_has_most_in_it_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission_module, "MOST_WAITING", 3)
     door = admission(1)
-    await take(door, wish(A))
-    many = [asked(door, wish(A)) for _ in range(3)]
+    await take(door, demand(A))
+    many = [asked(door, demand(A)) for _ in range(3)]
     await settle()
     with pytest.raises(OverloadedError):
-        await take(door, wish(A))
-    other = asked(door, wish(B))
+        await take(door, demand(A))
+    other = asked(door, demand(B))
     await settle()
     assert [task.done() for task in many] == [False, False, True]
     assert isinstance(many[2].exception(), OverloadedError)
@@ -485,11 +492,11 @@ async def test_a_drain_lets_nobody_wait() -> None:
 async def test_a_turn_taken_over_is_never_refused_and_counts() -> None:
     door = admission(1)
     await take(door)
-    taken = door.take_over(wish())
+    taken = door.admit_taken_over(demand())
     waiting = asked(door)
     await settle()
     assert not waiting.done()
-    taken.leave(0)
+    taken.release(0)
     await settle()
     assert not waiting.done(), "one still runs"
     waiting.cancel()
@@ -498,7 +505,7 @@ async def test_a_turn_taken_over_is_never_refused_and_counts() -> None:
 async def test_processes_that_share_verifiers_have_each_its_part() -> None:
     door = Admission(AdmissionSettings(process_count=4))
     door.measure(Measured(round_count=30))
-    assert door.place_count == 8
+    assert door.permit_count == 8
 
 
 def test_as_many_rounds_at_once_as_make_a_step_half_as_long_again_or_20_ms_longer() -> None:
@@ -545,68 +552,68 @@ def test_spared_draft_tokens_have_the_rows_that_turns_leave_them_and_the_likelie
 
 
 async def test_who_has_to_be_alone_keeps_nobody_else_waiting() -> None:
-    door = admission(places=4)
+    door = admission(permits=4)
     runs = await take(door)
-    alone = asked(door, wish(choices=64))
+    alone = asked(door, demand(choices=64))
     await settle()
-    small = await take(door)  # there is a place, whoever waits for all of them
+    small = await take(door)  # there is a permit, whoever waits for all of them
     assert not alone.done()
-    small.leave()
-    runs.leave()
-    (await alone).leave()
+    small.release()
+    runs.release()
+    (await alone).release()
 
 
 @pytest.mark.parametrize(
     ("limit", "measured", "wanted", "fit_count"),
     [
-        ("turns", Measured(round_count=1), wish(), 1),
-        ("kv_tokens", Measured(kv_token_count=1000), wish(room=800), 1),
-        ("prompts", Measured(), wish(prompt=1000), 2),
+        ("turns", Measured(round_count=1), demand(), 1),
+        ("kv_tokens", Measured(kv_token_count=1000), demand(room=800), 1),
+        ("prompts", Measured(), demand(prompt=1000), 2),
     ],
 )
 async def test_a_refusal_says_which_limit_it_met_and_is_counted_by_it(
-    limit: str, measured: Measured, wanted: Wish, fit_count: int
+    limit: str, measured: Measured, wanted: Demand, fit_count: int
 ) -> None:
     clock = Clock()
     door = admission(None, queue_seconds=0.0, clock=clock)
     door.measure(measured)
     await a_turn_of(60.0, door, clock)
-    places = [await take(door, wanted) for _ in range(fit_count)]
-    with pytest.raises(OverloadedError, match=r"a place is likely to be free in ") as refused:
+    permits = [await take(door, wanted) for _ in range(fit_count)]
+    with pytest.raises(OverloadedError, match=r"try again in ") as refused:
         await take(door, wanted)
     assert refused.value.metadata == {"limit": limit}
     assert door.refused == Counter({limit: 1})
-    for place in places:
-        place.leave(1)
+    for permit in permits:
+        permit.release(1)
 
 
 async def test_a_turn_that_its_deadline_would_cut_is_refused_for_that() -> None:
     clock = Clock()
     door = admission(1, clock=clock)
     await a_turn_of(60.0, door, clock)
-    place = await take(door)
+    permit = await take(door)
     waiting = asked(door)
     await settle()
     with pytest.raises(OverloadedError) as refused:
-        await door.enter(wish(), Asking(5.0, clock))
+        await door.acquire(demand(), AdmissionWait(5.0, clock))
     assert refused.value.metadata == {"limit": "deadline"}
-    place.leave(1)
-    (await waiting).leave(1)
+    permit.release(1)
+    (await waiting).release(1)
 
 
 async def test_limits_are_told_with_what_is_used_of_them_and_what_sets_the_places() -> None:
     door = admission(None)
-    assert (door.places_set_by, door.limits["turns"]) == ("nothing", (0, admission_module.MOST_WAITING))
+    assert (door.permits_set_by, door.limits["turns"]) == ("nothing", (0, admission_module.MOST_WAITING))
     door.measure(Measured(round_count=32, kv_token_count=1000))
-    place = await take(door, wish(prompt=20, room=40))
-    assert door.places_set_by == "measured"
+    permit = await take(door, demand(prompt=20, room=40))
+    assert door.permits_set_by == "measured"
     assert door.limits == {
         "turns": (1, 32),
         "kv_tokens": (20 + 40 + 64, 1000),
         "queue": (0, admission_module.MOST_WAITING),
     }
-    place.leave(1)
+    permit.release(1)
     said = admission(3)
     said.measure(Measured(round_count=32, kv_token_count=1000))
-    assert said.places_set_by == "max_running_turns"
+    assert said.permits_set_by == "max_running_turns"
     assert said.limits == {"turns": (0, 3), "queue": (0, admission_module.MOST_WAITING)}

@@ -3,10 +3,10 @@ nothing here asks anybody.
 
 ::
 
-    enter --> places at once | in the queue --> places | OverloadedError, with when to try again
-    Place.answered: the prompt is read        Place.leave: the next may begin
+    acquire --> permits at once | in the queue --> permits | OverloadedError, with when to try again
+    AdmissionPermit.answered: the prompt is read        AdmissionPermit.release: the next may begin
 
-A burst waits, and what lasts is refused: while arrivals have found no place for longer than the
+A burst waits, and what lasts is refused: while arrivals have found no permit for longer than the
 queue's seconds, whoever would have to wait for more than a part of the usual time to a first token
 is told at once when to come back. So those who are let in get their first token soon, however many
 ask.
@@ -41,7 +41,7 @@ takes longer."""
 
 _STANDING_SHARE = 0.25
 """Of a turn's own first step, where there is too much to do for long: what prompts that are being
-read may take, and how long a place is waited for."""
+read may take, and how long a permit is waited for."""
 
 _CALM_SECONDS = 2.0
 """Without anybody who had to wait: then the next to do so is a burst's first."""
@@ -50,7 +50,7 @@ _LONGER_THAN_MOST = 1.5
 """Times what turns take on average that hardly any takes longer."""
 
 _OVERBOOKED = 0.7
-"""Of the time in which a place comes free, between two that are told to come back: not all do."""
+"""Of the time in which a permit comes free, between two that are told to come back: not all do."""
 
 _LACKING = {
     "turns": "",
@@ -100,13 +100,13 @@ class AdmissionSettings:
     """Turns, whatever memory they take: what is taken from one for another is computed again. None:
     as measured."""
     queue_seconds: float = 10.0
-    """The longest wait for a place."""
+    """The longest wait for a permit."""
     process_count: int = 1
     """Processes that share the verifiers: each has its part of what is measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Demand:
     """What a request asks for. All counts are tokens but ``choice_count``, each of which is a
     turn."""
 
@@ -131,19 +131,19 @@ class Wish:
         return shared, -(-own // page_size) * page_size
 
 
-class Asking:
-    """One who asks for places: until when, and whether it still wants them."""
+class AdmissionWait:
+    """One who asks for permits: until when, and whether it still wants them."""
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """``seconds`` until its call's deadline; None: it has none."""
         self.deadline = math.inf if seconds is None else clock() + seconds
-        self.has_given_up = False
+        self.is_cancelled = False
         self._waiting: asyncio.Future[None] | None = None
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Want them no more: whoever waits is told MessageCancelledError, and whoever has them
         keeps them."""
-        self.has_given_up = True
+        self.is_cancelled = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(_cancelled())
 
@@ -156,16 +156,16 @@ class Asking:
             self._waiting = None
 
 
-class Place:
+class AdmissionPermit:
     """One turn's. Given back once, by whoever has it."""
 
-    def __init__(self, admission: Admission, wish: Wish, kv_token_count: int, waited: float, now: float) -> None:
+    def __init__(self, admission: Admission, demand: Demand, kv_token_count: int, waited: float, now: float) -> None:
         """``waited`` seconds for it."""
-        self.wish = wish
+        self.demand = demand
         self.waited = waited
         self.begun = now
         self.kv_token_count = kv_token_count
-        self.is_taken = False
+        self.is_in_use = False
         """Whether a turn has it, which then gives it back."""
         self._admission = admission
         self._left = False
@@ -174,7 +174,7 @@ class Place:
         """The turn has its first token: its prompt is in nobody's way any more."""
         self._admission.answered(self)
 
-    def leave(self, token_count: int = 0) -> None:
+    def release(self, token_count: int = 0) -> None:
         """The turn has ended with so many tokens, or has not begun."""
         if not self._left:
             self._left = True
@@ -185,9 +185,9 @@ class Place:
 class _Waiter:
     tag: float
     number: int
-    wish: Wish = field(compare=False)
+    demand: Demand = field(compare=False)
     turn: asyncio.Future[None] = field(compare=False)
-    places: list[Place] = field(compare=False, default_factory=list)
+    permits: list[AdmissionPermit] = field(compare=False, default_factory=list)
     since: float = field(compare=False, default=0.0)
 
 
@@ -206,8 +206,8 @@ class Admission:
         self._jitter = jitter
         self._capacity: Capacity | None = None
         self._shares = Shares(clock)
-        self._running: set[Place] = set()
-        self._unanswered: set[Place] = set()
+        self._running: set[AdmissionPermit] = set()
+        self._unanswered: set[AdmissionPermit] = set()
         self._kv_token_count = 0
         self._waiters: list[_Waiter] = []  # who is next comes first
         self._number = 0
@@ -216,14 +216,14 @@ class Admission:
         self._booked_until = -math.inf
         self._is_closed = False
         self.refused = Counter(dict.fromkeys(_LACKING, 0))
-        """Requests that were refused for want of a place, by what there was too little of."""
+        """Requests that were refused for want of a permit, by what there was too little of."""
 
     def measure(self, capacity: Capacity) -> None:
         """From now on there is something that says how much can be done."""
         self._capacity = capacity
 
     @property
-    def place_count(self) -> int:
+    def permit_count(self) -> int:
         """Turns that may run at once."""
         settings = self._settings
         if settings.max_running_count is not None:
@@ -233,8 +233,8 @@ class Admission:
         return -(-self._capacity.round_count // settings.process_count)
 
     @property
-    def places_set_by(self) -> str:
-        """What says how many places there are."""
+    def permits_set_by(self) -> str:
+        """What says how many permits there are."""
         if self._settings.max_running_count is not None:
             return "max_running_turns"
         return "nothing" if self._capacity is None else "measured"
@@ -243,7 +243,7 @@ class Admission:
     def limits(self) -> dict[str, tuple[int, int]]:
         """What is limited: how much of it is used, and how much there is. Callable from any
         thread."""
-        found = {"turns": (len(self._running), self.place_count), "queue": (len(self._waiters), MOST_WAITING)}
+        found = {"turns": (len(self._running), self.permit_count), "queue": (len(self._waiters), MOST_WAITING)}
         if self._most_kv_tokens:
             found["kv_tokens"] = (self._kv_token_count, self._most_kv_tokens)
         return found
@@ -251,67 +251,67 @@ class Admission:
     @property
     def waiting_count(self) -> int:
         """Turns that wait."""
-        return sum(waiter.wish.choice_count for waiter in list(self._waiters))
+        return sum(waiter.demand.choice_count for waiter in list(self._waiters))
 
-    async def enter(self, wish: Wish, asking: Asking) -> list[Place]:
-        """A place for each choice. OverloadedError, PrincipalLimitError, ShuttingDownError;
+    async def acquire(self, demand: Demand, wait: AdmissionWait) -> list[AdmissionPermit]:
+        """A permit for each choice. OverloadedError, PrincipalLimitError, ShuttingDownError;
         MessageCancelledError for one who has given up."""
-        if asking.has_given_up:
+        if wait.is_cancelled:
             raise _cancelled()
         self._refuse_closed()
         now = self._clock()
-        share = self._shares.of(wish.principal)
-        share.refuse_beyond(wish.principal.limits, wish.choice_count, wish.token_count, self._turn_seconds)
-        if self._next() is None and self._fits(wish) and not self._ends_too_late(wish, asking.deadline - now, now):
-            self._shares.take(share, wish)
-            return self._give(wish, 0.0, now)
-        if not self._has_places(wish):
+        share = self._shares.of(demand.principal)
+        share.refuse_beyond(demand.principal.limits, demand.choice_count, demand.token_count, self._turn_seconds)
+        if self._next() is None and self._fits(demand) and not self._ends_too_late(demand, wait.deadline - now, now):
+            self._shares.take(share, demand)
+            return self._issue(demand, 0.0, now)
+        if not self._has_permits(demand):
             self._note_crowd(now)
-        if self._ends_too_late(wish, asking.deadline - now, now):
-            raise self._refusal(wish, "deadline")
-        waiter = _Waiter(self._shares.tag(share), self._number, wish, asyncio.get_running_loop().create_future())
+        if self._ends_too_late(demand, wait.deadline - now, now):
+            raise self._refusal(demand, "deadline")
+        waiter = _Waiter(self._shares.tag(share), self._number, demand, asyncio.get_running_loop().create_future())
         waiter.since = now
         self._number += 1
-        longest = min(self._patience(wish, now), asking.deadline - now)
-        before = (other.wish for other in self._waiters if other < waiter)
+        longest = min(self._patience(demand, now), wait.deadline - now)
+        before = (other.demand for other in self._waiters if other < waiter)
         ahead = sum(other.choice_count for other in before if self._can_ever_fit(other))
-        if self._seconds_until(ahead, wish) > longest:
-            raise self._refusal(wish)
+        if self._seconds_until(ahead, demand) > longest:
+            raise self._refusal(demand)
         if not self._has_room_for(waiter):
-            raise self._refusal(wish, "queue")
-        self._shares.take(share, wish)
+            raise self._refusal(demand, "queue")
+        self._shares.take(share, demand)
         insort(self._waiters, waiter)
         timer = asyncio.get_running_loop().call_later(longest, self._refuse, waiter)
         try:
-            await asking.wait(waiter.turn)
+            await wait.wait(waiter.turn)
         except BaseException:
             self._forget(waiter)
             raise
         finally:
             timer.cancel()
-        return waiter.places
+        return waiter.permits
 
-    def take_over(self, wish: Wish) -> Place:
-        """A place for a turn that had begun elsewhere, whether there is one or not."""
-        self._shares.take(self._shares.of(wish.principal), wish)
-        return self._give(wish, 0.0, self._clock())[0]
+    def admit_taken_over(self, demand: Demand) -> AdmissionPermit:
+        """A permit for a turn that had begun elsewhere, whether there is one or not."""
+        self._shares.take(self._shares.of(demand.principal), demand)
+        return self._issue(demand, 0.0, self._clock())[0]
 
-    def answered(self, place: Place) -> None:
-        """See `Place`."""
-        if place in self._unanswered:
-            self._unanswered.discard(place)
+    def answered(self, permit: AdmissionPermit) -> None:
+        """See `AdmissionPermit`."""
+        if permit in self._unanswered:
+            self._unanswered.discard(permit)
             self._admit()
 
-    def left(self, place: Place, token_count: int) -> None:
-        """See `Place`."""
-        self._running.discard(place)
-        self._unanswered.discard(place)
-        self._kv_token_count -= place.kv_token_count
-        if place.is_taken and token_count:
-            seconds = self._clock() - place.begun
+    def left(self, permit: AdmissionPermit, token_count: int) -> None:
+        """See `AdmissionPermit`."""
+        self._running.discard(permit)
+        self._unanswered.discard(permit)
+        self._kv_token_count -= permit.kv_token_count
+        if permit.is_in_use and token_count:
+            seconds = self._clock() - permit.begun
             self._turn_seconds = _mean(self._turn_seconds, seconds)
             self._token_seconds = _mean(self._token_seconds, seconds / token_count)
-        self._shares.give_back(place.wish, token_count, used=place.is_taken)
+        self._shares.give_back(permit.demand, token_count, used=permit.is_in_use)
         self._admit()
 
     def close(self) -> None:
@@ -325,30 +325,30 @@ class Admission:
         if self._is_closed:
             raise _shutting_down()
 
-    def _fits(self, wish: Wish) -> bool:
-        """Whether a request may have its places now. Alone it may have more than there are: it
+    def _fits(self, demand: Demand) -> bool:
+        """Whether a request may have its permits now. Alone it may have more than there are: it
         would wait for ever."""
-        return not self._running or (self._has_places(wish) and self._has_time(wish))
+        return not self._running or (self._has_permits(demand) and self._has_time(demand))
 
-    def _has_places(self, wish: Wish) -> bool:
+    def _has_permits(self, demand: Demand) -> bool:
         return self._is_within(
-            len(self._running) + wish.choice_count, self._kv_token_count + self._kv_token_count_of(wish)
+            len(self._running) + demand.choice_count, self._kv_token_count + self._kv_token_count_of(demand)
         )
 
-    def _can_ever_fit(self, wish: Wish) -> bool:
+    def _can_ever_fit(self, demand: Demand) -> bool:
         """Whether there could be room beside another's turn."""
-        return self._is_within(wish.choice_count, self._kv_token_count_of(wish))
+        return self._is_within(demand.choice_count, self._kv_token_count_of(demand))
 
-    def _kv_token_counts(self, wish: Wish) -> tuple[int, int]:
-        return wish.kv_token_counts(1 if self._capacity is None else self._capacity.kv_page_size)
+    def _kv_token_counts(self, demand: Demand) -> tuple[int, int]:
+        return demand.kv_token_counts(1 if self._capacity is None else self._capacity.kv_page_size)
 
-    def _kv_token_count_of(self, wish: Wish) -> int:
-        shared, own = self._kv_token_counts(wish)
-        return shared + wish.choice_count * own
+    def _kv_token_count_of(self, demand: Demand) -> int:
+        shared, own = self._kv_token_counts(demand)
+        return shared + demand.choice_count * own
 
     def _is_within(self, turn_count: int, kv_token_count: int) -> bool:
         most = self._most_kv_tokens
-        return turn_count <= self.place_count and (not most or kv_token_count <= most)
+        return turn_count <= self.permit_count and (not most or kv_token_count <= most)
 
     @property
     def _most_kv_tokens(self) -> int:
@@ -357,11 +357,11 @@ class Admission:
             return 0
         return self._capacity.kv_token_count // self._settings.process_count
 
-    def _has_time(self, wish: Wish) -> bool:
+    def _has_time(self, demand: Demand) -> bool:
         """Whether the prompts that are being read leave another its time; a longer one lets it
         pass."""
-        own = wish.fresh_length
-        before = sum(min(own, place.wish.fresh_length) for place in self._unanswered)
+        own = demand.fresh_length
+        before = sum(min(own, permit.demand.fresh_length) for permit in self._unanswered)
         if self._capacity is None or not before:
             return True
         if self._has_stood(self._clock()):
@@ -370,63 +370,63 @@ class Admission:
             most = max(_PROMPT_SECONDS, self._capacity.prompt_seconds(own))
         return self._capacity.prompt_seconds(before) <= most
 
-    def _ends_too_late(self, wish: Wish, seconds: float, now: float) -> bool:
+    def _ends_too_late(self, demand: Demand, seconds: float, now: float) -> bool:
         """Whether a turn with so many seconds left is likely to be cut, while others want its
-        place."""
+        permit."""
         if now - self._last_crowded > _CALM_SECONDS:
             return False
-        return seconds < _LONGER_THAN_MOST * min(self._turn_seconds, self._token_seconds * wish.room)
+        return seconds < _LONGER_THAN_MOST * min(self._turn_seconds, self._token_seconds * demand.room)
 
-    def _give(self, wish: Wish, waited: float, now: float) -> list[Place]:
-        places = []
-        shared, own = self._kv_token_counts(wish)
-        for index in range(wish.choice_count):
+    def _issue(self, demand: Demand, waited: float, now: float) -> list[AdmissionPermit]:
+        permits = []
+        shared, own = self._kv_token_counts(demand)
+        for index in range(demand.choice_count):
             kv = own + (0 if index else shared)
-            place = Place(self, wish, kv, waited, now)
+            permit = AdmissionPermit(self, demand, kv, waited, now)
             self._kv_token_count += kv
-            self._running.add(place)
+            self._running.add(permit)
             if not index:  # the others find the prompt in the cache
-                self._unanswered.add(place)
-            places.append(place)
-        return places
+                self._unanswered.add(permit)
+            permits.append(permit)
+        return permits
 
     def _admit(self) -> None:
         """Let in who is next, as far as there is room."""
-        while (waiter := self._next()) is not None and self._fits(waiter.wish):
+        while (waiter := self._next()) is not None and self._fits(waiter.demand):
             self._waiters.remove(waiter)
             if not waiter.turn.done():
                 now = self._clock()
                 self._shares.serve(waiter.tag)
-                waiter.places = self._give(waiter.wish, now - waiter.since, now)
+                waiter.permits = self._issue(waiter.demand, now - waiter.since, now)
                 waiter.turn.set_result(None)
 
     def _next(self) -> _Waiter | None:
         """One that has to be alone is passed over while others run: who comes after would wait for
         what may never be."""
-        return next((each for each in self._waiters if not self._running or self._can_ever_fit(each.wish)), None)
+        return next((each for each in self._waiters if not self._running or self._can_ever_fit(each.demand)), None)
 
     def _forget(self, waiter: _Waiter) -> None:
         """One who waits no more, or has just got what it does not want any more."""
-        if waiter.places:
-            for place in waiter.places:
-                place.leave()
+        if waiter.permits:
+            for permit in waiter.permits:
+                permit.release()
             return
         if waiter in self._waiters:
             self._waiters.remove(waiter)
-        self._shares.give_back(waiter.wish, 0, used=False, count=waiter.wish.choice_count)
+        self._shares.give_back(waiter.demand, 0, used=False, count=waiter.demand.choice_count)
         self._admit()
 
     def _refuse(self, waiter: _Waiter) -> None:
         if not waiter.turn.done():
-            waiter.turn.set_exception(self._refusal(waiter.wish))
+            waiter.turn.set_exception(self._refusal(waiter.demand))
 
-    def _lacking(self, wish: Wish) -> str:
-        """What a request that may not have its places now has too little of."""
-        if len(self._running) + wish.choice_count > self.place_count:
+    def _lacking(self, demand: Demand) -> str:
+        """What a request that may not have its permits now has too little of."""
+        if len(self._running) + demand.choice_count > self.permit_count:
             return "turns"
-        if not self._has_places(wish):
+        if not self._has_permits(demand):
             return "kv_tokens"
-        return "queue" if self._has_time(wish) else "prompts"
+        return "queue" if self._has_time(demand) else "prompts"
 
     def _has_room_for(self, waiter: _Waiter) -> bool:
         """Whether the queue has room, if need be that of one who comes after."""
@@ -451,54 +451,54 @@ class Admission:
         is_there = now - self._last_crowded <= _CALM_SECONDS
         return is_there and now - self._crowded_since > self._settings.queue_seconds
 
-    def _patience(self, wish: Wish, now: float) -> float:
+    def _patience(self, demand: Demand, now: float) -> float:
         """Seconds that one who comes now may wait."""
         most = self._settings.queue_seconds
         if self._capacity is not None:
-            most = max(most, self._capacity.prompt_seconds(wish.fresh_length))
+            most = max(most, self._capacity.prompt_seconds(demand.fresh_length))
         if now - self._last_crowded > _CALM_SECONDS:
             return most
-        step = 0.0 if self._capacity is None else self._capacity.step_seconds(wish.fresh_length)
+        step = 0.0 if self._capacity is None else self._capacity.step_seconds(demand.fresh_length)
         return max(self._crowded_since + most - now, min(most, _STANDING_SHARE * step))
 
-    def _seconds_until(self, ahead: int, wish: Wish) -> float:
-        """How long one with so many turns ahead is likely to wait: places come free as turns are
+    def _seconds_until(self, ahead: int, demand: Demand) -> float:
+        """How long one with so many turns ahead is likely to wait: permits come free as turns are
         measured to last."""
-        missing = len(self._running) + ahead + wish.choice_count - self.place_count
+        missing = len(self._running) + ahead + demand.choice_count - self.permit_count
         return max(1, missing) * self._interval
 
     @property
     def _interval(self) -> float:
-        """Seconds between two places that come free, by Little's law; 0: not known."""
+        """Seconds between two permits that come free, by Little's law; 0: not known."""
         return self._turn_seconds / max(1, len(self._running))
 
-    def _refusal(self, wish: Wish, limit: str = "") -> OverloadedError:
-        """With a time to come back at: those who are refused get one after another, as places come
+    def _refusal(self, demand: Demand, limit: str = "") -> OverloadedError:
+        """With a time to come back at: those who are refused get one after another, as permits come
         free."""
         now = self._clock()
-        soonest = now + self._seconds_until(self.waiting_count, wish)
+        soonest = now + self._seconds_until(self.waiting_count, demand)
         self._booked_until = min(now + _LATEST_RETRY, max(self._booked_until, soonest))
         seconds = max(_SOONEST_RETRY, self._booked_until - now) * (0.9 + 0.2 * self._jitter())
-        self._booked_until += _OVERBOOKED * wish.choice_count * self._interval
+        self._booked_until += _OVERBOOKED * demand.choice_count * self._interval
         running, waiting = len(self._running), self.waiting_count
-        limit = limit or self._lacking(wish)
+        limit = limit or self._lacking(demand)
         self.refused[limit] += 1
         return OverloadedError(
-            f"{running} turns run and {waiting} wait{_LACKING[limit]}: a place is likely to be free in {seconds:.1f} s",
+            f"{running} turns run and {waiting} wait{_LACKING[limit]}: try again in {seconds:.1f} s",
             seconds,
             limit=limit,
         )
 
 
 @contextmanager
-def given_back(places: Sequence[Place]) -> Iterator[None]:
-    """After this the places that no turn has taken are others'."""
+def releasing_unused(permits: Sequence[AdmissionPermit]) -> Iterator[None]:
+    """After this the permits that no turn has taken are others'."""
     try:
         yield
     finally:
-        for place in places:
-            if not place.is_taken:
-                place.leave()
+        for permit in permits:
+            if not permit.is_in_use:
+                permit.release()
 
 
 def _mean(mean: float, value: float) -> float:

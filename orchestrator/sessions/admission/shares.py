@@ -29,7 +29,7 @@ _UNKNOWN_SECONDS = 1.0
 
 
 class Wanted(Protocol):
-    """What a request asks for; see `orchestrator.sessions.admission.Wish`."""
+    """What a request asks for; see `orchestrator.sessions.admission.Demand`."""
 
     @property
     def principal(self) -> Principal:

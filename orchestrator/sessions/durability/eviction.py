@@ -29,7 +29,7 @@ class Eviction:
         self._pair = pair
 
     def release_rounds(self, record: SessionRecord) -> None:
-        """Give back its pages and its places at the peers."""
+        """Give back its pages and its permits at the peers."""
         self._pair().rounds.release(record.rounds)
 
     def remove_idle_session(self, record: SessionRecord) -> None:

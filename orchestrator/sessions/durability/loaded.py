@@ -180,7 +180,7 @@ class LoadedSessions:
 
     def remove(self, record: SessionRecord) -> None:
         """Take a session out; nothing happens if it is out already, or another record has its
-        place."""
+        permit."""
         if self.find(record.session.id) is record:
             del self._records[record.listed][record.session.id]
 

@@ -25,7 +25,7 @@ from orchestrator.errors import (
     SessionNotFoundError,
     ShuttingDownError,
 )
-from orchestrator.sessions.admission.admission import Asking
+from orchestrator.sessions.admission.admission import AdmissionWait
 from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.loaded import SessionRecord
@@ -128,7 +128,7 @@ class ChatStream:
         self._waiting: deque[SendMessage] = deque()
         self._answers: asyncio.Queue[ChatEvent] = asyncio.Queue(MAX_WAITING)  # to commands; full, no more are read
         self._starting = asyncio.Lock()  # a message that is being started is no more, and not yet, to be cancelled
-        self._asking = Asking()  # for the place of the message that is being started
+        self._admission_wait = AdmissionWait()  # for the permit of the message that is being started
         self._begins: asyncio.Task[CommandFailed | ChatClosing | None] | None = None
         self._reader: TurnReader | None = None
         self._wake = asyncio.Event()
@@ -231,7 +231,7 @@ class ChatStream:
             return None
         waits_for_place = self._starting.locked() and self._waiting and self._waiting[0].request_id == which
         if waits_for_place:
-            self._asking.give_up()
+            self._admission_wait.cancel()
         async with self._starting:
             for waiting in self._waiting:
                 if waiting.request_id == which:
@@ -251,9 +251,9 @@ class ChatStream:
                 return None
             command = self._waiting[0]
             parent = context_of(command.traceparent) if command.traceparent else self._parent
-            asking = self._asking = Asking()
+            wait = self._admission_wait = AdmissionWait()
             try:
-                turn = await self._sessions.send(self._record, command.message, self._settings, parent, asking)
+                turn = await self._sessions.send(self._record, command.message, self._settings, parent, wait)
                 self._reader = TurnReader(turn, command.after_token_count)
             except SessionBusyError:
                 return None

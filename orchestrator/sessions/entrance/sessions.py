@@ -29,7 +29,14 @@ from orchestrator.errors import (
     SessionNotFoundError,
     TurnNotFoundError,
 )
-from orchestrator.sessions.admission.admission import Admission, AdmissionSettings, Asking, Place, Wish, given_back
+from orchestrator.sessions.admission.admission import (
+    Admission,
+    AdmissionPermit,
+    AdmissionSettings,
+    AdmissionWait,
+    Demand,
+    releasing_unused,
+)
 from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
 from orchestrator.sessions.conversation.choices import resolved_choice
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
@@ -107,10 +114,10 @@ class SessionsLoad:
     """Turns."""
     waiting_count: int
     """Messages of chats that wait for the turns before them."""
-    place_count: int
+    permit_count: int
     """Turns that may run."""
     queued_count: int
-    """Turns that wait for a place."""
+    """Turns that wait for a permit."""
     not_drafting_count: int
     """Of the running turns, those whose draft is left alone because it would not pay."""
 
@@ -151,7 +158,7 @@ class Sessions:
         self._not_ready = not_ready
         self._pair: Pair | None = None
         self.admission = Admission(admission or AdmissionSettings())
-        """Every turn that begins has a place of it."""
+        """Every turn that begins has a permit of it."""
         self.tasks = TurnTasks(self.admission.close)
         self.chats: set[HasWaiting] = set()
         """The streams that are open."""
@@ -205,7 +212,7 @@ class Sessions:
             session_count=len(self._loaded),
             running_count=len(running),
             waiting_count=sum(chat.waiting_count for chat in list(self.chats)),
-            place_count=self.admission.place_count,
+            permit_count=self.admission.permit_count,
             queued_count=self.admission.waiting_count,
             not_drafting_count=sum(turn.rests for turn in running),
         )
@@ -347,12 +354,12 @@ class Sessions:
         message: UserMessage,
         stream_settings: GenerationSettings,
         parent: Context,
-        asking: Asking,
+        wait: AdmissionWait,
     ) -> TurnRecord:
-        """Start a message's turn, or find the one that it has started before. Waits for a place, as
+        """Start a message's turn, or find the one that it has started before. Waits for a permit, as
         long as whoever is ``asking`` wants it.
 
-        SessionBusyError while another turn runs; what `Admission.enter` raises;
+        SessionBusyError while another turn runs; what `Admission.acquire` raises;
         StoreUnavailableError; InvalidFieldsError and whatever else is wrong with the message.
         """
         if message.caller.name != record.principal:  # a chat's token may have become somebody else's
@@ -372,10 +379,10 @@ class Sessions:
         await pair.check_structure(settings, message.caller)
         room = pair.resolve(settings, len(prompt), acceptance=session.acceptance).room(len(prompt))
         fresh = len(prompt) - common_prefix_length(session.tokens, prompt)
-        places = await self.admission.enter(Wish(message.caller, len(prompt), fresh, room), asking)
+        permits = await self.admission.acquire(Demand(message.caller, len(prompt), fresh, room), wait)
 
         async def begin() -> TurnRecord:
-            with given_back(places):
+            with releasing_unused(permits):
                 async with record.beginning:
                     known = self._known_turn(record, message)
                     if known is not None:
@@ -389,7 +396,7 @@ class Sessions:
                     resolved = pair.resolve(settings, len(prompt), acceptance=session.acceptance)
                     try:
                         turn = await self._beginning.begin(
-                            record, prompt, resolved, message.name, parent, message.content, places[0]
+                            record, prompt, resolved, message.name, parent, message.content, permits[0]
                         )
                     except SessionMovedError:
                         await self._evict_moved(record)
@@ -399,9 +406,9 @@ class Sessions:
 
         return await self.tasks.surely(begin())
 
-    async def generate(self, generation: Generation, parent: Context, asking: Asking) -> list[TurnRecord]:
+    async def generate(self, generation: Generation, parent: Context, wait: AdmissionWait) -> list[TurnRecord]:
         """Start a turn for each answer, or find those that this request has started before. Waits
-        for places, as `send`."""
+        for permits, as `send`."""
         name = generation.name
         check_request_id(name.id)
         known = await self._known_generation(generation)
@@ -415,14 +422,14 @@ class Sessions:
         self.tasks.refuse_while_draining()
         resolved = pair.resolve(settings, len(prompt))
         room = resolved.room(len(prompt))
-        wish = Wish(generation.caller, len(prompt), len(prompt), room, generation.choice_count)
-        places = await self.admission.enter(wish, asking)
+        demand = Demand(generation.caller, len(prompt), len(prompt), room, generation.choice_count)
+        permits = await self.admission.acquire(demand, wait)
         begun: list[TurnRecord] = []
         has_left = False
 
         async def begin() -> list[TurnRecord]:
-            with given_back(places):
-                begun.extend(await self._begin_choices(generation, clock, prompt, resolved, parent, places))
+            with releasing_unused(permits):
+                begun.extend(await self._begin_choices(generation, clock, prompt, resolved, parent, permits))
             if has_left and not name.id:
                 self.abandon(begun)
             return begun
@@ -442,7 +449,7 @@ class Sessions:
         prompt: list[int],
         resolved: ResolvedTurn,
         parent: Context,
-        places: Sequence[Place],
+        permits: Sequence[AdmissionPermit],
     ) -> list[TurnRecord]:
         """Write a generation's turns down and run them; where its request has got others meanwhile,
         those."""
@@ -458,10 +465,12 @@ class Sessions:
         if rows and rows[0].id != records[0].session.id:
             return [record.turns.get(1) for record in await self._mine(name, rows)]
         turns: list[TurnRecord] = []
-        for record, choice, place in zip(records, choices, places, strict=True):
+        for record, choice, permit in zip(records, choices, permits, strict=True):
             self._loaded.add(record)
             after = turns[0] if turns else None
-            turns.append(self._beginning.run(record, prompt, choice, name.id, parent, place, content=None, after=after))
+            turns.append(
+                self._beginning.run(record, prompt, choice, name.id, parent, permit, content=None, after=after)
+            )
         return turns
 
     def _choice(self, generation: Generation, pair: Pair, clock: datetime, now: float, index: int) -> SessionRecord:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from opentelemetry.context import Context
 
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.sessions.admission.admission import Admission, Place, Wish, given_back
+from orchestrator.sessions.admission.admission import Admission, AdmissionPermit, Demand, releasing_unused
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.session import common_prefix_length
@@ -50,7 +50,7 @@ class Beginning:
         self._watcher = watcher
         self._pair = pair
         self._spent: SessionRounds | None = None
-        """In place of an ended generation's: there are thousands, and theirs are large."""
+        """In permit of an ended generation's: there are thousands, and theirs are large."""
 
     async def begin(
         self,
@@ -60,14 +60,14 @@ class Beginning:
         name: RequestName,
         parent: Context,
         content: str,
-        place: Place,
+        permit: AdmissionPermit,
     ) -> TurnRecord:
         """Write a message's turn down and run it. SessionMovedError, StoreUnavailableError: then it
         has not begun."""
         self._loaded.touch(record)
         payload = TurnPayload(content, resolved, traceparent_of(parent))
         await self._persistence.begin_turn(record, target_of(self._pair().target), prompt, payload, name)
-        return self.run(record, prompt, resolved, name.id, parent, place, content=content)
+        return self.run(record, prompt, resolved, name.id, parent, permit, content=content)
 
     def run(
         self,
@@ -76,7 +76,7 @@ class Beginning:
         resolved: ResolvedTurn,
         request_id: str,
         parent: Context,
-        place: Place,
+        permit: AdmissionPermit,
         *,
         content: str | None,
         after: TurnRecord | None = None,
@@ -122,11 +122,11 @@ class Beginning:
             watch=watch,
             after=after,
             writer=self._turn_writer(record, turn_record, writes_ahead=rule.draws_ratios),
-            place=place,
+            permit=permit,
         )
         record.running, record.traced = turn, watch.trace_context
-        self._tasks.begin(turn, lambda: place.leave(turn_record.token_count))
-        place.is_taken = True
+        self._tasks.begin(turn, lambda: permit.release(turn_record.token_count))
+        permit.is_in_use = True
         record.turns.add(turn_record)
         return turn_record
 
@@ -149,16 +149,16 @@ class Beginning:
         session.turn_count = stored.begun.turn - 1
         prompt = session.prompt_of(stored.begun.shared_count, tokens_of(stored.begun.prompt))
         resolved = resumable(begun.resolved, pair.limits, draft_fits=pair.mismatch is None)
-        whose = Principal(record.principal)  # its limits are not known here, and it had its place
-        place = self._admission.take_over(Wish(whose, len(prompt), len(prompt), resolved.room(len(prompt))))
-        with given_back([place]):
+        whose = Principal(record.principal)  # its limits are not known here, and it had its permit
+        permit = self._admission.admit_taken_over(Demand(whose, len(prompt), len(prompt), resolved.room(len(prompt))))
+        with releasing_unused([permit]):
             turn = self.run(
                 record,
                 prompt,
                 resolved,
                 stored.begun.request_id,
                 context_of(begun.traceparent),
-                place,
+                permit,
                 content=begun.content,
                 after=after,
                 said=tokens_of(stored.tokens),

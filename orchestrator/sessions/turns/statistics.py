@@ -39,9 +39,9 @@ class TurnStatistics:
     draft_hidden: float = 0.0
     verify: float = 0.0
     admission: float = 0.0
-    """Before the turn began, for its place."""
+    """Before the turn began, for its permit."""
     queue: float = 0.0
-    """At the peers, and for the place."""
+    """At the peers, and for the permit."""
     network: float = 0.0
 
     @property
@@ -51,7 +51,7 @@ class TurnStatistics:
 
     @property
     def drafted_per_position(self) -> list[int]:
-        """Draft tokens verified, by their place in the proposal."""
+        """Draft tokens verified, by their permit in the proposal."""
         return per_position(self.draft_lengths)
 
     @property

@@ -60,7 +60,7 @@ class TurnWriter(Protocol):
         """The turn goes on elsewhere, with ``moved`` by now. Raises nothing."""
 
 
-class TurnPlace(Protocol):
+class TurnPermit(Protocol):
     """What lets a turn run."""
 
     waited: float
@@ -87,7 +87,7 @@ class Turn:
         watch: TurnWatch,
         after: TurnRecord | None,
         writer: TurnWriter,
-        place: TurnPlace,
+        permit: TurnPermit,
     ) -> None:
         """``principal`` is whose it is, ``own`` the session's side of the ``rounds``. With
         ``after`` the turn begins once that one has a token, so that it finds the prompt they share
@@ -103,10 +103,10 @@ class Turn:
         self._own = own
         self._after = after
         self._writer = writer
-        self._place = place
-        self.begun = time.monotonic() - place.waited
+        self._permit = permit
+        self.begun = time.monotonic() - permit.waited
         """When it was asked for."""
-        self.statistics = TurnStatistics(admission=place.waited, queue=place.waited)
+        self.statistics = TurnStatistics(admission=permit.waited, queue=permit.waited)
         self._prefilled_count = 0
         self._ending: Ending | None = None
         self._inside = False
@@ -184,7 +184,7 @@ class Turn:
         if not self.statistics.round_count:
             self.statistics.time_to_first_token = time.monotonic() - self.begun
             self._prefilled_count = outcome.prefilled_count
-            self._place.answered()
+            self._permit.answered()
         commit = self._answer.commit(outcome.tokens)
         self.statistics.add(outcome, len(commit.tokens))
         origins = outcome.origins if self.record.tells_origins else ()
