@@ -8,9 +8,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from orchestrator.rounds.note import RoundNote
-from orchestrator.watching.kept_rounds import KeptRounds
+from orchestrator.watching.sampled_rounds import SampledRounds
 
-KEPT_OF_A_TURN = 64
+MAX_SAMPLED_ROUNDS = 64
 """Rounds of one turn: failed ones, the slowest, and those in which the least was accepted."""
 
 _MOST_ROUNDS = 20_000
@@ -31,14 +31,14 @@ class TurnNote:
     began: float = field(default_factory=time.monotonic)
     trace_id: str = ""
     """Of its trace, in hexadecimal; empty if it is not traced."""
-    rounds: KeptRounds = field(default_factory=lambda: KeptRounds(KEPT_OF_A_TURN))
+    rounds: SampledRounds = field(default_factory=lambda: SampledRounds(MAX_SAMPLED_ROUNDS))
     total: float | None = None
     """Seconds that it took; None while it runs."""
 
     @property
     def shown(self) -> list[RoundNote]:
         """The rounds to look at, in order of time."""
-        return self.rounds.best(KEPT_OF_A_TURN)
+        return self.rounds.best(MAX_SAMPLED_ROUNDS)
 
 
 class TurnRing:

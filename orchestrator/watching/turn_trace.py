@@ -17,7 +17,7 @@ from orchestrator.sessions.turns.turn_record import TurnEnded
 from orchestrator.sessions.turns.watcher import TurnBegun
 from orchestrator.speculation.plan import Overlap
 from orchestrator.watching.budget import SpanBudget
-from orchestrator.watching.kept_rounds import KeptRounds
+from orchestrator.watching.sampled_rounds import SampledRounds
 from slipstream.telemetry import names
 from slipstream.telemetry.tracing import (
     AttributeValue,
@@ -101,7 +101,7 @@ class TurnTrace:
         self._live += 1
         return self._prefix
 
-    def end(self, ended: TurnEnded, text: str, rounds: KeptRounds) -> int:
+    def end(self, ended: TurnEnded, text: str, rounds: SampledRounds) -> int:
         """The turn has ended; returns how many of its rounds have no span."""
         if not self._span.is_recording():
             return 0
@@ -116,7 +116,7 @@ class TurnTrace:
         self._span.end()
         return rounds.count - len(shown)
 
-    def _shown(self, rounds: KeptRounds) -> list[RoundNote]:
+    def _shown(self, rounds: SampledRounds) -> list[RoundNote]:
         if self._detail is Detail.TURN:
             return []
         each = 1 if self._detail is Detail.ROUND else 4  # those that are not live have no spans of the peers'

@@ -19,7 +19,7 @@ from orchestrator.sessions.conversation.session import Commit, Session
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.conversation.text import Codec
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.turns.recent_turns import KEPT_SIZE, KEPT_TURNS, KeptTurns
+from orchestrator.sessions.turns.recent_turns import MAX_RECENT_SIZE, MAX_RECENT_TURNS, RecentTurns
 from orchestrator.sessions.turns.request_names import RequestName, Requests
 from orchestrator.sessions.turns.turn_record import TurnRecord, TurnStarted
 from orchestrator.speculation.knowledge import PairKnowledge
@@ -121,19 +121,19 @@ def test_a_request_answered_with_nothing_is_answered_all_the_same() -> None:
 
 
 def test_the_latest_turns_can_be_watched_and_older_ones_are_told_from_ones_that_never_were() -> None:
-    turns = KeptTurns()
-    for turn in range(1, KEPT_TURNS + 2):
+    turns = RecentTurns()
+    for turn in range(1, MAX_RECENT_TURNS + 2):
         turns.add(TurnRecord(turn, TurnStarted("s", "", 0, 1)))
     assert turns.get(2).turn == 2
     with pytest.raises(TurnNotKeptError):
         turns.get(1)
-    whole = TurnRecord(KEPT_TURNS + 2, TurnStarted("s", "", 0, 1))
-    whole.add(Commit(tuple(range(KEPT_SIZE + 1)), ("",) * (KEPT_SIZE + 1), None), [], [])
+    whole = TurnRecord(MAX_RECENT_TURNS + 2, TurnStarted("s", "", 0, 1))
+    whole.add(Commit(tuple(range(MAX_RECENT_SIZE + 1)), ("",) * (MAX_RECENT_SIZE + 1), None), [], [])
     turns.add(whole)
     assert turns.get(whole.turn) is whole, "the latest is kept however long it is"
     with pytest.raises(TurnNotKeptError):
         turns.get(2)
-    for never in (0, -1, KEPT_TURNS + 3):
+    for never in (0, -1, MAX_RECENT_TURNS + 3):
         with pytest.raises(TurnNotFoundError):
             turns.get(never)
 

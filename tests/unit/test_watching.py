@@ -33,8 +33,8 @@ from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
 from orchestrator.speculation.proposal import Proposal, Source
 from orchestrator.speculation.session import SpeculationSettings
 from orchestrator.watching.budget import SpanBudget
-from orchestrator.watching.kept_rounds import KeptRounds
 from orchestrator.watching.ring import TurnNote, TurnRing
+from orchestrator.watching.sampled_rounds import SampledRounds
 from orchestrator.watching.totals import Totals
 from orchestrator.watching.turn_trace import MOST_SPANS, Detail
 from orchestrator.watching.watching import WatchedTurn, Watching
@@ -90,7 +90,7 @@ def note(
 
 
 def test_of_many_rounds_the_slowest_and_the_least_accepted_are_kept_and_not_the_first() -> None:
-    kept = KeptRounds(8)
+    kept = SampledRounds(8)
     for number in range(1, 1001):
         slow = number in (500, 800, 900)
         poor = number in (600, 601)
@@ -102,14 +102,14 @@ def test_of_many_rounds_the_slowest_and_the_least_accepted_are_kept_and_not_the_
 
 
 def test_of_those_of_which_nothing_was_accepted_the_longest_proposal_is_the_worst() -> None:
-    kept = KeptRounds(2)
+    kept = SampledRounds(2)
     for number, drafted in enumerate((2, 16, 4, 8), 1):
         kept.add(note(number, 0.01 * number, result(drafted, 0)))
     assert [each.number for each in kept.best(2)] == [2, 4], "the slowest, and the longest that was all wrong"
 
 
 def test_a_round_that_failed_is_kept_and_so_is_one_whose_peers_have_made_spans() -> None:
-    kept = KeptRounds(2)
+    kept = SampledRounds(2)
     for number in range(1, 200):
         failed = VerifierLostError("away") if number == 7 else None
         kept.add(note(number, 0.001 * number, failed, "00-" if number == 3 else ""))
@@ -120,7 +120,7 @@ def test_a_round_that_failed_is_kept_and_so_is_one_whose_peers_have_made_spans()
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.integers(0, 8), st.integers(0, 8), st.booleans()), max_size=60))
 def test_no_more_are_kept_than_may_be_and_none_twice(rounds: list[tuple[float, int, int, bool]]) -> None:
-    kept = KeptRounds(10)
+    kept = SampledRounds(10)
     for number, (seconds, drafted, accepted, fails) in enumerate(rounds, 1):
         outcome = VerifierLostError("") if fails else result(drafted, min(drafted, accepted))
         kept.add(note(number, seconds, outcome))

@@ -161,7 +161,7 @@ class Session:
         self.answer: Answer | None = None
         self.acceptance: Acceptance | None = None
         """That of the first turn, and so of all: the two kinds are never mixed within a session."""
-        self._before_turn: tuple[list[int], list[Message], Acceptance | None] | None = None
+        self._snapshot: tuple[list[int], list[Message], Acceptance | None] | None = None
 
     def prompt_for(self, content: str) -> NextPrompt:
         """What a user message would start its turn with, as long as no other turn begins."""
@@ -183,7 +183,7 @@ class Session:
             raise AcceptanceFixedError(
                 f"session {self.id} began with acceptance {self.acceptance.name} and keeps it", session_id=self.id
             )
-        self._before_turn = (self.tokens, list(self.messages), self.acceptance)
+        self._snapshot = (self.tokens, list(self.messages), self.acceptance)
         self.acceptance = rule.acceptance
         self.tokens = list(prompt)
         if content is not None:
@@ -194,15 +194,15 @@ class Session:
 
     def end_turn(self) -> None:
         """Keep the turn's answer, or undo the turn if it has none."""
-        assert self.answer is not None and self._before_turn is not None, "no turn is running"
+        assert self.answer is not None and self._snapshot is not None, "no turn is running"
         answer, self.answer = self.answer, None
         if answer.generated_count == 0:
-            self.tokens, self.messages, self.acceptance = self._before_turn
+            self.tokens, self.messages, self.acceptance = self._snapshot
         else:
             self._add_answer(
                 answer.text, self.tokens[answer.prompt_length :], answer.finish_reason in ENDED_WITH_END_TOKEN
             )
-        self._before_turn = None
+        self._snapshot = None
 
     def replay_turn(self, past: PastTurn) -> None:
         """Take over a turn that has ended before: it becomes what it made of the session then."""

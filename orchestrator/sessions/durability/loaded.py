@@ -17,7 +17,7 @@ from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.conversation.session import Session
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
-from orchestrator.sessions.turns.recent_turns import KeptTurns
+from orchestrator.sessions.turns.recent_turns import RecentTurns
 from orchestrator.sessions.turns.request_names import Requests
 from orchestrator.sessions.turns.turn import Turn
 from orchestrator.store.rows import EndRow, SessionRow
@@ -54,7 +54,7 @@ class SessionRecord:
     traced: SpanContext | None = None
     """Of the last turn that has begun."""
     window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
-    turns: KeptTurns = field(default_factory=KeptTurns)
+    turns: RecentTurns = field(default_factory=RecentTurns)
     requests: Requests[int] = field(default_factory=lambda: Requests(1024))
     """Turns by the request_id of their messages."""
 
@@ -63,7 +63,7 @@ class SessionRecord:
         """What created it; empty if that had no name."""
         return "" if self.row is None else self.row.request_id
 
-    def is_kept_as(self, row: SessionRow) -> bool:
+    def is_owned_as(self, row: SessionRow) -> bool:
         """Return whether a session's row, as the store has it, names the ownership that this record
         was made under."""
         return self.row is not None and (row.owner, row.epoch) == (self.row.owner, self.row.epoch)

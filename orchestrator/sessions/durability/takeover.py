@@ -73,7 +73,7 @@ class Takeover:
         if record.row is None:
             return
         found = await self._store.session(record.row.id)
-        if found is None or not record.is_kept_as(found[0]):
+        if found is None or not record.is_owned_as(found[0]):
             await self._on_moved(record)
             what = f"session {record.session.id} is kept elsewhere by now, or gone"
             raise SessionMovedError(what, session_id=record.session.id)

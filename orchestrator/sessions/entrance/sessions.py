@@ -605,7 +605,7 @@ class Sessions:
         records: list[SessionRecord] = []
         for row in rows:
             record = self._loaded.find(row.id)
-            if record is not None and not record.is_kept_as(row):  # one of them is old
+            if record is not None and not record.is_owned_as(row):  # one of them is old
                 await self.takeover.confirm(record)
             if record is not None:
                 records.append(record)
@@ -615,7 +615,7 @@ class Sessions:
 
     def _summary(self, row: SessionRow) -> SessionSummary:
         record = self._loaded.find(row.id)
-        if record is not None and record.is_kept_as(row):
+        if record is not None and record.is_owned_as(row):
             return record.summary
         return SessionSummary(
             row.id,

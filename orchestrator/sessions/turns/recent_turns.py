@@ -7,13 +7,13 @@ from collections import OrderedDict
 from orchestrator.errors import TurnNotFoundError, TurnNotKeptError
 from orchestrator.sessions.turns.turn_record import TurnRecord
 
-KEPT_TURNS = 32
-KEPT_SIZE = 65_536
+MAX_RECENT_TURNS = 32
+MAX_RECENT_SIZE = 65_536
 """What the kept turns may hold together, in tokens and log-probabilities: megabytes. The latest is
 kept whatever it holds."""
 
 
-class KeptTurns:
+class RecentTurns:
     """The records of a session's latest turns."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class KeptTurns:
 
     def trim(self) -> None:
         """A turn has ended: it will grow no more."""
-        while len(self._records) > KEPT_TURNS or (len(self._records) > 1 and self._size > KEPT_SIZE):
+        while len(self._records) > MAX_RECENT_TURNS or (len(self._records) > 1 and self._size > MAX_RECENT_SIZE):
             self._records.popitem(last=False)
 
     @property

@@ -6,7 +6,7 @@ from __future__ import annotations
 from orchestrator.rounds.note import RoundNote
 
 
-class KeptRounds:
+class SampledRounds:
     """The rounds of one turn, most of them forgotten again if there are many."""
 
     def __init__(self, most: int) -> None:
