@@ -22,7 +22,7 @@ from orchestrator.contract import commands
 from orchestrator.contract.settings import settings_message, settings_of
 from orchestrator.errors import PromptTooLongError
 from orchestrator.sessions.admission.principal import ANONYMOUS
-from orchestrator.sessions.conversation.resolving import ModelLimits, resolve
+from orchestrator.sessions.conversation.resolving import ModelLimits, resolve_settings
 from orchestrator.sessions.conversation.text import Codec, Detokenizer, Message
 from orchestrator.sessions.durability.payloads import TurnPayload, turn_payload_of, turn_row
 from orchestrator.sessions.entrance.chat import BadCommand
@@ -108,7 +108,7 @@ def test_settings_that_are_taken_are_kept_as_they_were_said(rng: random.Random, 
     if asked is None:
         return
     assert settings_of(settings_message(asked)) == asked or repr(asked).count("nan")
-    resolved: Any = refused_or(lambda: resolve(asked, length, LIMITS))
+    resolved: Any = refused_or(lambda: resolve_settings(asked, length, LIMITS))
     if resolved is None:
         return
     assert (
@@ -169,7 +169,7 @@ def test_any_tokens_come_back_in_pieces(tokens: list[int]) -> None:
 
 def test_a_prompt_without_room_is_refused_by_its_length() -> None:
     with pytest.raises(PromptTooLongError):
-        resolve(settings_of(generation_pb2.GenerationSettings()), LIMITS.context_length, LIMITS)
+        resolve_settings(settings_of(generation_pb2.GenerationSettings()), LIMITS.context_length, LIMITS)
 
 
 @pytest.mark.parametrize("session_id", ["a\0b", "\0", ""], ids=["NUL inside", "NUL", "nothing"])

@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.errors import PromptTooLongError
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn, resolve
+from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn, resolve_settings
 from orchestrator.sessions.conversation.session import TurnLimits
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.speculation.plan import Overlap
@@ -28,7 +28,7 @@ LIMITS = ModelLimits(
 
 
 def test_what_is_left_open_takes_the_models_own_defaults() -> None:
-    resolved = resolve(GenerationSettings(), 10, LIMITS)
+    resolved = resolve_settings(GenerationSettings(), 10, LIMITS)
     assert (resolved.terms.rule.temperature, resolved.terms.rule.top_k, resolved.terms.rule.top_p) == (0.6, 20, 0.95)
     assert resolved.terms.rule.end_token_ids == (2,)
     assert resolved.terms.speculation.draft_length == 5
@@ -36,20 +36,20 @@ def test_what_is_left_open_takes_the_models_own_defaults() -> None:
 
 
 def test_zero_is_a_value_and_not_unset() -> None:
-    resolved = resolve(GenerationSettings(temperature=0.0, top_k=0, seed=0, draft_length=0), 10, LIMITS)
+    resolved = resolve_settings(GenerationSettings(temperature=0.0, top_k=0, seed=0, draft_length=0), 10, LIMITS)
     assert (resolved.terms.rule.temperature, resolved.terms.rule.top_k, resolved.terms.rule.seed) == (0.0, 0, 0)
     assert resolved.terms.speculation.draft_length == 0
 
 
 def test_an_unset_seed_is_drawn_anew() -> None:
     assert (
-        resolve(GenerationSettings(), 10, LIMITS).terms.rule.seed
-        != resolve(GenerationSettings(), 10, LIMITS).terms.rule.seed
+        resolve_settings(GenerationSettings(), 10, LIMITS).terms.rule.seed
+        != resolve_settings(GenerationSettings(), 10, LIMITS).terms.rule.seed
     )
 
 
 def test_min_tokens_holds_end_tokens_back_from_the_first_generated_position() -> None:
-    assert resolve(GenerationSettings(min_token_count=7), 10, LIMITS).terms.rule.first_end_position == 17
+    assert resolve_settings(GenerationSettings(min_token_count=7), 10, LIMITS).terms.rule.first_end_position == 17
 
 
 def test_a_turns_settings_win_over_the_streams() -> None:
@@ -63,7 +63,10 @@ def test_what_a_turn_clears_takes_the_default_whatever_lies_below() -> None:
     turn = GenerationSettings(temperature=0.5)
     merged = turn.over(stream).over(session)
     assert (merged.temperature, merged.stop_strings, merged.top_k) == (0.5, None, 3)
-    assert resolve(GenerationSettings(cleared=("temperature",)).over(session), 10, LIMITS).terms.rule.temperature == 0.6
+    assert (
+        resolve_settings(GenerationSettings(cleared=("temperature",)).over(session), 10, LIMITS).terms.rule.temperature
+        == 0.6
+    )
 
 
 def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
@@ -111,21 +114,21 @@ def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
         proposal_top_k=5,
     )
     speculation = SpeculationSettings(3, Overlap.NONE, Source.NGRAM)
-    resolved = resolve(settings, 10, LIMITS)
+    resolved = resolve_settings(settings, 10, LIMITS)
     assert resolved == ResolvedTurn(
         RoundTerms(rule, speculation, LogprobRequest(2, prompt=True)),
         TurnLimits(21, 100, ("x", "yz"), (8, 11), include_stop=True),
     )
     assert resolved.wants_prompt_logprobs
     listed = replace(settings, structure=None, allowed_token_ids=(5, 6, 5, 12), banned_token_ids=(6, 7, 6))
-    rule = resolve(replace(listed, ignore_end_tokens=True, min_token_count=4), 10, LIMITS).terms.rule
+    rule = resolve_settings(replace(listed, ignore_end_tokens=True, min_token_count=4), 10, LIMITS).terms.rule
     assert (rule.allowed_token_ids, rule.banned_token_ids) == ((5, 6, 12), (6, 7))
     assert (rule.end_token_ids, rule.first_end_position) == ((8, 11), 14), "a stop token ends the turn all the same"
 
 
 def test_every_default_is_the_models_own() -> None:
     defaults = SamplingDefaults(0.5, top_k=7, top_p=0.75, min_p=0.25, typical_p=0.625, repetition_penalty=1.5)
-    resolved = resolve(GenerationSettings(seed=1), 10, replace(LIMITS, sampling_defaults=defaults))
+    resolved = resolve_settings(GenerationSettings(seed=1), 10, replace(LIMITS, sampling_defaults=defaults))
     assert resolved.terms.rule == SamplingRule(
         temperature=0.5,
         top_k=7,
@@ -140,11 +143,13 @@ def test_every_default_is_the_models_own() -> None:
     )
     assert resolved.limits == TurnLimits(64, 100)
     assert resolved.terms.logprobs is None and not resolved.wants_prompt_logprobs
-    assert not resolve(GenerationSettings(logprobs=LogprobRequest(2)), 10, LIMITS).wants_prompt_logprobs
+    assert not resolve_settings(GenerationSettings(logprobs=LogprobRequest(2)), 10, LIMITS).wants_prompt_logprobs
 
 
 def test_where_neither_client_nor_model_says_anything_every_filter_is_off() -> None:
-    rule = resolve(GenerationSettings(seed=0), 10, replace(LIMITS, sampling_defaults=SamplingDefaults())).terms.rule
+    rule = resolve_settings(
+        GenerationSettings(seed=0), 10, replace(LIMITS, sampling_defaults=SamplingDefaults())
+    ).terms.rule
     off = SamplingRule(0.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0, repetition_penalty=1.0)
     assert rule == replace(off, end_token_ids=(2,), first_end_position=10, first_generated_position=10)
     assert off == SamplingRule()
@@ -152,7 +157,9 @@ def test_where_neither_client_nor_model_says_anything_every_filter_is_off() -> N
 
 def test_acceptance_is_the_turns_or_else_the_sessions() -> None:
     def resolved(said: Acceptance | None, session: Acceptance | None) -> Acceptance:
-        return resolve(GenerationSettings(acceptance=said), 10, LIMITS, acceptance=session).terms.rule.acceptance
+        return resolve_settings(
+            GenerationSettings(acceptance=said), 10, LIMITS, acceptance=session
+        ).terms.rule.acceptance
 
     assert resolved(None, None) is Acceptance.COUPLED
     assert resolved(None, Acceptance.RATIO) is Acceptance.RATIO
@@ -160,9 +167,11 @@ def test_acceptance_is_the_turns_or_else_the_sessions() -> None:
 
 
 def test_an_adaptive_draft_length_is_none_whatever_the_model_has_by_default() -> None:
-    assert resolve(GenerationSettings(draft_length=ADAPTIVE), 10, LIMITS).terms.speculation.draft_length is None
+    assert (
+        resolve_settings(GenerationSettings(draft_length=ADAPTIVE), 10, LIMITS).terms.speculation.draft_length is None
+    )
     open_by_default = replace(LIMITS, default_draft_length=None)
-    assert resolve(GenerationSettings(), 10, open_by_default).terms.speculation.draft_length is None
+    assert resolve_settings(GenerationSettings(), 10, open_by_default).terms.speculation.draft_length is None
 
 
 AT_THEIR_LIMITS = [
@@ -189,30 +198,30 @@ AT_THEIR_LIMITS = [
 
 @pytest.mark.parametrize("settings", AT_THEIR_LIMITS, ids=lambda value: str(value)[-40:])
 def test_a_field_may_be_at_its_limit(settings: GenerationSettings) -> None:
-    assert resolve(settings, 10, LIMITS)
+    assert resolve_settings(settings, 10, LIMITS)
 
 
 def test_log_probabilities_of_a_prompt_are_bounded_by_their_number() -> None:
     wide = replace(LIMITS, context_length=1_000_000, default_max_token_count=1)
     most = GenerationSettings(logprobs=LogprobRequest(1, prompt=True))
-    assert resolve(most, 100_000, wide)
+    assert resolve_settings(most, 100_000, wide)
     with pytest.raises(InvalidFieldsError, match=r"logprobs\.prompt may ask for at most 200000"):
-        resolve(most, 100_001, wide)
-    assert resolve(GenerationSettings(logprobs=LogprobRequest(1)), 100_001, wide)
+        resolve_settings(most, 100_001, wide)
+    assert resolve_settings(GenerationSettings(logprobs=LogprobRequest(1)), 100_001, wide)
 
 
 def test_lists_of_tokens_are_bounded() -> None:
     wide = replace(LIMITS, vocabulary_size=10_000)
-    assert resolve(GenerationSettings(banned_token_ids=tuple(range(8192))), 10, wide)
+    assert resolve_settings(GenerationSettings(banned_token_ids=tuple(range(8192))), 10, wide)
     with pytest.raises(InvalidFieldsError, match="may name at most 8192 tokens, but names 8193"):
-        resolve(GenerationSettings(banned_token_ids=tuple(range(8193))), 10, wide)
+        resolve_settings(GenerationSettings(banned_token_ids=tuple(range(8193))), 10, wide)
 
 
 def test_an_empty_prompt_is_refused_and_one_token_is_enough() -> None:
     with pytest.raises(InvalidFieldsError) as caught:
-        resolve(GenerationSettings(), 0, LIMITS)
+        resolve_settings(GenerationSettings(), 0, LIMITS)
     assert [violation.field for violation in caught.value.violations] == ["prompt"]
-    assert resolve(GenerationSettings(), 1, LIMITS).terms.rule.first_generated_position == 1
+    assert resolve_settings(GenerationSettings(), 1, LIMITS).terms.rule.first_generated_position == 1
 
 
 def test_settings_below_are_cleared_by_those_above_and_said_again_above_them() -> None:
@@ -284,25 +293,25 @@ BAD = [
 @pytest.mark.parametrize(("settings", "field"), BAD, ids=lambda value: str(value)[-40:])
 def test_a_bad_field_is_named_with_what_would_be_right(settings: GenerationSettings, field: str) -> None:
     with pytest.raises(InvalidFieldsError) as caught:
-        resolve(settings, 10, LIMITS)
+        resolve_settings(settings, 10, LIMITS)
     assert [violation.field for violation in caught.value.violations] == [field]
     assert "must" in caught.value.violations[0].description or "may" in caught.value.violations[0].description
 
 
 def test_all_bad_fields_are_named_at_once() -> None:
     with pytest.raises(InvalidFieldsError) as caught:
-        resolve(GenerationSettings(temperature=-1, top_k=-1, max_token_count=0), 10, LIMITS)
+        resolve_settings(GenerationSettings(temperature=-1, top_k=-1, max_token_count=0), 10, LIMITS)
     assert len(caught.value.violations) == 3
     with pytest.raises(InvalidFieldsError) as caught:
-        resolve(GenerationSettings(stop_strings=("",), structure=WORD, ignore_end_tokens=True), 10, LIMITS)
+        resolve_settings(GenerationSettings(stop_strings=("",), structure=WORD, ignore_end_tokens=True), 10, LIMITS)
     assert [v.field for v in caught.value.violations] == ["settings.stop_strings", "settings.ignore_end_tokens"]
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_with_both_lengths() -> None:
     with pytest.raises(PromptTooLongError, match="has 100 tokens") as caught:
-        resolve(GenerationSettings(), 100, LIMITS)
+        resolve_settings(GenerationSettings(), 100, LIMITS)
     assert caught.value.metadata == {"prompt_token_count": "100", "context_length": "100"}
-    assert resolve(GenerationSettings(), 99, LIMITS)
+    assert resolve_settings(GenerationSettings(), 99, LIMITS)
 
 
 OWN = replace(
@@ -313,12 +322,12 @@ OWN = replace(
 
 
 def test_tokens_that_the_model_bans_or_biases_hold_until_a_request_says_others() -> None:
-    rule = resolve(GenerationSettings(), 10, OWN).terms.rule
+    rule = resolve_settings(GenerationSettings(), 10, OWN).terms.rule
     assert (rule.banned_token_ids, rule.logit_bias) == ((7, 8), ((5, -2.0),))
     said = GenerationSettings(banned_token_ids=(9,), logit_bias=((6, 1.0),))
-    rule = resolve(said, 10, OWN).terms.rule
+    rule = resolve_settings(said, 10, OWN).terms.rule
     assert (rule.banned_token_ids, rule.logit_bias) == ((9,), ((6, 1.0),))
-    rule = resolve(GenerationSettings(banned_token_ids=(), logit_bias=()), 10, OWN).terms.rule
+    rule = resolve_settings(GenerationSettings(banned_token_ids=(), logit_bias=()), 10, OWN).terms.rule
     assert (rule.banned_token_ids, rule.logit_bias) == ((), ())
 
 
@@ -335,9 +344,9 @@ def test_tokens_that_the_model_bans_or_biases_hold_until_a_request_says_others()
 )
 def test_nothing_that_the_model_says_makes_a_request_wrong(settings: GenerationSettings) -> None:
     banned = replace(OWN, sampling_defaults=SamplingDefaults(banned_token_ids=(7, 8)))
-    resolved = resolve(settings, 10, banned)
+    resolved = resolve_settings(settings, 10, banned)
     assert resolved.terms.rule.first_end_position <= 10 + resolved.limits.max_token_count
-    resolve(settings, 99, replace(banned, length_defaults=LengthDefaults(50, 200, 1, 20)))
+    resolve_settings(settings, 99, replace(banned, length_defaults=LengthDefaults(50, 200, 1, 20)))
 
 
 @pytest.mark.parametrize(
@@ -360,5 +369,5 @@ def test_nothing_that_the_model_says_makes_a_request_wrong(settings: GenerationS
 def test_a_models_own_lengths_hold_where_a_request_says_none(
     own: LengthDefaults, prompt_length: int, said: GenerationSettings, first_end: int, most: int
 ) -> None:
-    resolved = resolve(said, prompt_length, replace(LIMITS, length_defaults=own))
+    resolved = resolve_settings(said, prompt_length, replace(LIMITS, length_defaults=own))
     assert (resolved.terms.rule.first_end_position, resolved.limits.max_token_count) == (first_end, most)

@@ -87,7 +87,7 @@ class ResolvedTurn:
         return self.terms.logprobs is not None and self.terms.logprobs.prompt
 
 
-def resolve(
+def resolve_settings(
     settings: GenerationSettings, prompt_length: int, model: ModelLimits, *, acceptance: Acceptance | None = None
 ) -> ResolvedTurn:
     """Fill what was left open and check it all. ``acceptance`` is what the session has, if it has

@@ -377,7 +377,7 @@ class Sessions:
         following = session.prompt_for(message.content)
         prompt = await pair.encode(following, session.clock)
         await pair.check_structure(settings, message.caller)
-        room = pair.resolve(settings, len(prompt), acceptance=session.acceptance).room(len(prompt))
+        room = pair.resolve_settings(settings, len(prompt), acceptance=session.acceptance).room(len(prompt))
         fresh = len(prompt) - common_prefix_length(session.tokens, prompt)
         permits = await self.admission.acquire(Demand(message.caller, len(prompt), fresh, room), wait)
 
@@ -393,7 +393,7 @@ class Sessions:
                         what = f"session {session.id} was kept elsewhere for a while, or is gone"
                         raise SessionMovedError(what, session_id=session.id)
                     _refuse_if_busy(record, following.turn_count)
-                    resolved = pair.resolve(settings, len(prompt), acceptance=session.acceptance)
+                    resolved = pair.resolve_settings(settings, len(prompt), acceptance=session.acceptance)
                     try:
                         turn = await self._beginning.begin(
                             record, prompt, resolved, message.name, parent, message.content, permits[0]
@@ -420,7 +420,7 @@ class Sessions:
         prompt = await pair.encode(generation.prompt, clock)
         await pair.check_structure(settings, generation.caller)
         self.tasks.refuse_while_draining()
-        resolved = pair.resolve(settings, len(prompt))
+        resolved = pair.resolve_settings(settings, len(prompt))
         room = resolved.room(len(prompt))
         demand = Demand(generation.caller, len(prompt), len(prompt), room, generation.choice_count)
         permits = await self.admission.acquire(demand, wait)

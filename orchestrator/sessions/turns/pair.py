@@ -13,7 +13,12 @@ from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.next_prompt import NextPrompt
-from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn, check_prompt_length, resolve
+from orchestrator.sessions.conversation.resolving import (
+    ModelLimits,
+    ResolvedTurn,
+    check_prompt_length,
+    resolve_settings,
+)
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.conversation.text import Codec, Message
 from orchestrator.sessions.turns.text_work import TextWork
@@ -95,7 +100,7 @@ class Pair:
     async def check(self, settings: GenerationSettings, caller: Principal) -> None:
         """InvalidFieldsError or InvalidStructureError for what no turn could be run with, however
         short its prompt."""
-        resolve(settings, 1, self.limits)
+        resolve_settings(settings, 1, self.limits)
         await self.check_structure(settings, caller)
 
     async def check_structure(self, settings: GenerationSettings, caller: Principal) -> None:
@@ -104,14 +109,14 @@ class Pair:
         if settings.structure is not None:
             await self.structures.check(settings.structure, caller.name)
 
-    def resolve(
+    def resolve_settings(
         self, settings: GenerationSettings, prompt_length: int, *, acceptance: Acceptance | None = None
     ) -> ResolvedTurn:
         """What a turn is run under, checked. ``acceptance`` is what the session has.
 
         InvalidFieldsError, PromptTooLongError or, for a wrong pair, TokenizerMismatchError.
         """
-        resolved = resolve(settings, prompt_length, self.limits, acceptance=acceptance)
+        resolved = resolve_settings(settings, prompt_length, self.limits, acceptance=acceptance)
         if resolved.terms.speculation.uses_draft and (mismatch := self.mismatch) is not None:
             raise mismatch
         return resolved

@@ -45,7 +45,7 @@ async def warm_up(pair: Pair) -> None:
 
 async def _turn(pair: Pair, text: str, settings: GenerationSettings) -> None:
     tokens = await _encoded(pair, text)
-    resolved = pair.resolve(settings, len(tokens))
+    resolved = pair.resolve_settings(settings, len(tokens))
     room, end_token_ids = resolved.room(len(tokens)), pair.target.end_token_ids
     rounds, detokenizer = pair.rounds.open("warm-up"), Detokenizer(pair.codec, ())
     pair.rounds.begin_turn(rounds, 0, recompute=False)
