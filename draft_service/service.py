@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import grpc
+from google.rpc import status_pb2
 
 from draft_service.outcomes import Outcome
 from draft_service.proposer import Branch, BranchJob, ProposeJob
-from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
-from slipstream.errors import FieldViolation, InvalidFieldsError
-from slipstream.hosting.handles import Handles, PeerHandles
+from slipstream.hosting.item_service import ItemListener, ItemService, Limit, Plan
 from slipstream.hosting.model_service import set_timing
-from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.channel import MAX_ANSWER_BYTES
-from slipstream.rpc.item_answers import Answer, answer_items
+from slipstream.rpc.item_answers import Answer
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import distribution_message
-from slipstream.rpc.status import status_of
 from slipstream.rpc.wire import MAX_BRANCH_COUNT
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
@@ -37,91 +31,50 @@ _REST_BYTES = 2**16
 """More than a result takes beside the tokens of one branch."""
 
 
-class DraftService(draft_pb2_grpc.DraftServiceServicer):
-    """Answers the rounds of many sequences over each stream."""
-
-    def __init__(
-        self,
-        host: EngineHost[ProposeJob],
-        handles: Handles,
-        watch: ServiceWatch,
-        *,
-        max_draft_length: int,
-        draining: asyncio.Event,
-    ) -> None:
-        self._watch = watch
-        self._host = host
-        self._handles = handles
-        self._max_draft_length = max_draft_length
-        self._draining = draining
+class DraftService(
+    ItemService[draft_pb2.ProposeItem, draft_pb2.ProposeResult, ProposeJob], draft_pb2_grpc.DraftServiceServicer
+):
+    """Proposes tokens for many sequences over each stream."""
 
     async def Propose(
         self,
         request_iterator: AsyncIterator[draft_pb2.ProposeRequest],
         context: grpc.aio.ServicerContext[draft_pb2.ProposeRequest, draft_pb2.ProposeResponse],
     ) -> AsyncIterator[draft_pb2.ProposeResponse]:
-        async for response in answer_items(
-            request_iterator,
-            lambda request: request.items,
-            partial(self._begin, self._handles.of(context)),
-            self._refusal,
-            lambda results: draft_pb2.ProposeResponse(results=results),
-            self._draining,
+        async for response in self.answer(
+            request_iterator, context, lambda results: draft_pb2.ProposeResponse(results=results)
         ):
             yield response
 
-    def _begin(
-        self, handles: PeerHandles, item: draft_pb2.ProposeItem, answer: Answer[draft_pb2.ProposeResult]
-    ) -> Coroutine[Any, Any, None] | None:
-        if item.HasField("close"):
-            handles.close(item.handle)
-            answer.finish(draft_pb2.ProposeResult(handle=item.handle, round=item.round, final=True))
-            return None
-        most = self._max_draft_length
-        limits = (
-            ("draft_length", item.draft_length, 1, most),
-            ("in_flight", len(item.in_flight), 0, most),
-            ("max_branch_count", item.max_branch_count, 0, MAX_BRANCH_COUNT),
-        )
-        violations = [
-            FieldViolation(name, f"must be from {low} to {high}, but is {value}")
-            for name, value, low, high in limits
-            if not low <= value <= high
-        ]
-        if violations:
-            raise InvalidFieldsError(violations)
-        name, rule = handles.begin(item)
-        statement = Statement(item.base_length, tuple(item.tail))
-        in_flight = tuple(item.in_flight)
+    def limits(self, item: draft_pb2.ProposeItem) -> Iterator[Limit]:
+        most = self.max_draft_length
+        yield "draft_length", item.draft_length, 1, most
+        yield "in_flight", len(item.in_flight), 0, most
+        yield "max_branch_count", item.max_branch_count, 0, MAX_BRANCH_COUNT
+
+    def plan(self, item: draft_pb2.ProposeItem, rule: SamplingRule) -> Plan[ProposeJob]:
+        statement, in_flight = Statement(item.base_length, tuple(item.tail)), tuple(item.in_flight)
         branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
         draft_length = min(item.draft_length, longest_that_fits(rule))
 
-        def job_on(sequence: Sequence) -> ProposeJob:
-            job = ProposeJob(sequence, statement, in_flight, draft_length, branch_count, rule)
-            job.label = item.traceparent
-            return job
+        def make_job(sequence: Sequence) -> ProposeJob:
+            return ProposeJob(sequence, statement, in_flight, draft_length, branch_count, rule)
 
-        return self._host.run_round(
-            name,
-            item.round,
-            rule,
-            job_on,
-            _Proposing(item, answer, self._watch),
-            content=(statement, in_flight, item.draft_length, branch_count, rule),
-        )
+        return Plan(make_job, (statement, in_flight, item.draft_length, branch_count))
 
-    def _refusal(self, item: draft_pb2.ProposeItem, error: Exception) -> draft_pb2.ProposeResult:
-        self._watch.refused(error)
-        return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=status_of(error), final=True)
+    def listen(self, item: draft_pb2.ProposeItem, answer: Answer[draft_pb2.ProposeResult]) -> _ProposeListener:
+        return _ProposeListener(item, answer, self.watch)
+
+    def last_result(
+        self, item: draft_pb2.ProposeItem, error: status_pb2.Status | None = None
+    ) -> draft_pb2.ProposeResult:
+        return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=error, final=True)
 
 
-@dataclass(slots=True)
-class _Proposing:
-    """An item whose round runs: branches are sent as they come."""
+@dataclass(eq=False, slots=True)
+class _ProposeListener(ItemListener[draft_pb2.ProposeItem, draft_pb2.ProposeResult, ProposeJob]):
+    """Sends the branches of one item as they are drafted."""
 
-    item: draft_pb2.ProposeItem
-    answer: Answer[draft_pb2.ProposeResult]
-    watch: ServiceWatch
     sent: list[Outcome | None] = field(default_factory=list)
 
     def parts_done(self, parts: list[Job]) -> None:
@@ -140,9 +93,6 @@ class _Proposing:
         last.final = True
         set_timing(last.timing, job.timing)
         self.answer.finish(last)
-
-    def failed(self, error: Exception) -> None:
-        self.answer.fail(error)
 
     def _results(self, branches: list[Branch]) -> Iterator[draft_pb2.ProposeResult]:
         """Yield at least one result, each with as many branches as a message should hold, and at

@@ -74,8 +74,8 @@ def settings_of(root: Path = ROOT) -> dict[str, Any]:
     shared = listening | _fields(root / "slipstream/hosting/settings.py", "ModelServiceSettings")
     kinds = {
         "ORCHESTRATOR": listening | _fields(root / "orchestrator/processes/settings.py", "OrchestratorSettings"),
-        "VERIFIER": shared | _fields(root / "verifier_service/__main__.py", "VerifierSettings"),
-        "DRAFT": shared | _fields(root / "draft_service/__main__.py", "DraftSettings"),
+        "VERIFIER": shared | _fields(root / "verifier_service/settings.py", "VerifierSettings"),
+        "DRAFT": shared | _fields(root / "draft_service/settings.py", "DraftSettings"),
     }
     return {
         f"SLIPSTREAM_{kind}_{field.upper()}": value for kind, fields in kinds.items() for field, value in fields.items()

@@ -7,7 +7,10 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
+
+import grpc
 
 from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost
@@ -16,9 +19,10 @@ from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
 from slipstream.garbage import collect_from_now_on, spare_what_is_there
 from slipstream.hosting.backends import backend_of
+from slipstream.hosting.item_service import ItemService
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
-from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.settings import ModelServiceSettings, read_settings
 from slipstream.hosting.starting import RefusesWhileLoading
 from slipstream.hosting.tokenizer_files import (
     embedded_directory,
@@ -44,69 +48,61 @@ _MIB = 2**20
 _WARM_SECONDS = 4.0
 """Before a service says it is healthy: what is not warm by then gets warm as it serves."""
 
-AddService = Callable[[EngineHost[Any], ModelServiceSettings, Server, ModelService], None]
+
+@dataclass(frozen=True, slots=True)
+class ServiceKind:
+    """What differs between the draft and the verifier service."""
+
+    name: str
+    """Name in logs, metrics and traces."""
+    settings: type[ModelServiceSettings]
+    service: Callable[..., ItemService[Any, Any, Any]]
+    add_to_server: Callable[[Any, grpc.aio.Server], None]
+    rpc_service: str
+    """Full name of the gRPC service that is served beside ModelService."""
+    embedded_model: str
+    """Folder of the model that ``--model embedded`` stands for."""
+    exact: bool
+    """True if a row's bits have to depend on its sequence alone."""
+    profile_seconds: float
+    """Seconds spent on measuring step times."""
 
 
-def run_model_service(
-    settings: ModelServiceSettings,
-    *,
-    service_name: str,
-    rpc_service: str,
-    role: str,
-    exact: bool,
-    profile_seconds: float,
-    add_service: AddService,
-) -> None:
-    """Serve a model until signalled. Exits with one readable line if it cannot start.
-
-    ``rpc_service`` is the full name of the service that ``add_service`` adds beside ModelService;
-    ``role`` picks the embedded model; ``exact`` promises that a row's bits depend on its sequence
-    alone; ``profile_seconds`` go into measuring step times.
-    """
-    configure_logging(service_name, settings.log_level, settings.log_format)
+def run_model_service(kind: ServiceKind) -> None:
+    """Serve a model until signalled. Exits with one readable line if the service cannot start."""
+    settings = read_settings(kind.settings, kind.name)
+    configure_logging(kind.name, settings.log_level, settings.log_format)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        with exporting_spans(service_name):
-            run_in_loop(_serve(settings, service_name, rpc_service, role, exact, profile_seconds, add_service))
+        with exporting_spans(kind.name):
+            run_in_loop(_serve(kind, settings))
     except SlipstreamError as error:
-        sys.exit(f"{service_name}: {error}")
+        sys.exit(f"{kind.name}: {error}")
 
 
-async def _serve(
-    settings: ModelServiceSettings,
-    service_name: str,
-    rpc_service: str,
-    role: str,
-    exact: bool,
-    profile_seconds: float,
-    add_service: AddService,
-) -> None:
+async def _serve(kind: ServiceKind, settings: ModelServiceSettings) -> None:
     served: list[tuple[EngineHost[Any], ModelService]] = []  # empty while the model is being loaded
     loop = asyncio.get_running_loop()
 
     def source() -> Iterable[Reading]:
-        return readings(service_name, *served[0], loop) if served else ()
+        return readings(kind.name, *served[0], loop) if served else ()
 
-    with Exposition(service_name, settings.metrics_address, source):
-        await _host(settings, rpc_service, role, exact, profile_seconds, add_service, served.append)
+    with Exposition(kind.name, settings.metrics_address, source):
+        await _host(kind, settings, served.append)
 
 
 async def _host(
+    kind: ServiceKind,
     settings: ModelServiceSettings,
-    rpc_service: str,
-    role: str,
-    exact: bool,
-    profile_seconds: float,
-    add_service: AddService,
     on_serving: Callable[[tuple[EngineHost[Any], ModelService]], None],
 ) -> None:
     server = Server(
         settings.address,
-        (rpc_service, "slipstream.wire.v1.ModelService"),
+        (kind.rpc_service, "slipstream.wire.v1.ModelService"),
         drain_seconds=settings.drain_seconds,
         listening=settings.listening(),
     )
-    name = str(embedded_directory(role)) if settings.model == "embedded" else settings.model
+    name = str(embedded_directory(kind.embedded_model)) if settings.model == "embedded" else settings.model
     step_times: list[tuple[int, float]] = []
     trust = settings.trust()
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust)  # first, for it may be refused in no time
@@ -119,9 +115,9 @@ async def _host(
         log.info("getting ready to choose tokens: the first start on a machine compiles that, in half a minute or so")
         warm_choosing()
         collect_from_now_on()  # a model may have circles as large as itself
-        engine = _load(settings, name, exact)
+        engine = _load(settings, name, kind.exact)
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
-        step_times.extend(engine.profile(profile_seconds))
+        step_times.extend(engine.profile(kind.profile_seconds))
         engine.warm(_WARM_SECONDS)
         return engine
 
@@ -141,12 +137,19 @@ async def _host(
         engine.model.end_token_ids,
         settings.compile_limits,
     )
-    shown_name = f"embedded-{role}" if settings.model == "embedded" else settings.model
+    shown_name = f"embedded-{kind.embedded_model}" if settings.model == "embedded" else settings.model
     model_service = ModelService(
         host, tokenizer, watch, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
     )
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.later)
-    add_service(host, settings, server, model_service)
+    service = kind.service(
+        host,
+        model_service.handles,
+        watch,
+        max_draft_length=settings.max_draft_length,
+        draining=server.draining,
+    )
+    kind.add_to_server(service, server.later)
     gate.loaded = True
     on_serving((host, model_service))
     spare_what_is_there()

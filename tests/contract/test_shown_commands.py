@@ -13,11 +13,11 @@ import pytest
 import typer.main
 from pydantic_settings import BaseSettings
 
-from draft_service.__main__ import DraftSettings
+from draft_service.settings import DraftSettings
 from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.cli.__main__ import app
 from tests.documents import ROOT, Block, shown_blocks
-from verifier_service.__main__ import VerifierSettings
+from verifier_service.settings import VerifierSettings
 
 SERVICES: dict[str, type[BaseSettings]] = {
     "orchestrator": OrchestratorSettings,

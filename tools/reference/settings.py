@@ -9,10 +9,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-from draft_service.__main__ import DraftSettings
+from draft_service.settings import DraftSettings
 from orchestrator.processes.settings import OrchestratorSettings
 from tools.reference.markdown import cell, generated, table
-from verifier_service.__main__ import VerifierSettings
+from verifier_service.settings import VerifierSettings
 
 _HEAD = """# Settings
 

@@ -1,0 +1,16 @@
+"""Settings of the draft service."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from slipstream.hosting.settings import ModelServiceSettings
+
+
+class DraftSettings(ModelServiceSettings):
+    """Serve a draft model, which proposes tokens. Each flag is also a SLIPSTREAM_DRAFT_* variable."""
+
+    model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_DRAFT_", cli_prog_name="python -P -m draft_service")
+
+    address: str = Field("127.0.0.1:50053", description="host:port to listen on; port 0 picks a free port")
