@@ -18,7 +18,7 @@ from tests.nursery import Nursery
 
 CONTRACT = Path(__file__).parent / "contract"
 
-# A test's services go on from nothing, and leave nothing in the folders of whoever runs the tests.
+# A test's services go on from nothing, and leave nothing in the user's folders.
 os.environ["SLIPSTREAM_ORCHESTRATOR_LEARNT_DIRECTORY"] = ""
 os.environ["SLIPSTREAM_ORCHESTRATOR_STORE"] = "memory"
 

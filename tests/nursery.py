@@ -50,7 +50,7 @@ class Nursery:
             return execute(module, flags, log, environment)
         process = self._context.Process(target=_become, args=(module, [*flags], log, dict(environment)))
         process.start()
-        atexit.register(process.terminate)  # nobody waits for what a test has left
+        atexit.register(process.terminate)  # no code waits for a process that a test has left
         return _Forked(process)
 
 

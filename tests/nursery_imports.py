@@ -1,5 +1,5 @@
-"""What the nursery's process has ready: whatever is large in a service, and what it chooses tokens
-with."""
+"""What the nursery's process has ready: the large imports of a service, and the code that chooses
+tokens."""
 
 # ruff: noqa: E402, F401 - imported to be there, with the collector at rest
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -36,7 +37,8 @@ class Server:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.port = int(free_address().rpartition(":")[2])
-        self.owner: str | None = "nobody" if os.getuid() == 0 else None  # the server refuses to run as root
+        # The server refuses to run as root: then it runs as the account with the least rights.
+        self.owner: str | None = pwd.getpwuid(65534).pw_name if os.getuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
         if self.owner is not None:
@@ -60,7 +62,7 @@ class Server:
                 time.sleep(0.1)
 
     def stop(self) -> None:
-        """Stop it at once, whoever is connected."""
+        """Stop it at once, with all its connections."""
         if self._process is not None:
             self._process.send_signal(2)
             self._process.wait()

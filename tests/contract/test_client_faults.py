@@ -172,7 +172,7 @@ def test_a_reply_that_is_left_at_once_ends_its_turn_though_nothing_was_heard_of_
         assert fake.cancelled[1].is_set()
 
 
-def test_closing_the_client_ends_the_turns_of_replies_that_nobody_read(kind: str) -> None:
+def test_closing_the_client_ends_the_turns_of_unread_replies(kind: str) -> None:
     fake = FakeOrchestrator(pause_at=10)
     with serving(fake) as address:
         with connected(kind, address) as client:

@@ -1,5 +1,5 @@
-"""Handles over a real socket: they are their peer's, come back when it has gone, and nobody keeps
-another from opening one."""
+"""Handles over a real socket: each belongs to one peer and is freed when that peer has gone. No
+peer can keep another from opening one."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def reason_of(result: Any) -> str:
 
 
 @pytest.mark.parametrize("key", [THEIRS, None, OURS[1:], OURS + "1", ""])
-async def test_another_peers_handle_is_as_one_that_nobody_has(services: Services, key: str | None) -> None:
+async def test_another_peers_handle_is_unknown(services: Services, key: str | None) -> None:
     ours, theirs, handle = services.peer(OURS), services.peer(key), new_handle()
     async with ours.stream(), theirs.stream():  # so that neither has gone meanwhile
         unknown = [await theirs.verify(handle, number, [5, 6], **stated()) for number in (1, 2)]
@@ -362,7 +362,7 @@ async def test_however_many_handles_a_peer_opens_another_can_open_one_and_keep_i
     async with AsyncExitStack() as streams:
         ask, kept = await streams.enter_async_context(ours.stream()), new_handle()
         assert reason_of(await ask(verifier_pb2.VerifyItem(handle=kept, round=1, tail=[5, 6], **opening()))) == ""
-        # Second: where both hold as many, whoever came first would be found first.
+        # Second: where both hold as many, the peer that came first would be found first.
         ask_flood = await streams.enter_async_context(flood.stream())
         nothing_named = {"open": model_pb2.OpenSequence()}
         for number in range(40):

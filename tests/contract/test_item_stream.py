@@ -345,7 +345,7 @@ async def test_what_is_given_up_is_forgotten(rig: Any) -> None:
     assert sink.taken == [] and sink.lost is None
 
 
-async def test_whoever_hears_of_a_loss_may_ask_again_at_once(rig: Any) -> None:
+async def test_a_caller_told_of_a_loss_may_ask_again_at_once(rig: Any) -> None:
     rig_, stream = rig
 
     class Again(Sink):

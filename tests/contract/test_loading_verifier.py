@@ -75,7 +75,7 @@ async def test_a_verifier_that_is_away_is_given_up_after_the_patience(loading: L
         await loading.verify()
 
 
-async def test_whoever_asks_a_loading_service_is_told_so(loading: Loading) -> None:
+async def test_a_loading_service_tells_its_callers_so(loading: Loading) -> None:
     async with grpc.aio.insecure_channel(loading.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await model_pb2_grpc.ModelServiceStub(channel).GetModelInfo(model_pb2.GetModelInfoRequest())

@@ -3,6 +3,7 @@ hold real sessions."""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,9 @@ with grpc.insecure_channel(sys.argv[2]) as channel:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with LocalServices(PAPER_PAIR) as local:
+    # A forward takes a while: a turn must not end before its client can cancel it.
+    pair = dataclasses.replace(PAPER_PAIR, target=f"{PAPER_PAIR.target}&forward_ms=15")
+    with LocalServices(pair) as local:
         yield local.orchestrator_address
 
 

@@ -90,7 +90,7 @@ class Hanging(Service, model_pb2_grpc.ModelServiceServicer):
             super()._answer(item, answer)
 
     def go_on(self) -> None:
-        """Whatever it has not answered it answers now."""
+        """Answer everything that it has not answered yet."""
         self.hangs = self.is_mute = False
         unanswered, self.unanswered = self.unanswered, []
         for item, answer in unanswered:
@@ -247,7 +247,7 @@ async def test_one_that_answers_others_is_never_left(rig: Rig) -> None:
 
 
 async def test_one_that_owes_nothing_is_never_left(rig: Rig) -> None:
-    """Whoever waited has given up: nobody may say that it is slow."""
+    """The callers that waited have given up, so nothing shows that the verifier is slow."""
     (service,) = rig.services
     service.hangs = True
     verifying = asyncio.create_task(rig.verify(PeerSequence()))

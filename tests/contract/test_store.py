@@ -1,4 +1,4 @@
-"""What a store does, whatever database it is in."""
+"""What a store does, in SQLite, PostgreSQL and memory alike."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_there_is_room_for_so_many(store: Store) -> None:
     await store.create([session("s3")], most=3)
 
 
-async def test_sessions_that_had_no_turn_give_way_the_oldest_of_whoever_has_most(store: Store) -> None:
+async def test_without_turns_the_oldest_session_of_the_principal_with_most_is_evicted(store: Store) -> None:
     used = session("used")
     await store.create([used])
     await store.begin_turn(used, turn(1), COUNTS)
@@ -169,7 +169,7 @@ async def test_sessions_that_had_no_turn_give_way_the_oldest_of_whoever_has_most
     assert not await store.has_expired("", "flood6")  # to others it was never there
 
 
-async def test_as_many_give_way_as_have_to_whoever_has_them(store: Store) -> None:
+async def test_as_many_sessions_as_needed_are_evicted_across_principals(store: Store) -> None:
     for index in range(6):
         await store.create([session(f"s{index}", created=index, principal="pq"[index % 2])])
     await store.create([session("new", created=9)], most=2)
@@ -180,7 +180,7 @@ async def test_as_many_give_way_as_have_to_whoever_has_them(store: Store) -> Non
     assert len([row for principal in ("", "p", "q") for row in await store.page(principal, "t", 9, None)]) == 2
 
 
-async def test_a_principal_has_room_for_so_many_whoever_else_keeps_how_many(store: Store) -> None:
+async def test_a_principals_session_limit_does_not_depend_on_other_principals(store: Store) -> None:
     for index in range(3):
         await store.create([session(f"s{index}")])
         await store.create([session(f"p{index}", principal="p")], most_of_principal=3)
@@ -394,7 +394,7 @@ async def test_who_comes_to_the_same_place_is_the_successor(store: Store) -> Non
     assert {each.id for each in await store.owners()} == {"b", "c"}
 
 
-async def test_what_nobody_owns_expires_by_the_time_in_which_somebody_lived(store: Store) -> None:
+async def test_unowned_sessions_expire_by_the_time_in_which_a_process_lived(store: Store) -> None:
     await store.register(owner("a"))
     for row in (session("mine"), session("idle", "gone"), session("running", "gone")):
         await store.create([row])
@@ -404,7 +404,7 @@ async def test_what_nobody_owns_expires_by_the_time_in_which_somebody_lived(stor
     assert await store.beat("a", 10.0) == (59.0, True), "it never goes back"
     assert await store.beat("b", 61.0) == (61.0, False)
     assert await store.expire(60) == ["idle"]
-    assert await store.expire(2) == ["running"], "whoever could run it has not been there for long"
+    assert await store.expire(2) == ["running"], "no process that could run it has been there for long"
     assert await store.has_expired("", "idle") and not await store.has_expired("", "mine")
     await store.delete(session("mine"), expired=True)
     assert await store.has_expired("", "mine")
@@ -520,7 +520,9 @@ async def test_who_was_away_does_not_take_others_for_dead(place: str) -> None:
             store.close()
 
 
-async def test_after_the_store_was_away_nobody_is_taken_for_dead(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_the_store_was_away_no_process_is_taken_for_dead(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock, stores = Clock(), [open_store(place), open_store(place)]
     try:
         first, second = Ownership(stores[0], owner("a"), 8.0, Clock()), Ownership(stores[1], owner("b"), 8.0, clock)

@@ -1,4 +1,4 @@
-"""Whether sessions can be written is found out by writing, whatever database they are in."""
+"""A store finds out whether it can write sessions by writing, in each kind of database."""
 
 from __future__ import annotations
 

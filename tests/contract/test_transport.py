@@ -52,7 +52,7 @@ class Model(model_pb2_grpc.ModelServiceServicer):
     async def GetModelInfo(
         self, request: model_pb2.GetModelInfoRequest, context: Any
     ) -> model_pb2.GetModelInfoResponse:
-        raise AssertionError("nobody gets here")
+        raise AssertionError("no request gets here")
 
     async def GetTokenizer(
         self, request: model_pb2.GetTokenizerRequest, context: Any
@@ -308,7 +308,7 @@ async def test_a_verifier_that_refuses_the_token_is_named_in_one_line_and_told_t
     async with serving(token_in(theirs)) as served:
         turns = Turns(served.address, own)
         with pytest.raises(PeerError, match="does not show this service's token"):
-            await turns.peer.wait_until_serving()  # its health is anybody's to know
+            await turns.peer.wait_until_serving()  # any caller may ask for its health
         refusal = f"the verifier at {served.address} refuses this orchestrator's token: --peer-token-file"
         ended = await asyncio.gather(*(turns.round(1.5, PeerSequence()) for _ in range(16)), return_exceptions=True)
         for error in ended:
@@ -353,7 +353,7 @@ async def test_what_is_wrong_with_a_certificate_is_said_while_a_peer_is_waited_f
         draft = DraftPeer(served.address, Reaching(trusted))
         waiting = asyncio.create_task(draft.wait_until_serving())
         async with asyncio.timeout(30):
-            while "CERTIFICATE_VERIFY_FAILED" not in caplog.text:  # noqa: ASYNC110 - of a log that nobody tells of
+            while "CERTIFICATE_VERIFY_FAILED" not in caplog.text:  # noqa: ASYNC110 - a log tells no event loop
                 await asyncio.sleep(0.05)
         assert not waiting.done()
         waiting.cancel()

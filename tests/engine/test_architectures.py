@@ -63,7 +63,7 @@ def generate(directory: Path, prompt: list[int], **changes: Any) -> list[int]:
     """transformers' greedy tokens with eager attention; ``changes`` are to the model's config."""
     model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager", dtype=torch.float32, **changes)
     ids = torch.tensor([prompt])
-    # Greedy whatever the model's own end token is: both sides run on past it.
+    # Greedy, without the model's own end token: both sides run on past it.
     output = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None
     )
@@ -175,8 +175,8 @@ async def test_greedy_tokens_equal_transformers(oracle: Oracle, speculation: boo
 
     async with served(oracle.directory) as host:
         pairs = list(zip(oracle.prompts, oracle.continuations, strict=True))
-        # Together, so that steps hold several sequences; nobody can adopt anything, for no two
-        # prompts begin alike.
+        # Together, so that steps hold several sequences; none can adopt pages of another, for
+        # no two prompts begin alike.
         first = await asyncio.gather(*(converse(host, p, c, corruption(n)) for n, (p, c) in enumerate(pairs)))
         for (_, coming), result in zip(pairs, first, strict=True):
             assert (result.tokens, result.surprises, result.adopted_count) == (coming, [], 0)

@@ -1,5 +1,5 @@
-"""Paged attention: each query has the same bits whoever is in its batch, and attends to what it
-may."""
+"""Paged attention: each query has the same bits in every batch, and attends to the keys that it
+may see."""
 
 import random
 from dataclasses import replace

@@ -109,9 +109,9 @@ def test_a_greedy_rule_has_no_use_for_a_distribution_under_either_acceptance() -
     assert [each.draws_ratios for each in (rule, COUPLED, RATIO)] == [False, False, True]
 
 
-def test_a_void_row_is_void_whatever_its_logits_are() -> None:
-    """It comes after a token that breaks the structure: what the model computed there is nobody's
-    fault."""
+def test_a_void_row_is_void_with_any_logits() -> None:
+    """It comes after a token that breaks the structure, so the logits there mean nothing, not even
+    a failure of the model."""
     logits = LOGITS[:2].clone()
     logits[0] = float("nan")
     assert VOID < 0, "it is no token's id"

@@ -25,7 +25,7 @@ def shares(team: Team, threads: int, number: int) -> list[Share]:
 
 
 def taken(share: Share, phase: int, count: int) -> list[int]:
-    """All that a thread gets if nobody else takes any."""
+    """Take all units that a thread gets while no other takes any."""
     units: list[int] = []
     while True:
         first, end = take(share, phase, count)
@@ -35,7 +35,7 @@ def taken(share: Share, phase: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("threads", "count"), [(1, 7), (2, 1), (3, 2), (2, 12), (5, 64), (7, 1000)])
-def test_each_unit_is_taken_once_whoever_comes(threads: int, count: int) -> None:
+def test_each_unit_is_taken_once_by_any_thread(threads: int, count: int) -> None:
     team, rng = Team(threads, 3), random.Random(count)
     for phase in (0, 2):
         number = begin(team.place)
@@ -55,7 +55,7 @@ def test_a_thread_alone_does_the_work_of_those_that_do_not_come() -> None:
     leader, *_ = shares(team, 4, number)
     units = taken(leader, 0, 10)
     assert sorted(units) == list(range(10)) and units[:2] == [0, 1]  # its own come first
-    complete(leader, 0, 10, len(units))  # and waits for nobody
+    complete(leader, 0, 10, len(units))  # and waits for no thread
 
 
 def test_what_is_begun_is_waited_for() -> None:
@@ -82,7 +82,7 @@ def test_who_comes_late_gets_nothing_and_waits_for_nothing() -> None:
     finish(team.place, first)
     assert not taken(late, 0, 4)
     assert not taken(late, 0, 40), "by then the step may say anything"
-    assert not taken(late, 1, 40), "nobody has been there, in its forward"
+    assert not taken(late, 1, 40), "no thread has been there in its forward"
     complete(late, 1, 40, 0)
     second = begin(team.place)
     leader, _ = shares(team, 2, second)
@@ -115,12 +115,12 @@ def _compute_until(over: threading.Event) -> None:
         torch.ones(300, 300) @ torch.ones(300, 300)
 
 
-def test_a_helper_that_never_gets_a_core_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(team: Team, walk: Callable[[int], None]) -> None:
+def test_a_helper_that_never_gets_a_core_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start_none(team: Team, walk: Callable[[int], None]) -> None:
         pass
 
     reference = whole(backend_of(built("queries share keys")), some_tokens(LENGTH))
-    monkeypatch.setattr(Team, "start", nobody)
+    monkeypatch.setattr(Team, "start", start_none)
     assert torch.equal(whole(backend_of(built("queries share keys"), threads=3), some_tokens(LENGTH)), reference)
 
 

@@ -156,7 +156,7 @@ def test_an_answer_whose_end_the_template_trims_loses_only_what_is_trimmed(tmp_p
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_whatever_was_generated_the_text_is_the_templates_and_a_session_restored_goes_on_alike(
+def test_any_generated_text_is_rendered_as_by_the_template_and_after_a_restore(
     case: TokenizerCase, tmp_path: Path
 ) -> None:
     """Answers of random tokens: half characters, special tokens, spaces at either end."""

@@ -55,7 +55,7 @@ def test_what_is_found_without_opening_and_sorting_is_what_opening_and_sorting_e
         assert choice.margin == pytest.approx(min(margin, SLACK), abs=1e-9), "a near tie is seen to be one"
     others = [Row(SamplingRule(temperature=1.0, seed=other), position) for other in (1, 2)]
     beside = choose(torch.stack([logits, logits.flip(0), -logits]), [Row(rule, position), *others])[0]
-    assert beside == choice, "to the bit, whatever stands beside it"
+    assert beside == choice, "to the bit, beside any other rows"
 
 
 def test_a_large_vocabulary_is_searched_as_well_as_a_small_one() -> None:

@@ -26,7 +26,7 @@ from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 from tests.stop_flags import SetLater
 
-# As on a device, where nobody says so.
+# As a device does without being asked.
 pytestmark = [
     pytest.mark.usefixtures("products_by_row"),
     pytest.mark.filterwarnings("ignore:All-NaN", "ignore:invalid value", "ignore:overflow encountered"),

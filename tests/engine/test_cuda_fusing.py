@@ -38,7 +38,7 @@ def same_numbers() -> None:
 
 
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
-def test_whatever_is_fused_a_model_says_what_it_said(family: str) -> None:
+def test_fused_kernels_change_no_bit(family: str) -> None:
     model = tiny_models.build(family)
     with torch.inference_mode():
         expected = model(IDS).logits

@@ -92,7 +92,7 @@ def test_logits_of_fewer_bits_are_widened_before_anything_else(rule: SamplingRul
     assert torch.equal(got, apply_filters(logits.float(), rows)) and torch.equal(logits, given)
 
 
-def test_end_tokens_are_held_back_up_to_the_first_end_position_beside_whatever_else_is_asked() -> None:
+def test_end_tokens_are_held_back_up_to_the_first_end_position_beside_other_rules() -> None:
     rule = SamplingRule(end_token_ids=(0,), first_end_position=12, logit_bias=((1, 1.0),), presence_penalty=0.5)
     got = apply_filters(torch.zeros(3, 3), [Row(rule, position, [2] * 20) for position in (11, 12, 13)])
     assert got.tolist() == [[-torch.inf, 1.0, -0.5], [0.0, 1.0, -0.5], [0.0, 1.0, -0.5]]
@@ -141,7 +141,7 @@ def test_a_smaller_vocabulary_leaves_tokens_it_lacks_alone() -> None:
     assert got.tolist() == [1.0, 1.0, -0.5]
 
 
-def test_each_row_follows_its_own_rule_whatever_stands_beside_it() -> None:
+def test_each_row_follows_its_own_rule_beside_any_other() -> None:
     logits = torch.randn(len(RULES), VOCABULARY, generator=torch.Generator().manual_seed(1)) * 3
     together = apply_filters(logits, [row(rule, 9) for rule in RULES])
     for index, rule in enumerate(RULES):

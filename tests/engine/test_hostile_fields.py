@@ -1,5 +1,5 @@
-"""Whatever comes from outside is understood or refused by name, in bounded time: what parses
-requests raises nothing else.
+"""Every field that comes from outside is understood or refused by name, in bounded time: the code
+that parses requests raises nothing else.
 
 Messages come from `proving.hostile.fields`, whose choices hypothesis makes here, so that what fails
 is made small.

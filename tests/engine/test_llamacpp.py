@@ -111,7 +111,7 @@ def test_they_are_the_same_where_only_the_last_row_is_wanted(engine: Engine) -> 
 
 
 def test_a_fork_goes_on_by_itself(engine: Engine) -> None:
-    """And whoever is written to first moves to a stream of its own."""
+    """The one that is written to first moves to a stream of its own."""
     whole = logits_of(engine, [LENGTH])
     first = CachedSequence("first")
     engine.cache.extend(first, TEXT[:60])
@@ -136,7 +136,7 @@ def test_a_fork_goes_on_by_itself(engine: Engine) -> None:
     assert engine.pool.counts().held == 0
 
 
-def test_what_is_no_number_reaches_nobody_who_comes_after(tmp_path: Path) -> None:
+def test_nan_reaches_no_later_sequence(tmp_path: Path) -> None:
     """On the one stream that there is."""
     path = gguf_models.write(tmp_path / "model.gguf", "llama", "F32", nan_token=7)
     engine = engine_of(path, mib=1.5)
@@ -235,7 +235,7 @@ def test_a_files_own_word_for_its_type_is_not_taken(files: Callable[[str], Path]
         ("llama", 2, "is a mixture of experts"),
     ],
 )
-def test_so_is_what_nobody_has_looked_at(tmp_path: Path, architecture: str, experts: int, said: str) -> None:
+def test_an_untested_architecture_is_refused(tmp_path: Path, architecture: str, experts: int, said: str) -> None:
     path = gguf_models.write(tmp_path / "model.gguf", architecture, experts=experts)
     with pytest.raises(UnsupportedModelError, match=said):
         engine_of(path)

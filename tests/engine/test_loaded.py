@@ -43,11 +43,11 @@ def add(loaded: LoadedSessions, name: str, *, listed: bool = True) -> SessionRec
     return record
 
 
-def test_an_idle_session_expires_by_a_clock_that_nobody_sets() -> None:
+def test_an_idle_session_expires_by_the_steady_clock() -> None:
     clock, steady = Clock(), Clock()
     loaded = LoadedSessions(max_count=10, ttl_seconds=60, clock=clock, steady_clock=steady)
     idle, busy = add(loaded, "idle"), add(loaded, "busy")
-    clock.now += 1e9  # somebody sets the time of day
+    clock.now += 1e9  # the time of day is set
     assert loaded.idle() == []
     steady.now += 59
     loaded.touch(busy)
@@ -97,7 +97,7 @@ def test_requests_are_forgotten_oldest_first() -> None:
     assert [requests.find(named(str(index))) for index in range(3)] == [None, 1, 2]
 
 
-def test_a_name_may_be_as_long_as_its_limit_and_is_known_whatever_it_came_with() -> None:
+def test_a_name_may_be_as_long_as_its_limit_with_any_content() -> None:
     requests: Requests[int] = Requests(2)
     longest = "x" * 128
     requests.keep(named(longest), 3)

@@ -21,7 +21,7 @@ def test_a_drafts_size_is_its_weights(tmp_path: Path) -> None:
     assert is_small("embedded")
     assert is_small("arithmetic:period=5")
     assert is_small(str(embedded_directory("draft")))
-    assert not is_small("somebody/draft-1b")  # as large as what people serve
+    assert not is_small("example/draft-1b")  # as large as what people serve
     sized(tmp_path / "tokenizer.json", LARGE)
     sized(tmp_path / "model-1.safetensors", LARGE - 1)
     assert is_small(str(tmp_path))
@@ -33,7 +33,7 @@ def test_a_drafts_size_is_its_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("draft", "device", "is_one"),
-    [("embedded", "cpu", True), ("somebody/draft-1b", "cpu", False), ("embedded", "cuda", False)],
+    [("embedded", "cpu", True), ("example/draft-1b", "cpu", False), ("embedded", "cuda", False)],
 )
 def test_a_small_draft_has_one_thread_beside_its_target(
     draft: str, device: str, is_one: bool, monkeypatch: pytest.MonkeyPatch

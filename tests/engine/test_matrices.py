@@ -34,7 +34,7 @@ KINDS = {
 }
 """Rows at most, outputs, and inputs of a block."""
 BLOCKS = (2, 0, 3)
-"""Where they lie; the matrix has one more, which nobody asks for."""
+"""Where they lie; the matrix has one more, which no call asks for."""
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], np.ndarray]
 

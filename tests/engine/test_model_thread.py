@@ -211,7 +211,7 @@ class FailingJob(VerifyJob):
 
 
 @pytest.mark.parametrize("place", ["begin", "append", "take", "advance", "split"])
-async def test_whatever_a_job_raises_ends_that_job_alone(place: str) -> None:
+async def test_an_exception_of_a_job_ends_that_job_alone(place: str) -> None:
     def failing(sequence: object) -> FailingJob:
         job = FailingJob(sequence, Statement(0, [9] * 40), [], GREEDY)
         job.fails_in = place
@@ -316,7 +316,7 @@ async def test_a_draft_that_computes_nan_on_its_way_fails_alone() -> None:
 
 async def test_nan_in_a_real_models_pages_reaches_no_other_sequence(tmp_path: Path) -> None:
     """Masked keys are multiplied too: NaN left in a page, or in the padding page, would spread to
-    whoever has it next."""
+    the sequence that has it next."""
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
 
     def load() -> Engine:
@@ -459,7 +459,7 @@ async def test_while_the_thread_is_at_work_nothing_is_computed_here(monkeypatch:
         host.close_handle("slow")
 
 
-async def test_whoever_computes_each_job_has_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_job_has_its_own_answer_on_either_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lone ones and crowds in turns, handles closed in between: both compute as fast as they
     can."""
     monkeypatch.setattr(hosts, "_CROWDED_SECONDS", 0.0)
@@ -469,7 +469,7 @@ async def test_whoever_computes_each_job_has_its_own_answer(monkeypatch: pytest.
         for _ in range(60):
             prompt = [draw.randrange(5, 190) for _ in range(draw.randrange(1, 40))]
             if draw.random() < 0.3:
-                asyncio.get_running_loop().call_soon(host.close_handle, "nobody's")
+                asyncio.get_running_loop().call_soon(host.close_handle, "unknown")
             job = await verify(host, prompt)
             assert job.next_token == said(prompt, 1)[0]
             if draw.random() < 0.3:
@@ -502,7 +502,7 @@ async def test_the_last_step_is_told_of_once_its_answer_is_there_though_no_other
 
 
 async def test_only_committed_tokens_are_ever_shared() -> None:
-    """Branches write guesses into pages of their own; nobody may find those."""
+    """Branches write guesses into pages of their own, and no other sequence may find those."""
     committed, in_flight = list(range(10, 50)), said(range(10, 50), 40)
     async with hosting(paper) as host:
         job = await propose(host, committed, in_flight=in_flight, length=20)

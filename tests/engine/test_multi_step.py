@@ -289,7 +289,7 @@ def test_a_call_computes_nothing_after_the_last_sequence_has_ended(tmp_path: Pat
     assert ended == whole[:5]
 
 
-def test_a_call_ends_soon_after_another_thread_has_said_that_somebody_waits(tmp_path: Path) -> None:
+def test_a_call_ends_soon_after_another_thread_has_set_the_stop_flag(tmp_path: Path) -> None:
     engine = tight_engine(AT_ONCE, tmp_path)
     sequence, stop_flag, begun = Sequence("long"), StopFlag(), threading.Event()
     engine.cache.extend(sequence, [50])

@@ -89,7 +89,7 @@ def test_seed_position_use_and_index_each_have_their_place_in_key_and_counter(do
     assert random_words(seed, position, domain, start, 7).tolist() == expected
 
 
-def test_words_are_the_same_whatever_was_drawn_before() -> None:
+def test_noise_does_not_depend_on_earlier_draws() -> None:
     first = random_words(3, 4, Domain.OTHERS, 64, 5).tolist()
     random_words(9, 1, Domain.FIRST, 0, 3)
     assert random_words(3, 4, Domain.OTHERS, 64, 5).tolist() == first
@@ -116,7 +116,7 @@ def test_what_texts_are_compared_with_is_the_same_field() -> None:
 
 
 def test_the_field_is_what_it_always_was() -> None:
-    """Values of this version: a text must not change with the release. Whoever changes them raises
+    """Values of this version: a text must not change with the release. A change of them raises
     the version."""
     got = [field(seed, position, 128)[token] for seed, position, token in ((7, 0, 0), (7, 31, 5), (8, 31, 100))]
     assert SAMPLING_VERSION == 2

@@ -97,9 +97,9 @@ def test_logits_are_changed_as_torch_changes_them(seed: int, dtype: torch.dtype)
     assert torch.equal(found.tensor.isnan(), expected.isnan())
     is_number = ~expected.isnan()
     assert torch.equal(found.tensor.view(torch.int32)[is_number], expected.view(torch.int32)[is_number])
-    anew = BlockedLogits(expected)
-    assert np.array_equal(found.maxima, anew.maxima, equal_nan=True)
-    assert np.array_equal(found.largest(), anew.largest(), equal_nan=True)
+    made_new = BlockedLogits(expected)
+    assert np.array_equal(found.maxima, made_new.maxima, equal_nan=True)
+    assert np.array_equal(found.largest(), made_new.largest(), equal_nan=True)
     assert torch.equal(logits.view(torch.uint8), given.view(torch.uint8)), "the logits given must stay as they were"
 
 

@@ -75,7 +75,7 @@ def test_the_schedule_follows_from_the_seed() -> None:
     assert description(schedule(300, seed=1)) != description(schedule(300, seed=2))
 
 
-def test_the_reference_finds_the_same_turns_whatever_disturbs_them() -> None:
+def test_the_reference_finds_the_same_turns_under_any_disturbance() -> None:
     lengths = [len(prompt) for prompt in PromptSource(0).draw(100)]
     bare, full = plan(lengths, 0, ()), plan(lengths, 0, ALL)
     for one, other in zip(bare, full, strict=True):
@@ -100,7 +100,7 @@ def test_what_excludes_one_another_never_meets(count: int) -> None:
 
 def test_a_disturbance_that_finds_no_room_is_an_error_and_not_left_out() -> None:
     class Shy(Disturbance):
-        """Gets along with nobody."""
+        """A disturbance that no other may accompany."""
 
         name = "shy"
         unit = "times"

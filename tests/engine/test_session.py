@@ -91,7 +91,7 @@ def test_a_turn_cut_short_is_closed_by_the_template() -> None:
     assert "assistant\nReturn the<|im_end|>\n<|im_start|>user\nAnd max?" in text
 
 
-def test_a_template_that_rewrites_history_gets_the_whole_conversation_anew() -> None:
+def test_a_template_that_rewrites_history_renders_the_whole_conversation_again() -> None:
     last_first = "{% for m in messages[::-1] %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
     session = Session("s", codec(last_first), CLOCK)
     say(session, "first", "answer")
@@ -323,7 +323,7 @@ def test_what_was_generated_stays_as_it_was_through_every_turn() -> None:
 CONTENT_ALONE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 
 
-def test_a_first_prompt_holds_all_that_stands_before_it_whatever_the_template() -> None:
+def test_a_first_prompt_holds_all_that_stands_before_it_in_any_template() -> None:
     session = Session("s", codec(CONTENT_ALONE), CLOCK, system="Be brief.")
     assert session.codec.decode(session.prompt_for("one").tokens()) == "Be brief.\none\n"
 

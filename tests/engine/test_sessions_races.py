@@ -83,7 +83,7 @@ class Process:
         return await self.sessions.send(record, message, GenerationSettings(), NO_TRACE, AdmissionWait())
 
     async def taken_over(self, session_id: str) -> SessionRecord:
-        """A session that is nobody's, taken over."""
+        """Take over a session that no process owns."""
         assert await self.sessions.takeover.locate(session_id, "") is None
         return self.sessions.kept(session_id, ANONYMOUS)
 
@@ -139,9 +139,7 @@ async def test_a_session_that_memory_was_spared_of_has_moved_and_is_found_again(
     await ended(await process.send(await process.taken_over(record.session.id), "again"))
 
 
-async def test_a_generation_that_nobody_waits_for_any_more_holds_no_place(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_abandoned_generation_holds_no_admission_permit(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     process = await start("a")
     generation = Generation((5, 6, 7), SAID, choice_count=4)
     process.verifier.may_answer.clear()
@@ -404,7 +402,7 @@ async def test_a_turn_that_was_taken_over_while_it_ran_ends_once_where_it_is(sta
     assert first.loaded.find(record.session.id) is None
     stored = await second.store.turns(record.session.id)
     assert len(stored) == 1 and stored[0].end is not None
-    assert turn.tokens == theirs.tokens, "whoever reads it here reads the same"
+    assert turn.tokens == theirs.tokens, "a reader here reads the same"
 
 
 async def test_tokens_are_not_told_that_only_another_process_may_write(start: Start) -> None:

@@ -1,5 +1,5 @@
-"""Rows that threads share: the same choices, whoever computes them, and no waiting for a thread
-that does not come."""
+"""Rows that threads share: the same choices from any thread, and no waiting for a thread that does
+not come."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_row_is_worked_at_once_by_several_threads(threads: int) -> None:
     assert sorted(worked) == list(range(ROWS)) and len(names) == threads
 
 
-def test_nobody_waits_for_a_helper_that_has_other_work(threads: int) -> None:
+def test_no_thread_waits_for_a_helper_that_has_other_work(threads: int) -> None:
     free, freed = threading.Event(), []
 
     def work(start: int, end: int) -> None:

@@ -75,7 +75,7 @@ def test_a_rolled_back_sequence_is_as_one_that_never_went_there(structures: Stru
     assert rolled is not None and made is not None and (rolled == made).all()
 
 
-def test_matchers_give_way_to_others_and_are_made_anew(structures: StructureMatchers) -> None:
+def test_matchers_are_evicted_for_others_and_rebuilt(structures: StructureMatchers) -> None:
     sequences = [Sequence(str(index), array("q", [*PROMPT, ONE])) for index in range(100)]
     for _ in range(2):
         for sequence in sequences:
@@ -86,8 +86,7 @@ def test_matchers_give_way_to_others_and_are_made_anew(structures: StructureMatc
 def test_eight_sessions_with_eight_branches_each_make_each_matcher_once(
     structures: StructureMatchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A matcher made anew walks a turn's whole text: at every step, that would cost more than the
-    step."""
+    """A new matcher walks a turn's whole text: one at every step would cost more than the step."""
     made: list[Structure] = []
     compiler = structures.compiler
     assert compiler is not None
@@ -142,7 +141,7 @@ def test_a_turn_that_fails_leaves_the_sessions_next_turn_alone(structures: Struc
     assert mask is not None and mask[LETTER]
 
 
-def test_a_matcher_is_dropped_whatever_ends_its_work(
+def test_a_matcher_is_dropped_by_every_way_its_work_can_end(
     structures: StructureMatchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequence = Sequence("a", array("q", [*PROMPT, ONE]))

@@ -138,7 +138,7 @@ def test_after_bytes_that_are_no_character_the_text_goes_on() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.integers(0xC0, 0xFF), st.integers(0x80, 0xBF), st.just(ord("A")), st.none()), max_size=12))
-def test_whatever_bytes_come_no_word_between_them_is_lost(parts: list[int | None]) -> None:
+def test_no_word_between_arbitrary_bytes_is_lost(parts: list[int | None]) -> None:
     detokenizer = Detokenizer(byte_fallback(), ())
     text = "".join(detokenizer.push(THE if byte is None else 1 + byte)[0] for byte in parts) + detokenizer.flush()
     runs = text.split(" the")

@@ -1,4 +1,4 @@
-"""Long texts stop nobody, wait in turn, and are bounded."""
+"""Long texts delay no other caller, wait in turn, and are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tokenizer.json is read as it is, whatever class tokenizer_config.json names."""
+"""tokenizer.json is read as it is; the class that tokenizer_config.json names has no say."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refused(directory: Path, name: str, **config: Any) -> str:
 
 
 @pytest.mark.parametrize("class_name", CLASSES)
-def test_whatever_class_is_named_the_ids_are_the_files(class_name: str, tmp_path: Path) -> None:
+def test_the_ids_are_those_of_the_file_under_any_class_name(class_name: str, tmp_path: Path) -> None:
     for case in CASES:
         directory = case.write(tmp_path / case.name, tokenizer_class=class_name)
         if class_name == "T5Tokenizer" and "unigram" not in case.name:  # which the class cannot take

@@ -1,5 +1,5 @@
-"""Sliding windows are those of the masks that transformers makes, whatever else a config or a layer
-says of them."""
+"""Sliding windows are those of the masks that transformers makes, against all else that a config or
+a layer says of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whatever the draft says, served tokens follow the target's own distribution: under coupled
-sampling and the ratio test.
+"""Served tokens follow the target's own distribution with any draft, under coupled sampling and the
+ratio test.
 
 The target is a table of next-token logits over 12 tokens, so that the exact distribution of the
 next three tokens can be written down. The rounds are the real ones: propose, verify, commit the

@@ -45,7 +45,7 @@ def paper_tokens(prompt: list[int], count: int, settings: ArithmeticSettings = P
 
 
 def new_handle() -> str:
-    """A name that nobody else uses."""
+    """Return a name that no other test uses."""
     return secrets.token_hex(8)
 
 

@@ -167,7 +167,7 @@ def signed_with_what_is_public() -> str:
         (signed_with_what_is_public, "wrong"),
     ],
 )
-def test_whoever_shows_no_token_that_counts_is_refused(
+def test_a_caller_without_a_valid_token_is_refused(
     guarded: LocalServices, token: Callable[[], str | None], why: str
 ) -> None:
     with client_of(guarded, token()) as client:
@@ -177,13 +177,15 @@ def test_whoever_shows_no_token_that_counts_is_refused(
         assert refusal(lambda: sessions_of(client)).code.name == "UNAUTHENTICATED"
 
 
-def test_a_chat_of_whoever_shows_no_token_is_told_so_in_its_stream(guarded: LocalServices) -> None:
+def test_a_chat_without_a_token_is_refused_in_its_stream(guarded: LocalServices) -> None:
     with client_of(guarded, None) as client:
         for start in (pb.StartChat(), pb.StartChat(session_id="0123456789abcdef")):
             said = [pb.ChatRequest(start=start), pb.ChatRequest(message=pb.UserMessage(content="hi"))]
             told = [response.failed.error for response in client.stub.Chat(iter(said), timeout=20)]
             assert [error_of(status).reason for status in told] == ["UNAUTHENTICATED"]
-        silent: queue.SimpleQueue[pb.ChatRequest | None] = queue.SimpleQueue()  # nor is a stream held open for nobody
+        silent: queue.SimpleQueue[pb.ChatRequest | None] = (
+            queue.SimpleQueue()
+        )  # no stream is held open for an unknown caller
         assert len(list(client.stub.Chat(iter(silent.get, None), timeout=20))) == 1
         silent.put(None)
 
@@ -369,9 +371,7 @@ def test_a_stream_ends_when_its_token_is_withdrawn_or_expires(folder: Path) -> N
             stack.enter_context(client_of(local, token)).delete_session(session_id)
 
 
-def test_chats_of_a_withdrawn_token_are_refused_in_whichever_process_their_session_lives(
-    guarded: LocalServices, folder: Path
-) -> None:
+def test_chats_of_a_withdrawn_token_are_refused_in_every_process(guarded: LocalServices, folder: Path) -> None:
     metadata = (("authorization", f"Bearer {TOKENS['alice'][0]}"),)
     with ExitStack() as stack:
         alice = stack.enter_context(client_of(guarded, TOKENS["alice"][0]))
@@ -411,7 +411,7 @@ def test_a_session_stays_its_principals_when_another_process_takes_it_over(folde
         local.start_orchestrator().wait_until_healthy()
         with client_of(local, TOKENS["bob"][0]) as bob, client_of(local, TOKENS["alice"][0]) as alice:
             assert refusal(lambda: bob.get_session(name)).reason == "SESSION_NOT_FOUND"
-            assert bob.status().processes[0].session_count == 0  # nor is it taken over for somebody else
+            assert bob.status().processes[0].session_count == 0  # nor is it taken over for another principal
             assert bob.create_session("be brief", request_id="mine").session_id != name
             assert alice.create_session("be brief", request_id="mine").session_id == name
             assert alice.get_session(name).session_id == name
@@ -453,7 +453,7 @@ def test_an_orchestrator_ends_in_one_line_where_its_access_file_cannot_be_read(t
     assert "Traceback" not in ended.stderr
 
 
-def test_nobody_has_to_say_who_they_are_where_no_file_asks(paper: LocalServices) -> None:
+def test_without_an_access_file_callers_need_no_token(paper: LocalServices) -> None:
     assert "SLIPSTREAM_ORCHESTRATOR_ACCESS" not in os.environ
     with grpc.insecure_channel(paper.orchestrator_address) as channel:
         stub = orchestrator_pb2_grpc.OrchestratorServiceStub(channel)

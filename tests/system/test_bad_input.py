@@ -158,12 +158,12 @@ def test_a_message_larger_than_any_prompt_is_not_even_read(client: Client) -> No
 def test_unknown_sessions_are_not_found_everywhere(client: Client) -> None:
     stub = client.stub
     for call in (
-        lambda: stub.GetSession(pb.GetSessionRequest(session_id="nobody")),
-        lambda: stub.DeleteSession(pb.DeleteSessionRequest(session_id="nobody")),
+        lambda: stub.GetSession(pb.GetSessionRequest(session_id="unknown")),
+        lambda: stub.DeleteSession(pb.DeleteSessionRequest(session_id="unknown")),
     ):
         assert refusal(call)[:2] == ("NOT_FOUND", "SESSION_NOT_FOUND")
     with pytest.raises(PeerError) as caught:
-        client.chat(session_id="nobody")
+        client.chat(session_id="unknown")
     assert caught.value.reason == "SESSION_NOT_FOUND"
 
 
@@ -195,7 +195,7 @@ def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) 
         yield pb.ChatRequest(request_id="again", start={})
         yield pb.ChatRequest(request_id="nothing")
         yield pb.ChatRequest(request_id="nameless", cancel={})
-        yield pb.ChatRequest(request_id="nobody", cancel={"request_id": "never sent"})
+        yield pb.ChatRequest(request_id="unknown", cancel={"request_id": "never sent"})
         yield pb.ChatRequest(request_id="none", cancel={"turn": 7})
         yield pb.ChatRequest(request_id="empty", message={"content": ""})
         yield pb.ChatRequest(request_id="cold", message={"content": "x", "settings": cold})
@@ -210,7 +210,7 @@ def test_a_chat_survives_its_bad_commands_and_says_which_failed(client: Client) 
         "again": "CHAT_PROTOCOL",
         "nothing": "INVALID_FIELDS",
         "nameless": "INVALID_FIELDS",
-        "nobody": "TURN_NOT_FOUND",
+        "unknown": "TURN_NOT_FOUND",
         "none": "TURN_NOT_FOUND",
         "empty": "INVALID_FIELDS",
         "cold": "INVALID_FIELDS",
@@ -382,7 +382,7 @@ def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
     wrong_end = SamplingRule(end_token_ids=(259,), first_end_position=99)
     items = [
         first_verify(handle=handle, round=1, tail=[5, 6]),
-        verifier_pb2.VerifyItem(handle="nobody", round=1, tail=[5], **stated()),
+        verifier_pb2.VerifyItem(handle="unknown", round=1, tail=[5], **stated()),
         first_verify(handle=handle, round=2, tail=[]),
         first_verify(handle=handle, round=3, tail=[5], base_length=-1),
         first_verify(handle=handle, round=4, tail=[5], base_length=7),
@@ -551,7 +551,7 @@ def test_a_service_that_gives_no_reason_is_reported_with_the_end_of_its_log() ->
     assert "unrecognized arguments: --no-such-flag" in str(caught.value)
 
 
-def test_an_address_nobody_listens_on_is_unavailable() -> None:
+def test_an_address_without_a_listener_is_unavailable() -> None:
     with Client(free_address()) as client, pytest.raises(PeerError) as caught:
         client.generate("x").wait()
     assert caught.value.code is Code.UNAVAILABLE

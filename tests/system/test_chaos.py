@@ -15,7 +15,7 @@ from slipstream.client import Client
 pytestmark = pytest.mark.timeout(1800)
 
 
-def test_no_token_differs_whatever_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_token_differs_under_any_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "chaos.md"
     assert main(["--faults", "20", "--tokens", "48", "--report", str(report)]) == 0, capsys.readouterr().out
     written = report.read_text()

@@ -26,7 +26,7 @@ SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
 
 
 def left_behind() -> list[str]:
-    """Command lines of services that are nobody's: the process that each one names as its parent
+    """Return the command lines of orphaned services: the process that each one names as its parent
     has ended."""
     lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     services = [line for line in lines if "slipstream.cli.child" in line]
@@ -341,9 +341,9 @@ def test_a_load_is_reported_as_json_and_what_fails_is_counted(paper: LocalServic
     rated = [*SLIPSTREAM, "load", "--rate", "200", "--sessions", "4", "--max-tokens", "5", "--address"]
     table = subprocess.run([*rated, paper.orchestrator_address], capture_output=True, text=True, timeout=240)
     assert "8 turns, 40 tokens" in table.stdout and "between tokens" in table.stdout
-    nobody = subprocess.run([*command, free_address()], capture_output=True, text=True, timeout=240)
-    assert nobody.returncode == 1
-    assert "6 chats failed: UNAVAILABLE" in nobody.stderr and "Traceback" not in nobody.stderr
+    refused = subprocess.run([*command, free_address()], capture_output=True, text=True, timeout=240)
+    assert refused.returncode == 1
+    assert "6 chats failed: UNAVAILABLE" in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_the_version_is_in_one_place() -> None:

@@ -73,8 +73,8 @@ def test_a_thousand_turns_leave_only_leased_pages_and_then_none() -> None:
         addresses = (local.verifier_address, local.draft_address)
         held = [settled_load_of(address).held_page_count for address in addresses]
         assert min(held) > 0, "the last sessions are still there"
-        # Once no session is left no page may be held, whatever leases still run: nothing is held
-        # but by a session.
+        # Once no session is left no page may be held, though leases still run: only a session
+        # holds pages.
         with Client(local.orchestrator_address) as client:
             delete_all_sessions(client)
         for address in addresses:

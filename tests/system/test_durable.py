@@ -299,7 +299,7 @@ def test_replicas_share_sessions_and_take_over_what_one_leaves(store: str, numbe
             read_some(stub, message(each, "one", "hello")) for stub, each in zip((first, *others), ids, strict=True)
         ]
         from_elsewhere = watched(others[0], ids[2], 1)
-        assert tokens_of(from_elsewhere) == whole, "whoever is asked, whoever keeps it"
+        assert tokens_of(from_elsewhere) == whole, "from any process, in the care of any process"
         read_some(first, message(ids[0], "two", "and now"))
         victim = local.services["orchestrator"].process
         victim.send_signal(number)
@@ -402,7 +402,7 @@ def two_free_ports() -> int:
                 return port
 
 
-def test_sessions_of_other_weights_are_left_to_whoever_has_them(tmp_path: Path) -> None:
+def test_sessions_of_other_weights_are_left_to_their_processes(tmp_path: Path) -> None:
     store = str(tmp_path / "s.db")
     with LocalServices(dataclasses.replace(STEADY, store=store)) as local, ExitStack() as stack:
         stub = stub_of(local, stack)
@@ -547,7 +547,7 @@ def test_a_deleted_session_is_not_in_its_file_any_more(tmp_path: Path) -> None:
     assert b"parsnip" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
-def test_a_flood_of_sessions_that_nobody_uses_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_flood_of_unused_sessions_keeps_no_principal_out(tmp_path: Path) -> None:
     flags = [*LEASE, "--max-session-count", "50", "--store", str(tmp_path / "sessions.db")]
     with LocalServices(dataclasses.replace(STEADY, orchestrator_flags=flags)) as local, ExitStack() as stack:
         stub = stub_of(local, stack)

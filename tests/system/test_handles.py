@@ -1,5 +1,5 @@
-"""Handles in real processes belong to the peer that opened them: killed it leaves nothing, flooding
-it keeps nobody out."""
+"""Handles in real processes belong to the peer that opened them: a killed peer leaves nothing, and
+a flooding peer keeps no other out."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from slipstream.errors import Code, FieldViolation, InvalidFieldsError, Slipstre
 from slipstream.rpc.status import status_of
 
 
-def test_every_service_answers_rightly_whatever_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_service_answers_any_message_rightly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "hostile.md"
     parts = ["--without-peers", "--structure-seconds", "0", "--door-seconds", "0"]
     assert main(["--messages", "300", *parts, "--report", str(report)]) == 0, capsys.readouterr().out

@@ -23,13 +23,13 @@ def scene() -> Iterator[tuple[LocalServices, Census]]:
         yield local_and_census
 
 
-def test_nothing_stays_of_a_hundred_turns_that_were_left(scene: tuple[LocalServices, Census]) -> None:
+def test_a_hundred_abandoned_turns_leave_nothing(scene: tuple[LocalServices, Census]) -> None:
     outcome = leaks.leave_many(*scene, 100, 3, Progress(disable=True))
     assert not outcome.complaints
     assert set(outcome.left) == {way.__name__ for way in WAYS}
 
 
-def test_a_stream_that_stays_is_seen(scene: tuple[LocalServices, Census], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaked_stream_is_seen(scene: tuple[LocalServices, Census], monkeypatch: pytest.MonkeyPatch) -> None:
     channels: list[grpc.Channel] = []
     calls: list[Any] = []
 

@@ -1,5 +1,5 @@
-"""A pair of GGUF files over three processes: the text is transformers' own, whoever drafts, however
-many talk at once, and whatever computes."""
+"""A pair of GGUF files over three processes: the text is transformers' own, with any draft, any
+number of sessions and either backend."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_compiled_code_says_the_same_of_the_same_files(pair: tuple[Path, Path], 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_neither_the_draft_nor_others_change_it(served: LocalServices, temperature: float) -> None:
-    """Of more sessions than there are streams, too: whoever rests gives up its own."""
+    """So too with more sessions than there are streams, where an idle session gives up its own."""
     settings: dict[str, Any] = {"max_token_count": TOKEN_COUNT, "temperature": temperature, "seed": 5}
     address = served.orchestrator_address
     plain = texts(address, Settings(**settings, draft_length=0))

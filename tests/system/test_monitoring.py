@@ -38,15 +38,14 @@ from slipstream.telemetry.instruments import Instrument, Kind
 from tools.make_dashboard import DASHBOARD, dashboard
 
 pytestmark = pytest.mark.timeout(400)
-"""Whoever comes first waits for the services, and for what is done to them."""
+"""The first test waits for the services, and for what is done to them."""
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 RULE_TESTS = ROOT / "deploy" / "prometheus" / "alerts.test.yaml"
 RUNBOOK = ROOT / "docs" / "alerts.md"
 DEADLINE_SECONDS = 60.0
-"""Of whatever is waited for: more than a busy machine takes, and no test waits for it that
-passes."""
+"""Limit of each wait: more than a busy machine takes. A test that passes does not reach it."""
 
 INSTRUMENTS: dict[str, Instrument] = {
     f"{each.exposed_name}{suffix}": each
@@ -169,7 +168,7 @@ def until(condition: Callable[[], T], what: str) -> T:
 
 
 def shortened(rules: str) -> str:
-    """The real rules, with three things put otherwise, since nobody can wait for them here: an
+    """The real rules, with three things put otherwise, since no test can wait so long: an
     alert that has to hold `for` some time holds for 2 s, records are made each second and not each
     minute, and a week counts from 5 samples on, not from
     360. Windows stay what they are: over ten minutes is here over all that there was."""

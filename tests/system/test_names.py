@@ -48,7 +48,7 @@ def ports() -> Iterator[tuple[int, int]]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - of things that nobody tells of
+        while not condition():  # noqa: ASYNC110 - these things tell no event loop
             await asyncio.sleep(0.05)
 
 
@@ -85,7 +85,7 @@ async def connected(peers: Peers) -> AsyncIterator[Rounds]:
 
 
 async def test_sessions_follow_the_addresses_of_a_name_and_say_the_same(ports: tuple[int, int]) -> None:
-    resolver = Resolver(verifiers=["127.0.0.2", "127.0.0.9"], drafts=["127.0.0.2", "127.0.0.3"])  # nobody listens on .9
+    resolver = Resolver(verifiers=["127.0.0.2", "127.0.0.9"], drafts=["127.0.0.2", "127.0.0.3"])  # .9: no listener
     flags = ["--verifier", f"dns:verifiers:{ports[0]}", "--draft", f"drafts:{ports[1]}", "--learnt-directory", ""]
     settings = OrchestratorSettings(_cli_parse_args=[*flags, "--resolve-seconds", "0.1"])
     peers = Peers(settings, PLAINTEXT, resolver)

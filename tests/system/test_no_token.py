@@ -1,4 +1,4 @@
-"""A legal item in which nothing can be chosen fails by name, in its own turn, and ends nobody's
+"""A legal item in which no token can be chosen fails by name, in its own turn, and ends no
 service."""
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_a_service_is_forked_with_a_session_a_log_and_an_environment_of_its_own(
             service.process.wait(0.01)
         service.process.terminate()
         assert service.process.wait(60) == service.process.poll() == 0
-        service.process.terminate()  # whoever has ended hears nothing
+        service.process.terminate()  # a process that has ended hears nothing
     finally:
         service.stop()
 
@@ -74,7 +74,7 @@ def test_with_what_an_import_would_read_it_is_executed() -> None:
 
 
 @pytest.mark.skipif(not can_be_set(), reason="there is no C compiler to make a clock with that can be set")
-def test_its_time_of_day_can_be_set_and_is_nobody_elses(tmp_path: Path) -> None:
+def test_its_time_of_day_can_be_set_and_is_its_own(tmp_path: Path) -> None:
     clock = ClockOfDay(tmp_path)
     clock.set(-400 * 86_400)
     off, right = (started(SLIPSTREAM_DRAFT_LOG_FORMAT="json", **more) for more in (clock.environment, {}))

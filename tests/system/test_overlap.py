@@ -127,7 +127,7 @@ def test_a_branch_says_what_the_draft_would_say_once_it_came_true(embedded: Loca
     assert len(outcomes) > 8 and len({count for count, _ in outcomes}) > 2
 
 
-def test_forks_leave_no_page_behind_whatever_becomes_of_them(spread: LocalServices) -> None:
+def test_forks_leave_no_page_behind_however_they_end(spread: LocalServices) -> None:
     before = settled_load_of(spread.draft_address).held_page_count
     draft = Draft(spread.draft_address)
     prompt = list(range(3, 103))

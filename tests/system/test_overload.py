@@ -36,7 +36,7 @@ def address() -> Iterator[str]:
         yield local.orchestrator_address
 
 
-async def test_whoever_is_let_in_ends_and_whoever_is_not_knows_when_to_come_back(address: str) -> None:
+async def test_admitted_turns_end_and_refused_ones_are_told_when_to_retry(address: str) -> None:
     said: list[list[int]] = []
     refused: list[PeerError] = []
 

@@ -87,7 +87,7 @@ def test_a_generation_is_watched_and_cancelled_from_elsewhere(clients: list[Clie
     assert reasons[-1] == turn_pb2.FINISH_REASON_CANCELLED
 
 
-def test_a_request_is_answered_once_whichever_process_it_comes_to(clients: list[Client]) -> None:
+def test_a_request_is_answered_once_by_any_process(clients: list[Client]) -> None:
     ids = {client.create_session(request_id="once").session_id for client in clients}
     assert len(ids) == 1
     texts = [client.generate([9, 9], Settings(max_token_count=9), "once").wait() for client in clients]

@@ -22,8 +22,8 @@ def item(handle: str, number: int, base_length: int, tail: list[int]) -> verifie
 
 @contextmanager
 def lone_verifier(model: str) -> Iterator[str]:
-    """The address of one whom nobody else asks: an orchestrator's warm-up may still be computed
-    when it is healthy."""
+    """Serve one that no other process asks, and yield its address: an orchestrator's warm-up may
+    still be computed when it is healthy."""
     service = Service("verifier", "verifier_service", free_address(), ["--model", model], {})
     try:
         service.wait_until_healthy(60)

@@ -73,8 +73,8 @@ def test_a_draft_that_hangs_costs_its_deadline(slow: LocalServices) -> None:
 
 
 def test_a_draft_that_hangs_is_waited_for_once_by_all_sessions_together(slow: LocalServices) -> None:
-    """Of eight turns of five seconds and more, whatever probes there are meanwhile; and it is asked
-    again when it is back."""
+    """Eight turns of five seconds and more wait once, however many probes there are meanwhile. The
+    draft is asked again when it is back."""
     draft, prompts = slow.services["draft"].process, [[10 + index, 20, 30] for index in range(8)]
     with Client(slow.orchestrator_address) as client:
         until_the_draft_is_used(client)  # it may have been left alone for what another test did to it
@@ -106,7 +106,7 @@ def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(slow: 
 
 
 def test_a_verifier_is_unreachable_while_it_is_gone_or_hangs_and_reachable_again_after() -> None:
-    """Nobody asks anything of it meanwhile."""
+    """No turn asks anything of it meanwhile."""
 
     def until(client: Client, reachable: bool) -> None:
         while client.server_info().verifier_reachable != reachable:

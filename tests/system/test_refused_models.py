@@ -1,5 +1,5 @@
-"""A model that cannot be served ends the process that was to serve it, and whoever started it reads
-why."""
+"""A model that cannot be served ends the process that was to serve it, and the user who started it
+reads why."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_end_tokens_end_a_turn_unless_ignored_or_too_early(pair: Pair, draft_len
     assert (ignored.token_ids, ignored.finish_reason) == ([END] * LENGTH, "MAX_TOKENS")
 
 
-def test_log_probabilities_are_the_targets_own_whatever_the_speculation(pair: Pair) -> None:
+def test_log_probabilities_are_the_targets_own_under_any_speculation(pair: Pair) -> None:
     prompt = PROMPTS[0]
     settings = Settings(
         temperature=0.7,

@@ -121,10 +121,10 @@ def test_two_drafts_share_the_sessions_and_when_one_is_killed_the_other_proposes
             deque(each, maxlen=0)
 
         def is_seen() -> bool:
-            client.generate([5, 6, 7], SETTINGS).wait()  # whoever drafts elsewhere looks after it now and then
+            client.generate([5, 6, 7], SETTINGS).wait()  # a session of the other draft tries it now and then
             return "answers again" in services.log
 
-        until(is_seen, "nobody has seen that it is back")
+        until(is_seen, "no session has seen that it is back")
         thirds = [chat.send("on") for chat in chats]
         for each in begun(thirds):
             deque(each, maxlen=0)

@@ -1,5 +1,5 @@
-"""A draft and a verifier that compute on the same processors, as on anybody's own machine: rounds
-do not overlap there."""
+"""A draft and a verifier that compute on the same processors, as on a personal machine: rounds do
+not overlap there."""
 
 from __future__ import annotations
 

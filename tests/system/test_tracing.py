@@ -50,7 +50,7 @@ def counted() -> dict[str, dict[tuple[str, ...], float]]:
 def turns(
     counted: dict[str, dict[tuple[str, ...], float]],
 ) -> Iterator[tuple[Collector, list[Result], str]]:
-    """Two turns of a chat, and a Generate called from within somebody's trace."""
+    """Two turns of a chat, and a Generate called from within a caller's trace."""
     with collecting() as (collector, environment):
         metrics = free_address()
         pair = PairSettings(

@@ -1,4 +1,4 @@
-"""Three services that trust nobody without a certificate and a token, and what each refuses at its
+"""Three services that trust no peer without a certificate and a token, and what each refuses at its
 start."""
 
 from __future__ import annotations

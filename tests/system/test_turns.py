@@ -1,4 +1,4 @@
-"""A turn is its session's: it runs whether anybody reads it or not, ends once, and outlives every
+"""A turn belongs to its session: it runs with or without a reader, ends once, and outlives every
 stream but not its server."""
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def test_a_generation_with_a_name_goes_on_alone_and_one_without_ends_with_its_ca
     assert [len(tokens_of([r.event for r in rest if r.choice_index == index])) for index in range(2)] == [10, 100]
     stub.DeleteSession(pb.DeleteSessionRequest(session_id=rest[0].event.started.session_id))
     del named.after_token_counts[:]
-    anew = list(stub.Generate(named))  # one of its answers is gone: both are generated again
-    assert [len(tokens_of([r.event for r in anew if r.choice_index == index])) for index in range(2)] == [100, 100]
+    again = list(stub.Generate(named))  # one of its answers is gone: both are generated again
+    assert [len(tokens_of([r.event for r in again if r.choice_index == index])) for index in range(2)] == [100, 100]
     nameless = stub.Generate(pb.GenerateRequest(tokens=prompt, settings={"max_token_count": 4000, **PLAIN}))
     session = next(nameless).event.started.session_id
     nameless.cancel()
@@ -200,7 +200,7 @@ def test_a_cancel_names_its_turn_and_never_hits_another(stub: Stub) -> None:
     assert (failed.request_id, reason_of(failed.error)[0]) == ("two", "MESSAGE_CANCELLED")
     chat.send("cancel one", cancel={"turn": 1})
     assert chat.until("finished").turn.finished.finish_reason == turn_pb2.FINISH_REASON_CANCELLED
-    chat.send("cancel one again", cancel={"turn": 1})  # it has ended: whatever runs now is not hit
+    chat.send("cancel one again", cancel={"turn": 1})  # it has ended: the turn that runs now is not hit
     finished = chat.until("finished").turn
     assert (finished.turn, finished.finished.finish_reason) == (2, turn_pb2.FINISH_REASON_MAX_TOKENS)
     chat.close()
@@ -254,7 +254,7 @@ def test_a_frozen_client_holds_nothing(steady: LocalServices, stub: Stub) -> Non
             frozen.kill()
 
 
-def test_one_who_never_reads_costs_no_memory_and_nobody_any_time(steady: LocalServices, stub: Stub) -> None:
+def test_a_client_that_never_reads_costs_no_memory_and_delays_no_other(steady: LocalServices, stub: Stub) -> None:
     process = psutil.Process(steady.services["orchestrator"].process.pid)
     sessions = [new_session(stub) for _ in range(4)]
     calls = []

@@ -1,5 +1,4 @@
-"""An orchestrator that says it is healthy has run turns of nobody's: on the peers, and in no
-count."""
+"""An orchestrator that says it is healthy has run warm-up turns: on the peers, and in no count."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def test_a_healthy_process_has_run_turns_that_are_in_no_count_and_hold_nothing()
         for service in (local.verifier_address, local.draft_address):
             load = load_of(service)
             assert load.step_count > 4 and not load.held_page_count and not load.sequence_count
-    of_drafts = {"slipstream_draft_verified_tokens", "slipstream_draft_accepted_tokens"}  # theirs, whoever asked
+    of_drafts = {"slipstream_draft_verified_tokens", "slipstream_draft_accepted_tokens"}  # theirs, from any caller
     assert not [name for name in counted - of_drafts if "turn" in name or "token" in name or "spec_decode" in name]
 
 

@@ -73,7 +73,8 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 
 @pytest.fixture(autouse=True)
 def _no_grpc_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC opens its sockets in C, where Python raises no audit event. A channel alone opens none."""
+    """Refuse gRPC servers: gRPC opens sockets in C, where Python raises no audit event. A channel
+    alone opens none."""
 
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
         raise ImpureError("a unit test makes a gRPC server: such tests are in tests/contract")

@@ -1,4 +1,4 @@
-"""Tokens, and what an access file says of somebody."""
+"""Tokens, and what an access file says of a principal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_token_ends_after_its_days() -> None:
     assert tomllib.loads(entry)["principals"][0]["tokens"][0]["expires"] == datetime(2030, 1, 31, 12, tzinfo=UTC)
 
 
-def test_what_is_not_said_of_somebody_is_the_default() -> None:
+def test_unset_fields_of_a_principal_are_the_defaults() -> None:
     file = AccessFile.model_validate(
         {
             "certificates": True,
@@ -240,6 +240,6 @@ def test_a_file_that_every_user_may_change_says_not_who_may_ask(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("value", [True, False, "5", None, [5], float("nan"), float("inf"), -(2.0**53), 2**53])
-def test_a_claim_that_is_no_number_of_seconds_is_no_moment_whatever_the_library_makes_of_it(value: object) -> None:
+def test_a_claim_that_is_no_number_of_seconds_is_no_moment(value: object) -> None:
     with pytest.raises(UnauthenticatedError, match="exp must be a number of seconds"):
         _moment({"exp": value}, "exp")

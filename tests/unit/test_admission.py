@@ -125,7 +125,7 @@ async def test_those_refused_are_told_to_come_one_after_another() -> None:
     assert max(each or 0 for each in seconds) == 10
 
 
-async def test_who_has_waited_for_as_long_as_anybody_may_is_refused_and_nothing_is_left_of_it() -> None:
+async def test_a_request_that_waited_for_the_maximum_is_refused_and_forgotten() -> None:
     door = admission(1, queue_seconds=0.02)
     permit = await take(door)
     with pytest.raises(OverloadedError):
@@ -135,7 +135,7 @@ async def test_who_has_waited_for_as_long_as_anybody_may_is_refused_and_nothing_
     await take(door)
 
 
-async def test_nobody_waits_beyond_the_deadline_of_its_call() -> None:
+async def test_no_request_waits_beyond_the_deadline_of_its_call() -> None:
     clock = Clock()
     door = admission(1, clock=clock)
     await a_turn_of(5, door, clock)
@@ -151,7 +151,7 @@ async def test_nobody_waits_beyond_the_deadline_of_its_call() -> None:
 
 async def test_a_call_whose_deadline_passes_in_the_queue_is_told_when_to_come_back() -> None:
     clock = Clock()
-    door = admission(1, clock=clock)  # how long turns take nobody knows yet
+    door = admission(1, clock=clock)  # it does not know yet how long turns take
     await take(door)
     async with asyncio.timeout(10):
         with pytest.raises(OverloadedError):
@@ -159,7 +159,7 @@ async def test_a_call_whose_deadline_passes_in_the_queue_is_told_when_to_come_ba
     assert door.waiting_count == 0
 
 
-async def test_a_turn_that_would_be_cut_by_its_deadline_takes_nobodys_place() -> None:
+async def test_a_turn_that_its_deadline_would_cut_takes_no_permit() -> None:
     clock = Clock()
     door = admission(2, clock=clock)
     await a_turn_of(4, door, clock)
@@ -240,7 +240,7 @@ async def test_one_who_asks_for_little_does_not_wait_for_one_who_asks_for_much()
 
 
 async def order_of(door: Admission, principals: list[Principal], grant_count: int) -> list[str]:
-    """Who gets the permits, one after another, where all of these always have somebody waiting."""
+    """Who gets the permits, one after another, where all of these always have a request waiting."""
     permit = await take(door, demand(Principal("first")))
     queued = {principal: [asked(door, demand(principal)) for _ in range(grant_count)] for principal in principals}
     served = []
@@ -311,14 +311,14 @@ async def test_no_more_begin_than_the_memory_surely_holds() -> None:
     permit = await take(door, demand(prompt=300, room=200))
     large, small = asked(door, demand(prompt=300, room=200)), asked(door)
     await settle()
-    assert [large.done(), small.done()] == [False, False], "nobody passes one who came before"
+    assert [large.done(), small.done()] == [False, False], "no request passes one that came before"
     permit.release(200)
     await settle()
     assert [large.done(), small.done()] == [True, True]
     alone = admission(None)
     alone.measure(Measured(kv_token_count=100))
     await take(alone)
-    told = admission(2)  # who says how many says so whatever they take
+    told = admission(2)  # a stated number holds for turns of any size
     told.measure(Measured(kv_token_count=1000))
     await take(told, demand(prompt=300, room=200))
     await take(told, demand(prompt=300, room=200))
@@ -461,7 +461,7 @@ async def test_a_request_that_does_not_get_its_place_costs_its_principal_nothing
     await take(door, demand(limited))
 
 
-async def test_the_queue_has_an_end_and_whoever_has_most_in_it_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_drops_a_request_of_the_principal_with_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission_module, "MOST_WAITING", 3)
     door = admission(1)
     await take(door, demand(A))
@@ -477,7 +477,7 @@ async def test_the_queue_has_an_end_and_whoever_has_most_in_it_makes_room(monkey
         task.cancel()
 
 
-async def test_a_drain_lets_nobody_wait() -> None:
+async def test_a_drain_lets_no_request_wait() -> None:
     door = admission(1)
     await take(door)
     waiting = asked(door)
@@ -548,15 +548,15 @@ def test_spared_draft_tokens_have_the_rows_that_turns_leave_them_and_the_likelie
     clock.now += 1
     assert (budget.allowed("a", (0.9, 0.8, 0.7)), budget.allowed("b", (0.95, 0.5))) == (0, 0)
     clock.now += 2
-    assert budget.allowed("a", (0.9, 0.8, 0.7)) == 3, "nobody waits any more"
+    assert budget.allowed("a", (0.9, 0.8, 0.7)) == 3, "no request waits any more"
 
 
-async def test_who_has_to_be_alone_keeps_nobody_else_waiting() -> None:
+async def test_a_request_that_must_run_alone_delays_no_other() -> None:
     door = admission(permits=4)
     runs = await take(door)
     alone = asked(door, demand(choices=64))
     await settle()
-    small = await take(door)  # there is a permit, whoever waits for all of them
+    small = await take(door)  # there is a permit, though another waits for all of them
     assert not alone.done()
     small.release()
     runs.release()

@@ -34,7 +34,7 @@ def test_a_step_waits_for_those_who_come_back_soon() -> None:
     assert delay.seconds_to_wait(now + 0.003) == 0
 
 
-def test_nobody_is_waited_for_who_stays_away_longer_than_a_step_is_worth() -> None:
+def test_a_step_waits_for_no_sequence_longer_than_it_is_worth() -> None:
     delay, now = habitual({"a": 0.001, "b": 0.012})
     delay.record_arrival("a", now + 0.001)
     assert delay.seconds_to_wait(now + 0.001) == 0

@@ -1,4 +1,4 @@
-"""A turn's first round begins with whatever leaves more tokens."""
+"""A turn's first round begins with the sequence that leaves more tokens."""
 
 from __future__ import annotations
 

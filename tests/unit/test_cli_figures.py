@@ -102,7 +102,7 @@ def test_a_process_that_was_restarted_has_counted_since_its_beginning() -> None:
     assert look(after_silence, 10.0, process(2.0, rounds=50)).rates.round_count == pytest.approx(25.0)
 
 
-def test_a_restart_that_nobody_looked_at_in_time_shows_in_the_counts() -> None:
+def test_a_restart_between_two_looks_shows_in_the_counts() -> None:
     looks = Looks()
     look(looks, 0.0, process(3.0, rounds=1000))
     figures = look(looks, 60.0, process(50.0, rounds=500))  # longer up than then, and yet fewer
@@ -165,7 +165,7 @@ def test_peers_that_several_processes_ask_are_one_and_its_steps_are_counted_once
     assert (away.peers[0].load, away.peers[0].steps_a_second) == (None, None)
 
 
-def test_the_turns_that_have_run_longest_come_first_whoever_runs_them() -> None:
+def test_the_turns_that_have_run_longest_come_first_across_processes() -> None:
     def turn(session_id: str, elapsed: float) -> status_pb2.RunningTurn:
         return status_pb2.RunningTurn(session_id=session_id, total=duration(elapsed), generated_token_count=30)
 

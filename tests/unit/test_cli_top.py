@@ -1,5 +1,5 @@
-"""The screen of top: readable at 80 columns and 24 rows, whatever there is to show; and what a
-script gets."""
+"""The screen of top: readable at 80 columns and 24 rows with any content; and what a script
+gets."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def a_round(
 
 def usual_round(number: int, start: float, **fields: Any) -> trace_pb2.RoundTrace:
     """Three milliseconds for the draft, one in the queue, five of forwards, two on the way, and one
-    of nobody's."""
+    unaccounted for."""
     return a_round(
         number,
         start,
@@ -110,7 +110,7 @@ def test_time_without_an_answer_is_told_apart() -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_parts_follow_one_another_to_the_rounds_end_whatever_the_clocks_say(seed: int) -> None:
+def test_parts_follow_one_another_to_the_rounds_end_under_any_clocks(seed: int) -> None:
     rng = random.Random(seed)
 
     def some() -> float:

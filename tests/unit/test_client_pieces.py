@@ -1,5 +1,5 @@
-"""A delta's text in pieces by the origin of its tokens: every character once, whatever bytes the
-server counts."""
+"""A delta's text in pieces by the origin of its tokens: every character once, however the server
+counts bytes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def event(offset: int, tokens: list[int]) -> turn_pb2.TurnEvent:
     return turn_pb2.TurnEvent(turn=1, delta=message)
 
 
-def test_a_stream_that_begins_anew_says_of_each_token_once_how_it_came_about() -> None:
+def test_a_stream_that_begins_again_tells_each_tokens_origin_once() -> None:
     turn = Turn("s", 1)
     first, again = turn.take(event(0, [0, 1, 2, 3])), None
     turn.begin_stream()

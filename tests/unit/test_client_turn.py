@@ -51,7 +51,7 @@ def test_streams_that_break_anywhere_give_each_token_and_character_once(seed: in
     turn, pieces = Turn(), []
     while not turn.ended:
         turn.begin_stream()
-        start = rng.choice((turn.token_count, turn.token_count, 0))  # a server may begin anew
+        start = rng.choice((turn.token_count, turn.token_count, 0))  # a server may begin again
         events = stream(rng, start)
         for event in events if rng.random() < 0.2 else events[: rng.randint(0, len(events))]:
             if (new := turn.take(event)) is not None:

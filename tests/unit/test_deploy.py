@@ -88,7 +88,7 @@ def test_verifiers_that_the_orchestrator_does_not_know_are_found() -> None:
     ]
 
 
-def test_an_orchestrator_that_lets_anybody_in_is_found() -> None:
+def test_an_orchestrator_without_access_control_is_found() -> None:
     said = {deploy.ACCESS: "/etc/slipstream/access/access.toml"}
     assert deploy.unguarded({}, ["/etc/slipstream/access"]) == [f"{deploy.ACCESS} is not set: each caller may ask"]
     assert deploy.unguarded(said, ["/etc/slipstream/tls"]) == ["nothing mounts /etc/slipstream/access/access.toml"]
@@ -137,7 +137,7 @@ def test_the_autoscaler_reads_what_the_adapter_shows_and_only_metrics_that_an_or
     assert asked and asked <= known
 
 
-def test_a_job_that_nobody_scrapes_is_found() -> None:
+def test_a_job_that_is_not_scraped_is_found() -> None:
     config = {"scrape_configs": [{"job_name": "slipstream-draft"}]}
     assert deploy.unknown_jobs('up{job="slipstream-draft"} == 0', config) == []
     assert deploy.unknown_jobs('up{job="draft"} == 0', config) == ["no job draft, which alerts ask for"]

@@ -53,7 +53,8 @@ def test_no_page_has_an_open_fence() -> None:
 
 
 def test_the_formula_of_what_speculation_brings_agrees_with_sums_by_hand() -> None:
-    # By hand: K = 2 and a = 0.5 bring 1 + 0.5 + 0.25 tokens; 20 + 2 * 3 + 10 ms a round beside 20 ms a token.
+    # By hand: K = 2 and a = 0.5 bring 1 + 0.5 + 0.25 tokens. A round takes 20 + 2 * 3 + 10 ms,
+    # beside 20 ms a token.
     assert expected_tokens(0.5, 2) == pytest.approx(1.75)
     assert synchronous_speedup(0.5, 20, 10, 3, 2) == pytest.approx(1.75 * 20 / 36)
     speeds = [synchronous_speedup(0.8, 25, 10, 3, length) for length in range(1, 33)]

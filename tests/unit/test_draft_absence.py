@@ -46,7 +46,7 @@ class Sessions:
         ]
 
     async def run(self) -> list[RoundResult]:
-        """A round of each, for which nobody answers."""
+        """Run a round of each, with no draft to answer."""
         return await asyncio.wait_for(asyncio.gather(*self.begin()), 5)
 
     async def asked(self, count: int) -> None:
@@ -74,7 +74,7 @@ async def test_the_first_who_has_waited_for_too_long_tells_all_others() -> None:
     assert sessions.rounds._parties.drafts.sides[0].fallbacks["DRAFT_LATE"] == 8
 
 
-async def test_one_session_probes_after_each_pause_and_nobody_waits_until_the_draft_answers() -> None:
+async def test_one_session_probes_after_each_pause_and_none_waits_for_the_draft() -> None:
     sessions = Sessions(8)
     running = sessions.begin()
     await sessions.asked(8)
@@ -172,7 +172,7 @@ async def test_a_draft_that_was_started_again_is_told_what_it_has_forgotten() ->
     assert sessions.breaker.is_closed
 
 
-async def test_whatever_a_probe_is_answered_the_draft_is_there_unless_the_answer_is_its_absence() -> None:
+async def test_any_answer_to_a_probe_shows_the_draft_unless_it_says_that_it_is_away() -> None:
     sessions = Sessions(1)
     await lost(sessions)
     for reason, code, is_back in (

@@ -1,4 +1,4 @@
-"""A request to the draft, and answers that come when nobody expects them any more."""
+"""A request to the draft, and answers that come when no round expects them any more."""
 
 from __future__ import annotations
 
@@ -130,9 +130,7 @@ async def test_an_answer_that_comes_with_its_deadline_is_no_failure(session: Ses
 
 
 @pytest.mark.parametrize("late", ["finished", "failed", "stale", "given up", "left"])
-async def test_a_request_that_nobody_waits_for_has_one_end_whatever_still_comes(
-    session: SessionDrafting, late: str
-) -> None:
+async def test_an_abandoned_request_ends_once_with_any_late_answers(session: SessionDrafting, late: str) -> None:
     exchange = new_exchange()
     asked = request(Side(), session, [1, 2, 3], exchange)
     asked.leave()

@@ -156,7 +156,7 @@ async def test_one_that_everybody_has_left_is_probed_and_sessions_spread_again()
     for _ in range(2):
         scene.clock.now += 10
         for session in sessions:
-            assert (await scene.run(session)).tokens == (4, 5, 7), "nobody waits for the probe"
+            assert (await scene.run(session)).tokens == (4, 5, 7), "no round waits for the probe"
     assert len(a.sinks) == before + 2
     a.is_away = False
     scene.clock.now += 10
@@ -275,7 +275,7 @@ async def test_an_answer_of_the_draft_that_a_session_has_left_is_nothing_to_it()
     late.fail(PeerError(Code.NOT_FOUND, "UNKNOWN_HANDLE", ""))
     late.take([Branch(0, None, Proposal((99, 99)))])
     late.finish(TIMING)
-    assert len(a.sinks) == asked, "nobody would close what it would open"
+    assert len(a.sinks) == asked, "no code would close what it would open"
     now = session.drafting.sequence
     assert now is not old and (now.handle, now.known_length) == (handle, known)
     assert (await scene.run(session)).tokens == (4, 5, 7)
@@ -307,7 +307,7 @@ def test_what_depends_on_a_drafts_weights_is_shared_by_those_that_have_them_and_
     assert twin.verifiers is other.verifiers is first.verifiers
 
 
-def test_a_session_that_moves_to_another_model_begins_anew_and_with_a_twin_goes_on() -> None:
+def test_a_session_restarts_at_another_model_and_continues_at_a_twin() -> None:
     first = PairKnowledge()
     speculation = SessionSpeculation(first)
     for _ in range(50):

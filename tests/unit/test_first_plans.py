@@ -11,7 +11,7 @@ OVERLAPPED = RoundPlan(8, Overlap.ENUMERATE, 4)
 
 
 def uses(plans: FirstPlans) -> int:
-    """How often a plan is taken until somebody has to weigh."""
+    """Count how often a plan is taken until one has to be weighed."""
     count = 0
     while plans.take("key") is not None:
         count += 1
@@ -27,7 +27,7 @@ def test_a_plan_is_used_twice_as_often_each_time_that_a_weighing_agrees() -> Non
     assert counts == [1, 2, 4, 8, 16, 16, 16]
 
 
-def test_another_way_begins_anew() -> None:
+def test_another_way_starts_again() -> None:
     plans = FirstPlans()
     for _ in range(5):
         plans.keep("key", WAITING)

@@ -92,7 +92,7 @@ def changed(state: object, rng: random.Random) -> object:
     return wrong
 
 
-def test_whatever_else_a_file_says_is_refused_or_harmless() -> None:
+def test_any_other_file_content_is_refused_or_harmless() -> None:
     state, rng, refused = taught().state(), random.Random(3), 0
     for _ in range(600):
         pair = PairKnowledge()

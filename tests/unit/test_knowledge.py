@@ -80,7 +80,7 @@ def test_plain_decodings_own_measured_round_is_hardly_corrected() -> None:
     corrections = Corrections()
     shown(corrections, Regime(None, 2), 0.4)
     assert corrections.factor(Regime(None, 2)) == pytest.approx(0.9)
-    shown(corrections, Regime(None, 0), 0.4)  # where nobody else can have drafted beside it, it is what it is
+    shown(corrections, Regime(None, 0), 0.4)  # no other session can have drafted beside it: kept as it is
     assert corrections.factor(Regime(None, 0)) == pytest.approx(0.8)
 
 

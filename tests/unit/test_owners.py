@@ -1,5 +1,5 @@
-"""Who holds the open sequences: nobody keeps another from its share, and who has gone keeps nothing
-for long."""
+"""Which peer holds the open sequences: none keeps another from its share, and a peer that has gone
+keeps nothing for long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_room(owners: Owners, name: str) -> str:
     return giver
 
 
-def test_what_was_never_of_use_gives_way_first_whoever_holds_it() -> None:
+def test_an_unused_handle_is_evicted_first_from_any_owner() -> None:
     owners = Owners(GRACE)
     for index in range(5):
         used(owners, f"used {index}", "many")
@@ -72,7 +72,7 @@ def test_the_least_recently_used_gives_way_and_none_at_work() -> None:
     assert owners.handle_to_evict("one") == "e"
 
 
-def test_whoever_holds_most_gives_way_and_nobody_takes_from_one_that_holds_less() -> None:
+def test_the_owner_of_most_handles_loses_first_and_never_to_one_that_holds_more() -> None:
     owners = Owners(GRACE)
     for index in range(6):
         used(owners, f"flood {index}", "flood")
@@ -162,7 +162,7 @@ def test_what_is_opened_for_an_owner_that_has_just_gone_ends_after_the_grace_unl
     assert owners.orphaned_handles() == {"gone": ["late of gone"]}
 
 
-def test_nobody_has_not_gone() -> None:
+def test_an_empty_owner_has_not_gone() -> None:
     clock = Clock()
     owners = Owners(GRACE, clock)
     used(owners, "a", "")

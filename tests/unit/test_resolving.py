@@ -41,7 +41,7 @@ def test_zero_is_a_value_and_not_unset() -> None:
     assert resolved.terms.speculation.draft_length == 0
 
 
-def test_an_unset_seed_is_drawn_anew() -> None:
+def test_an_unset_seed_is_drawn_again() -> None:
     assert (
         resolve_settings(GenerationSettings(), 10, LIMITS).terms.rule.seed
         != resolve_settings(GenerationSettings(), 10, LIMITS).terms.rule.seed
@@ -57,7 +57,7 @@ def test_a_turns_settings_win_over_the_streams() -> None:
     assert (merged.temperature, merged.top_k) == (0.0, 3)
 
 
-def test_what_a_turn_clears_takes_the_default_whatever_lies_below() -> None:
+def test_a_field_that_a_turn_clears_takes_the_default_over_every_layer() -> None:
     session = GenerationSettings(temperature=1.0, stop_strings=("a",), top_k=3)
     stream = GenerationSettings(cleared=("stop_strings", "temperature"))
     turn = GenerationSettings(temperature=0.5)
@@ -166,7 +166,7 @@ def test_acceptance_is_the_turns_or_else_the_sessions() -> None:
     assert resolved(Acceptance.COUPLED, Acceptance.RATIO) is Acceptance.COUPLED
 
 
-def test_an_adaptive_draft_length_is_none_whatever_the_model_has_by_default() -> None:
+def test_an_adaptive_draft_length_ignores_the_models_default() -> None:
     assert (
         resolve_settings(GenerationSettings(draft_length=ADAPTIVE), 10, LIMITS).terms.speculation.draft_length is None
     )

@@ -34,7 +34,7 @@ async def test_a_cancelled_round_leaves_nothing_open_and_its_session_goes_on(ter
     rounds.end_turn(session, tokens, 0)
 
     verifier.may_answer.set()
-    draft.sinks[-1].finish(TIMING)  # what nobody waits for any more comes all the same
+    draft.sinks[-1].finish(TIMING)  # an answer that no round waits for any more still comes
     rounds.begin_turn(session, 2, recompute=False)
     off = RoundTerms(SamplingRule(), SpeculationSettings(0))
     result = await rounds.run(session, [1, 2, 9], off, 10, new_note(2))

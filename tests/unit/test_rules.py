@@ -87,7 +87,7 @@ def test_past_a_bound_the_handle_that_was_idle_longest_states_its_rule_again() -
         book.find("b", 1)
     assert all(book.find(handle, 1) is FULL for handle in ("a", "c", "d"))
     book.keep("large", 1, FULL, 1_000)
-    assert book.find("large", 1) is FULL, "one handle's rules are kept whatever their size"
+    assert book.find("large", 1) is FULL, "one handle's rules are kept at any size"
 
 
 def test_a_rule_is_hashed_once_and_stated_until_an_answer_shows_that_the_peer_knows_it() -> None:

@@ -126,7 +126,7 @@ def test_ngrams_equal_brute_force_however_the_tokens_came(tokens: list[int], cut
     assert found is None or found[0].source is Source.NGRAM
 
 
-def test_a_history_that_changed_is_followed_anew() -> None:
+def test_a_changed_history_is_followed_again() -> None:
     speculation = SessionSpeculation(PairKnowledge())
     assert speculation.from_ngrams([1, 2, 3, 4, 9, 1, 2, 3], 2) is not None
     speculation.begin_turn(4)
@@ -453,7 +453,7 @@ def test_a_lone_sessions_plan_holds_for_four_rounds_once_its_pair_has_had_its_le
     first = planner.plan(32)
     assert all(planner.plan(32) is planner._kept for _ in range(3)) and planner._rounds == 4
     planner.plan(32)
-    assert first.draft_length and planner._rounds == 1, "weighed anew"
+    assert first.draft_length and planner._rounds == 1, "weighed again"
     unknown.plan(32)
     assert unknown._kept_for == 0
 
@@ -556,7 +556,7 @@ def share_processors(pair: PairKnowledge, thread_count: int) -> None:
 
 
 @pytest.mark.parametrize("thread_count", [1, 2])
-def test_nobody_overlaps_on_processors_that_both_models_want(thread_count: int) -> None:
+def test_no_session_overlaps_on_processors_that_both_models_need(thread_count: int) -> None:
     pair = knowledge(acceptance=0.8)  # by which to overlap is forecast to bring more
     share_processors(pair, thread_count)
     planner = planner_of(pair)

@@ -161,7 +161,7 @@ def test_files_that_are_not_what_their_flag_says(tmp_path: Path) -> None:
     assert "has to hold certificates" in refusal(TlsFiles(authority=sys.executable).trusted)
 
 
-def test_a_key_that_asks_for_a_password_is_refused_and_nobody_is_asked(tmp_path: Path) -> None:
+def test_a_key_with_a_password_is_refused_without_a_prompt(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization as form
 
     own = Authority(tmp_path, "ours").issue("server")
@@ -180,7 +180,7 @@ def test_a_value_is_never_made_of_half_a_change(tmp_path: Path) -> None:
 
     def load() -> tuple[str, str]:
         one = first.read_text()
-        if (change := next(changes, None)) is not None:  # somebody replaces both in the middle
+        if (change := next(changes, None)) is not None:  # both are replaced in the middle
             first.write_text(change[0])
             second.write_text(change[1])
         return one, second.read_text()

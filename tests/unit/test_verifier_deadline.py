@@ -122,7 +122,7 @@ def test_one_that_answers_anything_and_makes_steps_never_stalls_however_long_it_
         assert not watched.progress.is_stalled
 
 
-def test_each_answer_begins_the_silence_anew() -> None:
+def test_each_answer_restarts_the_silence() -> None:
     watched = Watched()
     watched.progress.owe(1)
     watched.progress.owe(1)
@@ -159,7 +159,7 @@ def test_an_idle_one_is_silent_from_its_next_item_on() -> None:
     assert watched.progress.is_owed and watched.progress.seconds_to_look == pytest.approx(SHARE * LEAST)
 
 
-def test_whoever_was_held_up_itself_looks_twice_before_it_blames_another() -> None:
+def test_a_process_that_was_held_up_looks_twice_before_it_blames_a_verifier() -> None:
     """A machine that slept for a minute: what the verifier answered is still to be read."""
     watched = Watched()
     watched.progress.owe(1)

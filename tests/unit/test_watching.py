@@ -379,7 +379,7 @@ def test_every_kind_of_round_has_its_place() -> None:
     }
 
 
-def test_every_round_is_counted_once_however_often_somebody_reads() -> None:
+def test_every_round_is_counted_once_however_often_it_is_read() -> None:
     totals, window = Totals(), AcceptanceWindow()
     for number in range(1, 1001):
         totals.add_round(note(number), result(), window)
