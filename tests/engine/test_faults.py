@@ -16,16 +16,13 @@ from slipstream.errors import SlipstreamError
 from slipstream.sampling.choose import choose
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import VOID, Proposed, Row
-from slipstream.sampling.rule import (
-    MAX_LOGIT_BIAS,
+from slipstream.sampling.rule import MAX_LOGIT_BIAS, Acceptance, SamplingRule, sampling_violations
+from slipstream.sampling_fields import (
     MAX_PENALTY,
     MAX_REPETITION_PENALTY,
     MAX_TEMPERATURE,
     MIN_REPETITION_PENALTY,
     MIN_TEMPERATURE,
-    Acceptance,
-    SamplingRule,
-    sampling_violations,
 )
 from tests.oracle import apply_filters
 
