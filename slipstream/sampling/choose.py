@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipstream.sampling.blocks import BlockedLogits, in_blocks
-from slipstream.sampling.coupled import Cut, choose_coupled, choose_likeliest
+from slipstream.sampling.coupled import choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
 from slipstream.sampling.kernel import BLOCK, Domain, coin
 from slipstream.sampling.processing import processed
@@ -145,16 +145,15 @@ def _choose(kind: _Kind, logits: BlockedLogits, rows: Sequence[Row]) -> list[Cho
     if kind is _Kind.GREEDY:
         return choose_likeliest(logits, candidate_count)
     rules, positions = [row.rule for row in rows], [row.position for row in rows]
-    seeds = [rule.seed for rule in rules]
     if kind is _Kind.COUPLED:
-        cuts = [Cut(rule.temperature, rule.top_k, rule.top_p, rule.min_p) for rule in rules]
-        return choose_coupled(logits, cuts, seeds, positions, candidate_count)
+        return choose_coupled(logits, rules, positions, candidate_count)
     from slipstream.sampling import ratio  # torch: a model of paper serves without, if nobody asks for this
     from slipstream.sampling.filters import filtered
 
     left = filtered(logits.tensor.float(), rules)  # in bfloat16 sums over a vocabulary say little
     if kind is _Kind.TYPICAL:
-        return choose_coupled(BlockedLogits(left), [Cut()] * len(rows), seeds, positions, candidate_count)
+        plain = [SamplingRule(temperature=1.0, seed=rule.seed) for rule in rules]
+        return choose_coupled(BlockedLogits(left), plain, positions, candidate_count)
     if kind is _Kind.DRAWN:
         return ratio.draw(left, rules, positions)
     return ratio.decide(left, rules, positions, [row.proposed for row in rows if row.proposed is not None])

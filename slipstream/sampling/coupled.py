@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.kernel import Floats, Ints, draw, find_likeliest
 from slipstream.sampling.row import Choice
+from slipstream.sampling.rule import SamplingRule, numbers_of
 from slipstream.sampling.sharing import share_rows
 
 SLACK = 0.1
@@ -28,20 +28,9 @@ _SEARCH_LOGITS = 16 * 1024
 """That the search for a row's best token takes as long as to weigh, whatever the vocabulary."""
 
 
-class Cut(NamedTuple):
-    """What of a row may be drawn, as in `slipstream.sampling.rule.SamplingRule`: 1, 0, 1 and 0 keep
-    it as it is."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-
 def choose_coupled(
     logits: BlockedLogits,
-    cuts: Sequence[Cut],
-    seeds: Sequence[int],
+    rules: Sequence[SamplingRule],
     positions: Sequence[int],
     candidate_count: int | None = None,
 ) -> list[Choice]:
@@ -51,13 +40,7 @@ def choose_coupled(
     The largest logit of each row is finite. With a ``candidate_count``, 0 included, the choices are
     a draft's: with log-probabilities, and that many candidates by their perturbed logits.
     """
-    found = Found(len(cuts), candidate_count)
-    own_seeds = np.array(seeds, dtype=np.uint64)
-    own_positions = np.array(positions, dtype=np.uint64)
-    temperatures = np.array([cut.temperature for cut in cuts])
-    top_ks = np.array([cut.top_k for cut in cuts], dtype=np.int64)
-    top_ps = np.array([cut.top_p for cut in cuts])
-    min_ps = np.array([cut.min_p for cut in cuts])
+    found = Found(len(rules), candidate_count)
     slack = _CANDIDATE_SLACK if candidate_count else SLACK
 
     draw_some = partial(
@@ -65,18 +48,14 @@ def choose_coupled(
         logits.stored,
         logits.maxima,
         logits.indices,
-        own_seeds,
-        own_positions,
-        temperatures,
-        top_ks,
-        top_ps,
-        min_ps,
+        numbers_of(rules),
+        np.array(positions, dtype=np.uint64),
         slack,
         found.tokens,
         found.scores,
         found.logprobs,
     )
-    share_rows(draw_some, len(cuts), logits.stored.shape[1] + _SEARCH_LOGITS)
+    share_rows(draw_some, len(rules), logits.stored.shape[1] + _SEARCH_LOGITS)
     choices = found.choices()
     if candidate_count is None:
         for choice in choices:  # what is further off may have been looked at or not

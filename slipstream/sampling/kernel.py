@@ -506,12 +506,8 @@ def draw(
     stored: Stored,
     maxima: Floats32,
     rows: Ints,
-    seeds: Words,
+    numbers: Any,
     positions: Words,
-    temperatures: Floats,
-    top_ks: Ints,
-    top_ps: Floats,
-    min_ps: Floats,
     slack: float,
     tokens: Ints,
     scores: Floats,
@@ -519,8 +515,8 @@ def draw(
     start: int,
     end: int,
 ) -> None:
-    """The coupled draw of some ``rows`` of ``stored`` ``[*, vocabulary]``, each by its own seed,
-    position and cut: of those from ``start`` to before ``end``.
+    """The coupled draw of some ``rows`` of ``stored`` ``[*, vocabulary]``, each by its own
+    sampling fields and position: of those from ``start`` to before ``end``.
 
     Writes each one's best tokens and scores ``[rows, n]``, best first, n at least 2; and, if there
     is room for them, ``logprobs`` ``[rows]`` of the best among what the cut keeps, near enough for
@@ -528,28 +524,31 @@ def draw(
     """
     for at in range(start, end):
         row, own = stored[rows[at]], maxima[rows[at]]
-        temperature, top_p = np.float32(temperatures[at]), top_ps[at]
+        own_numbers = numbers[at]
+        exact, top_p, min_p = own_numbers.temperature, own_numbers.top_p, own_numbers.min_p
+        top_k: Any = np.int64(own_numbers.top_k)
+        seed, temperature = own_numbers.seed, np.float32(exact)
         largest = own.max()
-        floor = _kth_largest(row, own, top_ks[at]) if 0 < top_ks[at] < len(row) else _NONE
+        floor = _kth_largest(row, own, top_k) if 0 < top_k < len(row) else _NONE
         lowest = floor
-        if min_ps[at] > 0:
-            lowest = max(lowest, _at_least(largest + temperatures[at] * math.log(min_ps[at])))
-        _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])
+        if min_p > 0:
+            lowest = max(lowest, _at_least(largest + exact * math.log(min_p)))
+        _race(row, own, seed, positions[at], temperature, lowest, slack, tokens[at], scores[at])
         value = logit(row[tokens[at, 0]])
         total = np.inf
         while top_p < 1 and value < largest:
             likelier = np.nextafter(value, np.float32(np.inf))
-            above = _mass(row, own, temperatures[at], largest, likelier, np.inf)
+            above = _mass(row, own, exact, largest, likelier, np.inf)
             if total == np.inf:  # all of it, unless less is enough to keep the first winner
-                total = _mass(row, own, temperatures[at], largest, floor, above / top_p)
+                total = _mass(row, own, exact, largest, floor, above / top_p)
             if total > above / top_p:
                 break
             lowest = likelier
-            _race(row, own, seeds[at], positions[at], temperature, lowest, slack, tokens[at], scores[at])
+            _race(row, own, seed, positions[at], temperature, lowest, slack, tokens[at], scores[at])
             value = logit(row[tokens[at, 0]])
         if len(logprobs):
-            kept = _mass(row, own, temperatures[at], largest, lowest, np.inf)
-            logprobs[at] = (np.float64(value) - np.float64(largest)) / temperatures[at] - math.log(kept)
+            kept = _mass(row, own, exact, largest, lowest, np.inf)
+            logprobs[at] = (np.float64(value) - np.float64(largest)) / exact - math.log(kept)
 
 
 @compiled

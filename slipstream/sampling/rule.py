@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import FieldViolation
 from slipstream.sampling.structure import Structure
-from slipstream.sampling_fields import SAMPLING_FIELDS, CompleteSamplingFields
+from slipstream.sampling_fields import SAMPLING_FIELDS, CompleteSamplingFields, values_of
 
 SAMPLING_VERSION = 2
 """Of how tokens are chosen: noise, filters and their order. A seed's text changes when it does, and
@@ -56,6 +56,13 @@ class LengthDefaults:
     max_token_count: int = 0
     max_length: int = 0
     """Most tokens, the prompt counted too; ``max_token_count`` wins over it."""
+
+
+NUMBERS: Final = np.dtype(
+    [(name, np.uint64 if isinstance(each.off, int) else np.float64) for name, each in SAMPLING_FIELDS.items()]
+)
+"""A rule's sampling fields as compiled code reads them: ``numbers[row].temperature``. Whole numbers
+are 0 or more."""
 
 
 class Listed(NamedTuple):
@@ -122,6 +129,11 @@ class SamplingRule(CompleteSamplingFields):
             np.array([bias for _, bias in self.logit_bias], dtype=np.float32),
         )
 
+    @cached_property
+    def numbers(self) -> bytes:
+        """The bytes of its sampling fields as one `NUMBERS`."""
+        return np.array(tuple(values_of(self).values()), dtype=NUMBERS).tobytes()
+
     @property
     def token_ids(self) -> tuple[tuple[str, Sequence[int]], ...]:
         """Every field that names tokens."""
@@ -131,6 +143,11 @@ class SamplingRule(CompleteSamplingFields):
             ("allowed_token_ids", self.allowed_token_ids),
             ("banned_token_ids", self.banned_token_ids),
         )
+
+
+def numbers_of(rules: Sequence[SamplingRule]) -> NDArray[np.void]:
+    """Return the sampling fields of several rules, one `NUMBERS` each."""
+    return np.frombuffer(bytearray(b"".join([rule.numbers for rule in rules])), dtype=NUMBERS)
 
 
 def sampling_violations(rule: SamplingRule) -> list[FieldViolation]:

@@ -697,10 +697,10 @@ async def test_drafts_of_several_sequences_go_on_together_until_the_first_is_don
 async def test_a_draft_that_cannot_choose_harms_none_that_takes_its_steps_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fussy(logits: Any, cuts: Any, seeds: Sequence[int], positions: Sequence[int], *rest: Any) -> list[Choice]:
-        if 13 in seeds and max(positions) > 4:
+    def fussy(logits: Any, rules: Sequence[SamplingRule], positions: Sequence[int], *rest: Any) -> list[Choice]:
+        if 13 in [rule.seed for rule in rules] and max(positions) > 4:
             raise ZeroDivisionError("13")
-        return choose_coupled(logits, cuts, seeds, positions, *rest)
+        return choose_coupled(logits, rules, positions, *rest)
 
     drawn, unlucky = (SamplingRule(temperature=0.7, seed=seed) for seed in (12, 13))
     async with hosting(lambda: paper(multi_step=True)) as host:

@@ -18,8 +18,10 @@ from slipstream.engine.compiled.keeping import keep, made_of
 from slipstream.engine.compiled.lanes import LANES, Code, compiled, pointer, read_integer, write_integer
 from slipstream.engine.compiled.records import RUN, STEP
 from slipstream.sampling.kernel import BLOCK, draw, find_likeliest, find_maxima
+from slipstream.sampling.rule import NUMBERS
 
 _WIDTH = 2
+_NUMBERS_SIZE = NUMBERS.itemsize
 
 
 @functools.cache
@@ -93,20 +95,16 @@ def _choose(step: Any, run: Any, index: int, row: int) -> bool:
     scores = carray(pointer(run.scores + 8 * _WIDTH * at), (1, _WIDTH), np.float64)
     logprobs = carray(pointer(run.logprobs + 8 * at), (1,), np.float64)
     first = np.zeros(1, dtype=np.int64)
-    temperatures = carray(pointer(run.temperatures + 8 * row), (1,), np.float64)
-    if temperatures[0] == 0:
+    numbers = carray(pointer(run.numbers + _NUMBERS_SIZE * row), (1,), NUMBERS)
+    if numbers[0].temperature == 0:
         find_likeliest(stored, maxima, first, tokens, scores, logprobs, 0, 1)
         return True
     draw(
         stored,
         maxima,
         first,
-        carray(pointer(run.seeds + 8 * row), (1,), np.uint64),
+        numbers,
         carray(pointer(run.positions + 8 * row), (1,), np.uint64),
-        temperatures,
-        carray(pointer(run.top_ks + 8 * row), (1,), np.int64),
-        carray(pointer(run.top_ps + 8 * row), (1,), np.float64),
-        carray(pointer(run.min_ps + 8 * row), (1,), np.float64),
         run.slack,
         tokens,
         scores,

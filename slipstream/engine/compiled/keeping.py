@@ -17,6 +17,7 @@ import numba
 
 from slipstream.engine.compiled.products import BF16_INSTRUCTION
 from slipstream.sampling import kernel
+from slipstream.sampling.rule import NUMBERS
 
 _MADE_OF = """
     following forward lanes matrices phases processor products quantised records team tiles
@@ -24,11 +25,15 @@ _MADE_OF = """
 
 
 def made_of() -> str:
-    """A hash of the sources of all that is compiled, and of what Numba does not know: whether the
-    system lets us use all of the processor."""
+    """Return a hash of the sources of all that is compiled, and of what Numba does not know.
+
+    That is whether the system lets us use all of the processor, and which sampling fields there are.
+    """
     folder = Path(__file__).parent
     files = [*(folder / f"{name}.py" for name in _MADE_OF), Path(kernel.__file__)]
-    return hashlib.sha256(b"".join([BF16_INSTRUCTION.encode(), *(file.read_bytes() for file in files)])).hexdigest()
+    return hashlib.sha256(
+        b"".join([BF16_INSTRUCTION.encode(), repr(NUMBERS).encode(), *(file.read_bytes() for file in files)])
+    ).hexdigest()
 
 
 def keep(signature: Any, function: Callable[..., Any]) -> Any:

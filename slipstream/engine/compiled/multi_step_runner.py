@@ -17,7 +17,7 @@ from slipstream.engine.stop_flag import StopFlag
 from slipstream.sampling.coupled import SLACK, Found
 from slipstream.sampling.kernel import BLOCK
 from slipstream.sampling.row import Choice
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import SamplingRule, numbers_of
 
 
 class CompiledRunner:
@@ -60,15 +60,14 @@ class CompiledRunner:
         rows = np.array([[segment.end for segment in segments], [0] * row_count])  # positions, and whether it has ended
         known_ends = [rule.listed.ends for rule in rules]
         ends, end_places = np.concatenate(known_ends), np.cumsum([0, *map(len, known_ends)])
-        drawn = _fields_of(rules)
+        numbers = numbers_of(rules)
         run["count"], run["done"], run["row_count"] = count, 0, row_count
         run["positions"], run["ended"] = rows[0].ctypes.data, rows[1].ctypes.data
         run["ends"], run["end_places"] = ends.ctypes.data, end_places.ctypes.data
         run["tokens"], run["scores"] = found.tokens.ctypes.data, found.scores.ctypes.data
         run["logprobs"] = found.logprobs.ctypes.data
         run["stop_flag"] = stop_flag.address
-        for name, values in drawn.items():
-            run[name] = values.ctypes.data
+        run["numbers"] = numbers.ctypes.data
         step["run"] = run.ctypes.data
         try:
             self._walk(step.ctypes.data, 0)
@@ -76,14 +75,3 @@ class CompiledRunner:
             step["run"] = 0
         choices = found.choices(int(run["done"]) * row_count)
         return [choices[at : at + row_count] for at in range(0, len(choices), row_count)]
-
-
-def _fields_of(rules: Sequence[SamplingRule]) -> dict[str, np.ndarray]:
-    """As a RUN has them, one of each for a row."""
-    return {
-        "seeds": np.array([rule.seed for rule in rules], dtype=np.uint64),
-        "temperatures": np.array([rule.temperature for rule in rules], dtype=np.float64),
-        "top_ks": np.array([rule.top_k for rule in rules], dtype=np.int64),
-        "top_ps": np.array([rule.top_p for rule in rules], dtype=np.float64),
-        "min_ps": np.array([rule.min_p for rule in rules], dtype=np.float64),
-    }

@@ -52,7 +52,7 @@ RUN = np.dtype(
         (name, np.int64)
         for name in """
             count done row_count following vocabulary_size
-            seeds temperatures top_ks top_ps min_ps ends end_places
+            numbers ends end_places
             positions ended maxima largest tokens scores logprobs stop_flag
         """.split()
     ]
