@@ -14,9 +14,9 @@ RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
 
 _HEAD = """# Alerts
 
-The rules are in [alerts.yaml](../../deploy/prometheus/alerts.yaml). `critical` means that turns fail
-or are about to fail. `warning` means that turns are slow or soon will be. `info` reports an event.
-No alert means that a text is wrong. The name of an alert leads to its runbook.
+The rules are in [alerts.yaml](../../deploy/prometheus/alerts.yaml). `critical` means that turns
+fail or are about to fail. `warning` means that turns are slow or soon will be. `info` reports an
+event. No alert means that a text is wrong. The name of an alert leads to its runbook.
 """
 
 

@@ -11,9 +11,10 @@ from tools.reference.markdown import cell, generated, paragraph, table
 
 _HEAD = """# API
 
-The contract is the package `slipstream.v1` in [protos/slipstream/v1](../../protos/slipstream/v1/orchestrator.proto). It
-only grows: `make check` compares it with the released one. Clients of an older release keep working.
-[Errors](errors.md) lists the reasons; [the Python client](../guides/python-client.md) and [other
+The contract is the package `slipstream.v1` in
+[protos/slipstream/v1](../../protos/slipstream/v1/orchestrator.proto). It only grows: `make check`
+compares it with the released one, so clients of an older release keep working.
+[Errors](errors.md) lists the reasons. [The Python client](../guides/python-client.md) and [other
 languages](../guides/other-languages.md) show the first call.
 """
 

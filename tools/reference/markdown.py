@@ -29,4 +29,4 @@ def paragraph(text: str) -> str:
 
 def generated(by: str) -> str:
     """Return the line that says which source a page is made from."""
-    return f"<!-- Made by tools/make_reference.py from {by}. Change that, not this page. -->\n\n"
+    return f"<!-- Made by tools/make_reference.py from {by}. -->\n\n"
