@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
-from slipstream.transport.watched import FileError
+from slipstream.transport.reloading import FileError
 
 
 class SessionNotFoundError(SlipstreamError):

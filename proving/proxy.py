@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import grpc
 
 from slipstream.rpc.channel import PEER_KEY, SERVER_OPTIONS
-from slipstream.rpc.reaching import PLAINTEXT, Reaching
-from slipstream.transport.certificates import TlsFiles, server_credentials, watched_channel_credentials
+from slipstream.rpc.connector import PLAINTEXT, Connector
+from slipstream.transport.certificates import TlsFiles, reloaded_channel_credentials, server_credentials
 from slipstream.wire.v1 import draft_pb2, verifier_pb2
 
 log = logging.getLogger(__name__)
@@ -70,8 +70,8 @@ class Proxy(grpc.GenericRpcHandler):
         self.address = address
         self.faults: Sequence[Fault] = ()
         self._files = files
-        reaching = PLAINTEXT if files is None else Reaching(watched_channel_credentials(files))
-        self._channel = reaching.peer(upstream)
+        connector = PLAINTEXT if files is None else Connector(reloaded_channel_credentials(files))
+        self._channel = connector.open_peer(upstream)
 
     async def start(self) -> None:
         """Listen."""

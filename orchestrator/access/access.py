@@ -18,7 +18,7 @@ from orchestrator.access.vouching import Vouching
 from orchestrator.errors import AccessFileError, UnauthenticatedError
 from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
 from slipstream.bearer_tokens import id_of
-from slipstream.transport.watched import Watched
+from slipstream.transport.reloading import Reloaded
 
 if TYPE_CHECKING:
     from orchestrator.access.web_tokens import WebTokenCheck
@@ -46,7 +46,7 @@ class Access:
         the file cannot be read."""
         self._vouching = vouching
         self._clock = clock
-        self._rules = Watched([str(path)], partial(_Rules, path))
+        self._rules = Reloaded([str(path)], partial(_Rules, path))
         self._known: OrderedDict[str, tuple[object, str, float]] = OrderedDict()
         """By token by which rules and keys it was checked, whose it is, and until when."""
 

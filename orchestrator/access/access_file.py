@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from orchestrator.errors import AccessFileError
 from orchestrator.sessions.admission.principal import Limits, Principal, Priority
 from slipstream.bearer_tokens import TokenHash
-from slipstream.transport.watched import FileError, refuse_writable
+from slipstream.transport.reloading import FileError, refuse_writable
 
 _LONGEST_NAME = 256
 

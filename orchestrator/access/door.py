@@ -12,7 +12,7 @@ from grpc_channelz.v1 import channelz_pb2
 from orchestrator.access.access import Access, Context
 from orchestrator.access.standing import LastWords, StandingCalls
 from orchestrator.errors import OperatorsOnlyError, UnauthenticatedError
-from slipstream.rpc.refusing import HEALTH, refusing
+from slipstream.rpc.header_checks import HEALTH, refusing_handler
 from slipstream.rpc.status import abort
 
 _CHANNELZ = f"/{channelz_pb2.DESCRIPTOR.services_by_name['Channelz'].full_name}/"
@@ -45,7 +45,7 @@ class AsksWhoCalls(grpc.aio.ServerInterceptor):
             access.shown_by(handler_call_details.invocation_metadata or ())
         except UnauthenticatedError as error:
             if method not in self._in_stream:
-                return refusing(error)
+                return refusing_handler(error)
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler

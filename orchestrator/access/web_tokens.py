@@ -11,7 +11,7 @@ import jwt
 
 from orchestrator.access.access_file import WebTokens
 from orchestrator.errors import AccessFileError, UnauthenticatedError
-from slipstream.transport.watched import FileError, Watched, refuse_writable
+from slipstream.transport.reloading import FileError, Reloaded, refuse_writable
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms with two keys: a process that can check such a token cannot make one. "none" is not
@@ -30,7 +30,7 @@ class WebTokenCheck:
     def __init__(self, terms: WebTokens) -> None:
         """AccessFileError if the keys cannot be read."""
         self._terms = terms
-        self._keys = Watched([str(terms.keys)], partial(_read_keys, terms.keys))
+        self._keys = Reloaded([str(terms.keys)], partial(_read_keys, terms.keys))
 
     @property
     def keys(self) -> jwt.PyJWKSet:

@@ -14,8 +14,8 @@ from orchestrator.peers.exchange import PeerTiming, Terms, timing_of
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence, Position, StatedRule
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal
+from slipstream.rpc.connector import PLAINTEXT, Connector
 from slipstream.rpc.item_stream import ItemStream
-from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import distribution_of
 from slipstream.rpc.status import PeerError
 from slipstream.rpc.wire import MAX_BRANCH_COUNT
@@ -39,8 +39,8 @@ class ProposeSink(Protocol):
 class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
     """The draft service at one address."""
 
-    def __init__(self, address: str, reaching: Reaching = PLAINTEXT) -> None:
-        super().__init__("draft", address, reaching)
+    def __init__(self, address: str, connector: Connector = PLAINTEXT) -> None:
+        super().__init__("draft", address, connector)
 
     def _open_stream(self) -> ItemStream[draft_pb2.ProposeItem, draft_pb2.ProposeResult]:
         return ItemStream(

@@ -19,9 +19,9 @@ from orchestrator.peers.refusal import Refusal
 from orchestrator.peers.sequence import PeerSequence, StatedRule
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
+from slipstream.rpc.connector import PLAINTEXT, Connector
 from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
 from slipstream.rpc.parsing import unreadable
-from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.rpc.status import error_of_call
 from slipstream.rpc.wire import WIRE_VERSION
@@ -70,7 +70,7 @@ class ModelPeer(Generic[ItemT, ResultT]):
     """ModelService at one address, and the stream of items to the service beside it: one for all
     sessions."""
 
-    def __init__(self, role: str, address: str, reaching: Reaching = PLAINTEXT) -> None:
+    def __init__(self, role: str, address: str, connector: Connector = PLAINTEXT) -> None:
         self.role = role
         self.address = address
         self.info: ModelInfo | None = None
@@ -78,7 +78,7 @@ class ModelPeer(Generic[ItemT, ResultT]):
         """Faults in what the peer has sent."""
         self._unfit: PeerFaultError | None = None
         """Error that keeps the peer from being used, if its last report of its model is invalid."""
-        self.channel = reaching.peer(address)
+        self.channel = connector.open_peer(address)
         self._model = model_pb2_grpc.ModelServiceStub(self.channel)
         self._health = PeerHealth(self.channel)
         self._refusal = Refusal(f"the {role} at {address}", self._get_load, lambda: self._health.on_changed())

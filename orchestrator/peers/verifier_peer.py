@@ -14,8 +14,8 @@ from orchestrator.peers.progress import LOOK_SHARE, Look, Progress
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.stall_watch import StallWatch, VerifierStalledError
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
+from slipstream.rpc.connector import PLAINTEXT, Connector
 from slipstream.rpc.item_stream import ItemStream
-from slipstream.rpc.reaching import PLAINTEXT, Reaching
 from slipstream.rpc.sampling_wire import distribution_message, logprobs_of
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import LogprobRequest
@@ -40,11 +40,11 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         address: str,
         deadline_seconds: float = 10.0,
         work: Callable[[int], float] = lambda token_count: 0.0,
-        reaching: Reaching = PLAINTEXT,
+        connector: Connector = PLAINTEXT,
     ) -> None:
         """``deadline_seconds`` of silence and, as `Progress` says, the ``work`` of what it owes:
         then it has stalled."""
-        super().__init__("verifier", address, reaching)
+        super().__init__("verifier", address, connector)
         self._probed = PeerSequence()
         """Sequence of all probes while the peer is stalled. A probe whose answer is lost leaves its
         handle open too."""

@@ -25,7 +25,7 @@ from orchestrator.sessions.conversation.text import Codec
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory
-from slipstream.rpc.reaching import Reaching
+from slipstream.rpc.connector import Connector
 from slipstream.structures.trials import StructureTrials
 
 log = logging.getLogger(__name__)
@@ -41,9 +41,9 @@ class Peers:
     """The services that an orchestrator asks: `connect` waits for them, `close` gives up their
     channels."""
 
-    def __init__(self, settings: OrchestratorSettings, reaching: Reaching, resolve: Resolve = resolve) -> None:
+    def __init__(self, settings: OrchestratorSettings, connector: Connector, resolve: Resolve = resolve) -> None:
         self._settings = settings
-        self._reaching = reaching
+        self._connector = connector
         self._knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
         self._verifier_names = Names(settings.verifier_addresses, resolve)
         self._draft_names = Names(settings.draft_addresses, resolve)
@@ -210,14 +210,14 @@ class Peers:
         for address in self._verifier_names.addresses:
             if address not in verifiers:
                 work = self._knowledge.verifiers[address].costs.work
-                reaching = self._reaching.certified(self._verifier_names.host_of(address))
-                verifier = VerifierPeer(address, self._settings.verifier_deadline_seconds, work, reaching)
+                connector = self._connector.for_host(self._verifier_names.host_of(address))
+                verifier = VerifierPeer(address, self._settings.verifier_deadline_seconds, work, connector)
                 self.verifiers.add(verifier)
                 self._attending[verifier] = tasks.create_task(self._attend_verifier(verifier))
         for address in self._draft_names.addresses:
             if address not in self._draft_peers:
-                reaching = self._reaching.certified(self._draft_names.host_of(address))
-                draft = self._draft_peers[address] = DraftPeer(address, reaching)
+                connector = self._connector.for_host(self._draft_names.host_of(address))
+                draft = self._draft_peers[address] = DraftPeer(address, connector)
                 self._attending[draft] = tasks.create_task(self._attend_draft(draft))
         for verifier in verifiers.values():
             self._see_whether_named(verifier, self._verifier_names, self.verifiers)

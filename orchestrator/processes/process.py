@@ -35,7 +35,7 @@ from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
 from slipstream.garbage import spare_what_is_there
-from slipstream.rpc.refusals import RefusalsTold
+from slipstream.rpc.error_reports import ReportsErrors
 from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
@@ -75,7 +75,7 @@ def run_process(settings: OrchestratorSettings, place: Place | None = None) -> N
 
 async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
     number = 0 if place is None else place.number
-    listening, reaching = settings.listening(), settings.reaching()
+    listening, connector = settings.listening(), settings.connector()
     watching = Watching(settings.trace_detail)
     door = AsksWhoCalls({_CHAT: chat_closing})
     forwarding = ForwardsCalls()
@@ -86,10 +86,10 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         own=[] if place is None else _own_ports(settings, place),
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
-        interceptors=(RefusalsTold(_SERVICE, _METHODS, watching.call_refused), *((door,) if settings.access else ())),
+        interceptors=(ReportsErrors(_SERVICE, _METHODS, watching.call_refused), *((door,) if settings.access else ())),
         innermost=(forwarding,),
     )
-    peers = Peers(settings, reaching)
+    peers = Peers(settings, connector)
     async with AsyncExitStack() as stack:
         store = open_store(settings.store_place)
         stack.callback(store.close)
@@ -119,7 +119,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         source = partial(readings, sessions, peers, watching, writing, asyncio.get_running_loop())
         stack.enter_context(Exposition("orchestrator", address, source))
         await stack.enter_async_context(sessions)
-        replicas = Replicas(ownership, place, reaching)
+        replicas = Replicas(ownership, place, connector)
         stack.push_async_callback(replicas.close)
         service = SiblingStatusService(sessions, watching, peers, access, replicas, number)
         forwarding.start(Routing(sessions.takeover, access, replicas), cast(Streaming, service.WatchTurn))

@@ -16,7 +16,7 @@ from orchestrator.errors import NotReadyError, SessionMovedError
 from orchestrator.processes.place import Place
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow
-from slipstream.rpc.reaching import Reaching
+from slipstream.rpc.connector import Connector
 from slipstream.rpc.status import error_of_call
 from slipstream.transport.addresses import PlaintextError
 
@@ -37,11 +37,11 @@ class ReplicaLostError(SessionMovedError):
 class Replicas:
     """Channels to the other processes, opened when they are first needed."""
 
-    def __init__(self, ownership: Ownership, place: Place | None, reaching: Reaching) -> None:
+    def __init__(self, ownership: Ownership, place: Place | None, connector: Connector) -> None:
         """``place`` is this process's among those that share its port, if there are several."""
         self.ownership = ownership
         self._place = place
-        self._reaching = reaching
+        self._connector = connector
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def connect(self, address: str) -> grpc.aio.Channel | None:
@@ -60,7 +60,7 @@ class Replicas:
 
     def _open(self, address: str) -> grpc.aio.Channel:
         try:
-            return self._reaching.orchestrator(address)
+            return self._connector.open_orchestrator(address)
         except PlaintextError as error:  # the operator has to change a setting; the client cannot
             raise NotReadyError(f"the process that owns this session cannot be reached: {error}") from error
 

@@ -12,13 +12,13 @@ from pydantic_settings import SettingsConfigDict
 from orchestrator.errors import StoreFormatError
 from orchestrator.sessions.admission.admission import AdmissionSettings
 from orchestrator.watching.turn_trace import Detail
-from slipstream.rpc.reaching import Reaching, refuse_plaintext_token
+from slipstream.rpc.connector import Connector, refuse_plaintext_token
 from slipstream.structures.limits import StructureSettings
 from slipstream.telemetry.logs import LogFormat
-from slipstream.transport.certificates import TlsFiles, watched_channel_credentials
+from slipstream.transport.certificates import TlsFiles, reloaded_channel_credentials
+from slipstream.transport.reloading import FileError
 from slipstream.transport.settings import ListenSettings
-from slipstream.transport.tokens import watched_bearer
-from slipstream.transport.watched import FileError
+from slipstream.transport.tokens import reloaded_bearer
 
 
 class OrchestratorSettings(StructureSettings, ListenSettings):
@@ -147,7 +147,7 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
         "round asked of the peers",
     )
 
-    def reaching(self) -> Reaching:
+    def connector(self) -> Connector:
         """How peers and other orchestrators are reached. FileError, PlaintextError."""
         files = TlsFiles(
             self.peer_tls_certificate,
@@ -162,9 +162,9 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
                 raise FileError(f"--peer-tls-ca is needed beside --peer-tls-{name}: it makes peers be reached by TLS")
         if self.peer_token_file and not self.peer_tls_ca and not self.insecure:
             refuse_plaintext_token([*self.verifier_addresses, *self.draft_addresses])
-        return Reaching(
-            watched_channel_credentials(files) if self.peer_tls_ca else None,
-            watched_bearer("--peer-token-file", self.peer_token_file) if self.peer_token_file else None,
+        return Connector(
+            reloaded_channel_credentials(files) if self.peer_tls_ca else None,
+            reloaded_bearer("--peer-token-file", self.peer_token_file) if self.peer_token_file else None,
             self.peer_tls_name,
             self.insecure,
         )

@@ -42,7 +42,7 @@ def supervise(settings: OrchestratorSettings) -> int | str:
     """
     configure_logging("orchestrator", settings.log_level, settings.log_format)
     try:
-        settings.listening(), settings.reaching()  # what is wrong with them is said once, not by each process
+        settings.listening(), settings.connector()  # what is wrong with them is said once, not by each process
         with (
             _reserved(settings.address) as address,
             tempfile.TemporaryDirectory(prefix="slipstream-") as directory,

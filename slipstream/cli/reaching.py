@@ -15,8 +15,8 @@ import typer
 from slipstream.client import Client
 from slipstream.client.identity import call_metadata
 from slipstream.transport.certificates import TlsFiles, channel_credentials
+from slipstream.transport.reloading import FileError, read_bytes
 from slipstream.transport.tokens import bearer
-from slipstream.transport.watched import FileError, read_bytes
 
 _TOKEN_VARIABLE = "SLIPSTREAM_TOKEN"
 """Not an option: other users of a machine see those."""

@@ -18,7 +18,7 @@ from slipstream.structures.limits import StructureSettings
 from slipstream.telemetry.logs import LogFormat
 from slipstream.transport.listening import Listening
 from slipstream.transport.settings import ListenSettings
-from slipstream.transport.tokens import watched_bearer
+from slipstream.transport.tokens import reloaded_bearer
 
 
 class ModelServiceSettings(StructureSettings, ListenSettings):
@@ -93,7 +93,7 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
         listening = super().listening()
         if not self.peer_token_file:
             return listening
-        return dataclasses.replace(listening, token=watched_bearer("--peer-token-file", self.peer_token_file))
+        return dataclasses.replace(listening, token=reloaded_bearer("--peer-token-file", self.peer_token_file))
 
     def trust(self) -> Trust:
         """What of the checkpoint is used that could do other things than compute."""

@@ -16,11 +16,11 @@ from grpc_reflection.v1alpha import reflection
 
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
-from slipstream.rpc.asking_for_token import AsksForToken
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, SHARED_PORT_OPTIONS
+from slipstream.rpc.header_checks import LimitsMetadata
 from slipstream.rpc.parsing import RefusesMalformed
-from slipstream.rpc.refusing import LimitsMetadata
-from slipstream.rpc.releasing import ReleasesRequests
+from slipstream.rpc.request_release import ReleasesRequests
+from slipstream.rpc.token_check import ChecksToken
 from slipstream.transport.addresses import stays_here
 from slipstream.transport.listening import Listening
 
@@ -92,7 +92,7 @@ class Server:
         self.shares_port = bool(own)
         options = dict(SHARED_PORT_OPTIONS if self.shares_port else SERVER_OPTIONS)
         options["grpc.max_receive_message_length"] = max_request_bytes
-        asking = () if listening.token is None else (AsksForToken(listening.token),)
+        asking = () if listening.token is None else (ChecksToken(listening.token),)
         doors = (LimitsMetadata(), *asking, *interceptors)
         self.grpc = grpc.aio.server(
             interceptors=(*doors, ReleasesRequests(), RefusesMalformed(), *innermost), options=tuple(options.items())

@@ -16,7 +16,7 @@ from grpc_status import rpc_status
 
 from slipstream.errors import Code, FieldViolation, SlipstreamError
 from slipstream.reasons import Reason
-from slipstream.rpc.refusals import tell_refusal
+from slipstream.rpc.error_reports import report_error
 from slipstream.rpc.wire import seconds
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def error_of_call(error: grpc.aio.AioRpcError) -> PeerError:
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
     """End a call with an error's status."""
-    tell_refusal(error)
+    report_error(error)
     await context.abort_with_status(rpc_status.to_status(status_of(error)))
     raise AssertionError("abort_with_status always raises")
 

@@ -32,9 +32,9 @@ from prometheus_client.process_collector import ProcessCollector
 
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
-from slipstream.telemetry.ending import say_last
 from slipstream.telemetry.exporters import metric_exporters, milliseconds
 from slipstream.telemetry.instruments import Kind
+from slipstream.telemetry.last_export import export_last
 from slipstream.telemetry.metrics import Distribution, Labels, Reading, Source
 from slipstream.telemetry.tracing import resource_of
 from slipstream.version import VERSION
@@ -144,7 +144,7 @@ class _Pusher:
     def stop(self) -> None:
         """Tell it once more, and no more."""
         self._stopped.set()
-        say_last("metrics", self._thread.join)
+        export_last("metrics", self._thread.join)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval):

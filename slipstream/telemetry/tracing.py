@@ -35,8 +35,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from slipstream.errors import Code, SlipstreamError
 from slipstream.telemetry import names
-from slipstream.telemetry.ending import say_last
 from slipstream.telemetry.exporters import span_exporters
+from slipstream.telemetry.last_export import export_last
 from slipstream.version import VERSION
 
 _LONGEST_MESSAGE = 1000
@@ -74,7 +74,7 @@ def exporting_spans(service_name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        say_last("spans", provider.shutdown)
+        export_last("spans", provider.shutdown)
 
 
 class _Writer:

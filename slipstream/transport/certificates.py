@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from slipstream.transport.watched import FileError, Watched, read_bytes
+from slipstream.transport.reloading import FileError, Reloaded, read_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class TlsFiles:
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
     """What a server listens with: the files as they are at each handshake; with an authority,
     clients must show a certificate of it. FileError."""
-    watched = Watched(files.paths, lambda: _server_configuration(files))
+    watched = Reloaded(files.paths, lambda: _server_configuration(files))
     used = first = watched.current
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -98,6 +98,6 @@ def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(files.trusted(), key, certificate)
 
 
-def watched_channel_credentials(files: TlsFiles) -> Watched[grpc.ChannelCredentials]:
+def reloaded_channel_credentials(files: TlsFiles) -> Reloaded[grpc.ChannelCredentials]:
     """Those of the files as they are. FileError."""
-    return Watched(files.paths, lambda: channel_credentials(files))
+    return Reloaded(files.paths, lambda: channel_credentials(files))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import grpc
 
 from slipstream.transport.addresses import PlaintextError, stays_here
-from slipstream.transport.watched import Watched
+from slipstream.transport.reloading import Reloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Listening:
     be answered."""
 
     credentials: grpc.ServerCredentials | None = None
-    token: Watched[str] | None = None
+    token: Reloaded[str] | None = None
     admin_address: str = ""
     """Where channelz and reflection are, in plaintext. Empty: on the server's own port if that is
     on loopback, else nowhere."""

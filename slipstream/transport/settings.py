@@ -7,7 +7,7 @@ from pydantic_settings import BaseSettings
 
 from slipstream.transport.certificates import TlsFiles, server_credentials
 from slipstream.transport.listening import Listening, refuse_plaintext
-from slipstream.transport.watched import FileError
+from slipstream.transport.reloading import FileError
 
 
 class ListenSettings(BaseSettings):

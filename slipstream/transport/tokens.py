@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slipstream.transport.watched import FileError, Watched, read_bytes
+from slipstream.transport.reloading import FileError, Reloaded, read_bytes
 
 TOKEN_KEY = "authorization"
 LEAST_TOKEN_LENGTH = 16
@@ -39,7 +39,7 @@ def bearer_of_file(flag: str, path: str) -> str:
     return said
 
 
-def watched_bearer(flag: str, path: str) -> Watched[str]:
+def reloaded_bearer(flag: str, path: str) -> Reloaded[str]:
     """Of a file as it is: looked at for each call, so that an old token ends with its file.
     FileError."""
-    return Watched([path], lambda: bearer_of_file(flag, path), look_seconds=0)
+    return Reloaded([path], lambda: bearer_of_file(flag, path), look_seconds=0)

@@ -21,7 +21,7 @@ from orchestrator.access.door import AsksWhoCalls
 from proving.hostile.http2 import NEWEST, RawConnection, grpc_message, literal
 from slipstream.bearer_tokens import make_token
 from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS, open_channel
-from slipstream.rpc.refusals import RefusalsTold
+from slipstream.rpc.error_reports import ReportsErrors
 from slipstream.rpc.server import Server
 
 METHOD = "/test.Doors/Ask"
@@ -218,7 +218,7 @@ async def test_a_call_without_a_token_is_refused_before_its_message_is_parsed(ac
 
 async def test_a_call_that_is_refused_at_the_door_is_counted_by_its_method(access: Access) -> None:
     counted: list[tuple[str, str]] = []
-    telling = RefusalsTold("test.Doors", ["Ask"], lambda method, error: counted.append((method, type(error).__name__)))
+    telling = ReportsErrors("test.Doors", ["Ask"], lambda method, error: counted.append((method, type(error).__name__)))
     async with serving(telling, AsksWhoCalls().guard(access)) as doors:
         for method in (METHOD, "/test.Doors/Made-up", "/test.Other/Ask"):
             found = await asyncio.to_thread(outcome, doors.address, method, grpc_message(b""))

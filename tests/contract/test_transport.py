@@ -25,12 +25,12 @@ from orchestrator.speculation.proposal import NOTHING_PROPOSED
 from proving.certificates import LONG_AGO, Authority, Issued
 from slipstream.cli.local import free_address
 from slipstream.rpc.channel import open_channel
-from slipstream.rpc.reaching import Reaching
+from slipstream.rpc.connector import Connector
 from slipstream.rpc.server import Server
 from slipstream.rpc.status import PeerError, error_of_call
-from slipstream.transport.certificates import TlsFiles, server_credentials, watched_channel_credentials
+from slipstream.transport.certificates import TlsFiles, reloaded_channel_credentials, server_credentials
 from slipstream.transport.listening import Listening
-from slipstream.transport.tokens import watched_bearer
+from slipstream.transport.tokens import reloaded_bearer
 from slipstream.wire.v1 import draft_pb2_grpc, model_pb2, model_pb2_grpc, verifier_pb2_grpc
 from tests.contract.test_peers import INFO, RULE, Service
 from tests.scripted_peers import new_note
@@ -91,7 +91,7 @@ def by_tls(own: Issued, client_authority: Authority | None = None) -> Listening:
 
 
 def token_in(path: Path) -> Listening:
-    return Listening(token=watched_bearer("--peer-token-file", str(path)))
+    return Listening(token=reloaded_bearer("--peer-token-file", str(path)))
 
 
 async def get_load(channel: grpc.aio.Channel, metadata: Any = None) -> None:
@@ -201,8 +201,8 @@ async def test_an_orchestrator_shows_its_rotated_certificate_where_it_connects_a
 ) -> None:
     shown, server_certificate = ours.issue("orchestrator", common_name="first"), ours.issue("server")
     files = TlsFiles(str(shown.certificate), str(shown.key), ours.file, "--peer-tls", "--peer-tls-ca")
-    channel = Reaching(watched_channel_credentials(files))
-    async with serving(by_tls(server_certificate, ours)) as served, channel.peer(served.address) as reached:
+    channel = Connector(reloaded_channel_credentials(files))
+    async with serving(by_tls(server_certificate, ours)) as served, channel.open_peer(served.address) as reached:
         await get_load(reached)
         shown.become(ours.issue("next", common_name="second"))
         await asyncio.sleep(LOOK_SECONDS)
@@ -284,8 +284,8 @@ class Turns:
     """Rounds of one session, as the orchestrator has them."""
 
     def __init__(self, address: str, token: Path) -> None:
-        reaching = Reaching(token=watched_bearer("--peer-token-file", str(token)))
-        self.peer = VerifierPeer(address, reaching=reaching)
+        connector = Connector(token=reloaded_bearer("--peer-token-file", str(token)))
+        self.peer = VerifierPeer(address, connector=connector)
         self.peer.info = INFO
         self.verifiers = Verifiers([self.peer])
         self.verifiers.admit(self.peer)
@@ -349,8 +349,8 @@ async def test_what_is_wrong_with_a_certificate_is_said_while_a_peer_is_waited_f
 ) -> None:
     caplog.set_level(logging.INFO)
     async with serving(by_tls(ours.issue("server"))) as served:
-        trusted = watched_channel_credentials(TlsFiles(authority=another.file))
-        draft = DraftPeer(served.address, Reaching(trusted))
+        trusted = reloaded_channel_credentials(TlsFiles(authority=another.file))
+        draft = DraftPeer(served.address, Connector(trusted))
         waiting = asyncio.create_task(draft.wait_until_serving())
         async with asyncio.timeout(30):
             while "CERTIFICATE_VERIFY_FAILED" not in caplog.text:  # noqa: ASYNC110 - a log tells no event loop

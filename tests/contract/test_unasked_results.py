@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from slipstream.rpc.channel import MAX_ANSWER_BYTES, SERVER_OPTIONS
+from slipstream.rpc.connector import PLAINTEXT
 from slipstream.rpc.item_stream import ItemStream
-from slipstream.rpc.reaching import PLAINTEXT
 from slipstream.rpc.status import PeerError
 from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
 

@@ -375,7 +375,7 @@ async def test_a_device_that_is_lost_to_a_lone_job_fails_it_and_everyone_after_i
                 await asyncio.wait_for(verify(host, tail), 10)
 
 
-class Watched(ArithmeticBackend):
+class Reloaded(ArithmeticBackend):
     """Notes which threads have asked for forwards, and that none did while another was at work."""
 
     def __init__(self, *args: Any, **kinds: Any) -> None:
@@ -392,36 +392,36 @@ class Watched(ArithmeticBackend):
             self.at_work.release()
 
 
-class OfOneThread(Watched):
+class OfOneThread(Reloaded):
     any_thread = False
 
 
 async def askers_of(host: EngineHost[Job], *asked: Awaitable[object]) -> set[bool]:
     """For each forward of what is asked whether it was computed here."""
     backend = host.engine.backend
-    assert isinstance(backend, Watched)
+    assert isinstance(backend, Reloaded)
     backend.askers.clear()
     await asyncio.gather(*asked)
     return {asker == threading.get_ident() for asker in backend.askers}
 
 
 async def test_a_lone_job_that_is_soon_over_is_computed_where_it_is_asked_for(is_profiled: bool) -> None:
-    async with hosting(lambda: paper(Watched)) as host:
+    async with hosting(lambda: paper(Reloaded)) as host:
         assert await askers_of(host, verify(host, [5, 6], proposal=(1, 2))) == {is_profiled}
-    async with hosting(lambda: paper(Watched, multi_step=True)) as host:
+    async with hosting(lambda: paper(Reloaded, multi_step=True)) as host:
         assert await askers_of(host, propose(host, [5, 6])) == {is_profiled}
     async with hosting(lambda: paper(OfOneThread)) as host:
         assert await askers_of(host, verify(host, [5, 6])) == {False}, "OpenMP would make another team"
 
 
 async def test_what_takes_longer_holds_no_event_loop_up() -> None:
-    async with hosting(lambda: paper(Watched, settings=replace(PAPER, forward_ms=8.0))) as host:
+    async with hosting(lambda: paper(Reloaded, settings=replace(PAPER, forward_ms=8.0))) as host:
         assert await askers_of(host, verify(host, [5, 6])) == {False}
     tokens = replace(PAPER, row_us=100.0)
-    async with hosting(lambda: paper(Watched, settings=tokens, multi_step=True)) as host:
+    async with hosting(lambda: paper(Reloaded, settings=tokens, multi_step=True)) as host:
         assert await askers_of(host, verify(host, [5] * 64)) == {False}
         assert await askers_of(host, propose(host, [5, 6], length=60)) == {False}, "so many steps"
-    async with hosting(lambda: paper(Watched)) as host:
+    async with hosting(lambda: paper(Reloaded)) as host:
         handle, scored = secrets.token_hex(8), partial(VerifyJob, proposal=[], rule=GREEDY, logprobs=LogprobRequest(2))
         host.open_handle(handle, None)
         asked = run_round(host, handle, 1, partial(scored, statement=Statement(0, [5, 6])), content=None)
@@ -430,7 +430,7 @@ async def test_what_takes_longer_holds_no_event_loop_up() -> None:
 
 
 async def test_of_several_the_thread_computes_so_that_more_may_come_meanwhile() -> None:
-    async with hosting(lambda: paper(Watched)) as host:
+    async with hosting(lambda: paper(Reloaded)) as host:
         await asyncio.gather(*(verify(host, [5, count]) for count in range(8)))
         assert await askers_of(host, verify(host, [5, 6])) == {False}, "of late there were several"
 
@@ -441,13 +441,13 @@ async def test_while_the_thread_is_at_work_nothing_is_computed_here(monkeypatch:
     class SlowToBegin(VerifyJob):
         def begin(self, *args: Any) -> None:
             backend = host.engine.backend
-            assert isinstance(backend, Watched)
+            assert isinstance(backend, Reloaded)
             with backend.at_work:
                 begun.set()
                 time.sleep(0.05)
             super().begin(*args)
 
-    async with hosting(lambda: paper(Watched)) as host:
+    async with hosting(lambda: paper(Reloaded)) as host:
         host._crowded = math.inf
         host.open_handle("slow", None)
         make = partial(SlowToBegin, statement=Statement(0, [5, 6]), proposal=[], rule=GREEDY)
@@ -475,11 +475,11 @@ async def test_each_job_has_its_own_answer_on_either_thread(monkeypatch: pytest.
             if draw.random() < 0.3:
                 await asyncio.sleep(draw.random() / 500)
 
-    async with hosting(lambda: paper(Watched)) as host:
+    async with hosting(lambda: paper(Reloaded)) as host:
         for count in (1, 2, 5):
             await asyncio.wait_for(asyncio.gather(*(some(host) for _ in range(count))), 60)
         backend = host.engine.backend
-        assert isinstance(backend, Watched)
+        assert isinstance(backend, Reloaded)
         assert len(set(backend.askers)) == 1 + _is_profiled, "both have computed where both may"
         assert await settled_held_count(host) == 0
 

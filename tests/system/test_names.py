@@ -16,7 +16,7 @@ from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.session import SpeculationSettings
 from slipstream.cli.local import Service, free_address
-from slipstream.rpc.reaching import PLAINTEXT
+from slipstream.rpc.connector import PLAINTEXT
 from slipstream.sampling.rule import SamplingRule
 from tests.scripted_peers import new_note
 from tests.system.conftest import paper_tokens

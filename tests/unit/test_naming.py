@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.processes.naming import Names, resolve
-from slipstream.rpc.reaching import PLAINTEXT, Reaching
+from slipstream.rpc.connector import PLAINTEXT, Connector
 
 
 class Resolver:
@@ -72,9 +72,9 @@ async def test_an_address_that_was_found_for_a_name_has_that_names_certificate()
     names = Names(["many:1", "one:1", "10.0.0.9:1"], Resolver(many=["10.0.0.1", "10.0.0.2"], one=["10.0.0.3"]))
     await names.look()
     assert [names.host_of(address) for address in names.addresses] == ["many", "many", "", ""]
-    shown = [PLAINTEXT.certified(host).name for host in ("many", "")]
+    shown = [PLAINTEXT.for_host(host).name for host in ("many", "")]
     assert shown == ["many", ""]
-    assert Reaching(name="told").certified("many").name == "told"
+    assert Connector(name="told").for_host("many").name == "told"
 
 
 async def test_a_name_that_shrinks_to_one_address_keeps_it_and_its_sessions() -> None:

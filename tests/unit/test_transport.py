@@ -22,8 +22,8 @@ from slipstream.client import AsyncClient, Client, PlaintextError
 from slipstream.errors import SlipstreamError
 from slipstream.transport.addresses import stays_here
 from slipstream.transport.certificates import TlsFiles
-from slipstream.transport.tokens import watched_bearer
-from slipstream.transport.watched import FileError, Watched
+from slipstream.transport.reloading import FileError, Reloaded
+from slipstream.transport.tokens import reloaded_bearer
 
 
 @pytest.mark.parametrize(
@@ -116,22 +116,22 @@ def test_the_peer_token_goes_abroad_by_tls_or_where_it_is_asked_for(settings: An
     (tmp_path / "token").write_text("a-long-enough-secret")
     token = {"peer_token_file": str(tmp_path / "token")}
     for there in ({"verifier": "127.0.0.1:1,gpu-node:1"}, {"draft": "gpu-node:1"}):
-        assert "--peer-token-file would go to gpu-node:1 in plaintext" in refusal(settings(**token, **there).reaching)
-        settings(**token, **there, insecure=True).reaching()
-        settings(**token, **there, peer_tls_ca=Authority(tmp_path, "ours").file).reaching()
-    settings(**token, draft="").reaching()
+        assert "--peer-token-file would go to gpu-node:1 in plaintext" in refusal(settings(**token, **there).connector)
+        settings(**token, **there, insecure=True).connector()
+        settings(**token, **there, peer_tls_ca=Authority(tmp_path, "ours").file).connector()
+    settings(**token, draft="").connector()
 
 
 async def test_what_clients_said_is_passed_on_abroad_by_tls_or_where_it_is_asked_for(
     settings: Any, tmp_path: Path
 ) -> None:
-    replicas = Replicas(None, None, settings().reaching())
+    replicas = Replicas(None, None, settings().connector())
     with pytest.raises(NotReadyError, match="the orchestrator at replica:1 would be told in plaintext"):
         await replicas.connect("replica:1")
-    by_tls = settings(peer_tls_ca=Authority(tmp_path, "ours").file).reaching()
-    insecure = settings(insecure=True).reaching()
-    for reaching, address in ((by_tls, "replica:1"), (insecure, "replica:1"), (settings().reaching(), "127.0.0.1:1")):
-        await reaching.orchestrator(address).close()
+    by_tls = settings(peer_tls_ca=Authority(tmp_path, "ours").file).connector()
+    insecure = settings(insecure=True).connector()
+    for connector, address in ((by_tls, "replica:1"), (insecure, "replica:1"), (settings().connector(), "127.0.0.1:1")):
+        await connector.open_orchestrator(address).close()
 
 
 def test_every_half_of_a_pair_is_asked_for_by_name(settings: Any, tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ def test_every_half_of_a_pair_is_asked_for_by_name(settings: Any, tmp_path: Path
     assert "--tls-key is needed" in refusal(settings(tls_certificate=certificate).listening)
     assert "--tls-certificate is needed" in refusal(settings(tls_key=str(own.key)).listening)
     assert "needed beside --tls-client-ca" in refusal(settings(tls_client_ca=authority).listening)
-    assert "--peer-tls-key is needed" in refusal(settings(peer_tls_certificate=certificate).reaching)
+    assert "--peer-tls-key is needed" in refusal(settings(peer_tls_certificate=certificate).connector)
     pair = {"peer_tls_certificate": certificate, "peer_tls_key": str(own.key)}
-    assert "--peer-tls-ca is needed" in refusal(settings(**pair).reaching)
-    assert "--peer-tls-ca is needed" in refusal(settings(peer_tls_name="verifier").reaching)
+    assert "--peer-tls-ca is needed" in refusal(settings(**pair).connector)
+    assert "--peer-tls-ca is needed" in refusal(settings(peer_tls_name="verifier").connector)
 
 
 def test_files_that_are_not_what_their_flag_says(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_value_is_never_made_of_half_a_change(tmp_path: Path) -> None:
             second.write_text(change[1])
         return one, second.read_text()
 
-    assert Watched([str(first), str(second)], load).current == ("2", "2")
+    assert Reloaded([str(first), str(second)], load).current == ("2", "2")
 
 
 def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -196,7 +196,7 @@ def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path, caplog: pytest.
         (tmp_path / name / "token").write_text(name)
     link = tmp_path / "data"
     link.symlink_to("old")
-    watched = Watched([str(link / "token")], lambda: (link / "token").read_text(), look_seconds=0)
+    watched = Reloaded([str(link / "token")], lambda: (link / "token").read_text(), look_seconds=0)
     assert watched.current is watched.current == "old"
     link.unlink()
     link.symlink_to("new")
@@ -207,7 +207,7 @@ def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path, caplog: pytest.
 def test_a_file_is_looked_at_no_more_often_than_is_said(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("old")
-    watched = Watched([str(path)], path.read_text, look_seconds=3600)
+    watched = Reloaded([str(path)], path.read_text, look_seconds=3600)
     path.write_text("other")
     assert watched.current == "old"
 
@@ -262,10 +262,10 @@ def test_of_several_processes_each_has_the_next_port() -> None:
 def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path, length: int, accepted: bool) -> None:
     (tmp_path / "token").write_text("x" * length + "\n")
     if accepted:
-        assert watched_bearer("--peer-token-file", str(tmp_path / "token")).current == "Bearer " + "x" * length
+        assert reloaded_bearer("--peer-token-file", str(tmp_path / "token")).current == "Bearer " + "x" * length
         return
     with pytest.raises(FileError, match=f"at least 16 characters, and holds {length}: make one") as caught:
-        watched_bearer("--peer-token-file", str(tmp_path / "token"))
+        reloaded_bearer("--peer-token-file", str(tmp_path / "token"))
     assert "--peer-token-file" in str(caught.value) and "xx" not in str(caught.value)
 
 
@@ -273,4 +273,4 @@ def test_a_secret_that_every_user_may_change_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("x" * 32)
     (tmp_path / "token").chmod(0o646)
     with pytest.raises(FileError, match="can be changed by every user of this machine: chmod o-w"):
-        watched_bearer("--peer-token-file", str(tmp_path / "token"))
+        reloaded_bearer("--peer-token-file", str(tmp_path / "token"))

@@ -12,7 +12,7 @@ import grpc
 _told: ContextVar[Callable[[BaseException], None] | None] = ContextVar("told", default=None)
 
 
-class RefusalsTold(grpc.aio.ServerInterceptor):
+class ReportsErrors(grpc.aio.ServerInterceptor):
     """Tells of each call of a service that `slipstream.rpc.status.abort` ends: its method and the
     error."""
 
@@ -31,7 +31,7 @@ class RefusalsTold(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-def tell_refusal(error: BaseException) -> None:
+def report_error(error: BaseException) -> None:
     """Tell that the call which runs here ends with an error."""
     tell = _told.get()
     if tell is not None:

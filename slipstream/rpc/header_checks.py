@@ -14,7 +14,7 @@ from grpc_status import rpc_status
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 from slipstream.rpc.channel import MAX_METADATA_BYTES
-from slipstream.rpc.refusals import tell_refusal
+from slipstream.rpc.error_reports import report_error
 from slipstream.rpc.status import status_of
 
 HEALTH = f"/{health.SERVICE_NAME}/"
@@ -40,14 +40,14 @@ class MetadataTooLargeError(SlipstreamError):
     reason = Reason.METADATA_TOO_LARGE
 
 
-def refusing(error: SlipstreamError, hold: Callable[[], Awaitable[None]] | None = None) -> Any:
+def refusing_handler(error: SlipstreamError, hold: Callable[[], Awaitable[None]] | None = None) -> Any:
     """A handler that ends a call with an error, after it was held: a stream's, which fits calls of
     all kinds."""
 
     async def refuse(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         if hold is not None:
             await hold()
-        tell_refusal(error)
+        report_error(error)
         # Without an exception: grpc keeps those in a circle with the call and its metadata, until
         # the collector comes by.
         status = rpc_status.to_status(status_of(error))
@@ -78,7 +78,7 @@ class LimitsMetadata(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
         error = MetadataTooLargeError(f"metadata takes {size} bytes; send at most {MAX_METADATA_BYTES}")
         self._waste += size
-        return refusing(error, self._hold)
+        return refusing_handler(error, self._hold)
 
     async def _hold(self) -> None:
         if self._waste > _MOST_WASTE:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS_SECONDS = 2.0
+LAST_EXPORT_SECONDS = 2.0
 """For what has not been exported yet. An exporter by itself goes on trying for ten seconds a batch,
 and longer."""
 
 
-def say_last(what: str, work: Callable[[], object], seconds: float = LAST_WORDS_SECONDS) -> None:
+def export_last(what: str, work: Callable[[], object], seconds: float = LAST_EXPORT_SECONDS) -> None:
     """Do what is left to do, but wait no longer for it than that."""
     thread = threading.Thread(target=work, name=f"last {what}", daemon=True)
     thread.start()

@@ -9,23 +9,23 @@ from typing import Any
 import grpc
 
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES, open_channel
+from slipstream.transport.reloading import Reloaded
 from slipstream.transport.tokens import TOKEN_KEY
-from slipstream.transport.watched import Watched
 
 _LAST_CALLS_SECONDS = 30.0
 """For calls on a channel that has lost its connection: they end by themselves, and cancelled ones
 would look like ours."""
 
 
-class RenewedChannel(grpc.aio.Channel):
+class RenewingChannel(grpc.aio.Channel):
     """A grpc.aio.Channel to one address. A connection that stands goes on with what it was made
     with."""
 
     def __init__(
         self,
         address: str,
-        credentials: Watched[grpc.ChannelCredentials] | None,
-        token: Watched[str] | None,
+        credentials: Reloaded[grpc.ChannelCredentials] | None,
+        token: Reloaded[str] | None,
         name: str = "",
         max_receive_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
@@ -69,7 +69,7 @@ class RenewedChannel(grpc.aio.Channel):
             retiring.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
 
-    async def __aenter__(self) -> RenewedChannel:
+    async def __aenter__(self) -> RenewingChannel:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -12,10 +12,10 @@ import grpc
 
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
-from slipstream.rpc.refusing import HEALTH
+from slipstream.rpc.header_checks import HEALTH
 from slipstream.rpc.status import abort
+from slipstream.transport.reloading import Reloaded
 from slipstream.transport.tokens import TOKEN_KEY
-from slipstream.transport.watched import Watched
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +28,11 @@ class PeerUnauthenticatedError(SlipstreamError):
     reason = Reason.PEER_UNAUTHENTICATED
 
 
-class AsksForToken(grpc.aio.ServerInterceptor):
+class ChecksToken(grpc.aio.ServerInterceptor):
     """Answers every method but health's only to whoever says the token that there is at that
     moment."""
 
-    def __init__(self, token: Watched[str]) -> None:
+    def __init__(self, token: Reloaded[str]) -> None:
         self._token = token
         self._quiet_until = 0.0
 

@@ -43,7 +43,7 @@ def refuse_writable(flag: str, path: Path) -> None:
         raise FileError(f"{flag} {path} can be changed by every user of this machine: chmod o-w {path}")
 
 
-class Watched(Generic[ValueT]):
+class Reloaded(Generic[ValueT]):
     """A value that ``load`` makes of files. Of any thread."""
 
     def __init__(self, paths: Sequence[str], load: Callable[[], ValueT], *, look_seconds: float = 1.0) -> None:

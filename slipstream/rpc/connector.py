@@ -9,32 +9,32 @@ import grpc
 
 from slipstream.rpc.channel import MAX_ANSWER_BYTES, MAX_MESSAGE_BYTES, open_channel
 from slipstream.rpc.parsing import ParsedChannel
-from slipstream.rpc.renewed import RenewedChannel
+from slipstream.rpc.renewing_channel import RenewingChannel
 from slipstream.transport.addresses import PlaintextError, stays_here
-from slipstream.transport.watched import Watched
+from slipstream.transport.reloading import Reloaded
 
 
 @dataclass(frozen=True, slots=True)
-class Reaching:
+class Connector:
     """Opens channels. Without ``credentials`` they are plaintext."""
 
-    credentials: Watched[grpc.ChannelCredentials] | None = None
-    token: Watched[str] | None = None
+    credentials: Reloaded[grpc.ChannelCredentials] | None = None
+    token: Reloaded[str] | None = None
     name: str = ""
     """In the certificates of those that are reached; empty: their addresses' own."""
     insecure: bool = False
     """Whether plaintext may leave this machine."""
 
-    def certified(self, host: str) -> Reaching:
+    def for_host(self, host: str) -> Connector:
         """For an address that was found for a host's name, whose certificate says that name."""
         return replace(self, name=self.name or host)
 
-    def peer(self, address: str) -> grpc.aio.Channel:
+    def open_peer(self, address: str) -> grpc.aio.Channel:
         """To a draft or verifier, which is shown the token. What it sends that is no message, or
         too large, ends its call."""
         return ParsedChannel(self._open(address, self.credentials, self.token, MAX_ANSWER_BYTES))
 
-    def orchestrator(self, address: str) -> grpc.aio.Channel:
+    def open_orchestrator(self, address: str) -> grpc.aio.Channel:
         """To another orchestrator process. The authorization of what is passed on is its client's
         own: PlaintextError where strangers could read it."""
         if address.startswith("unix:"):
@@ -49,16 +49,16 @@ class Reaching:
     def _open(
         self,
         address: str,
-        credentials: Watched[grpc.ChannelCredentials] | None,
-        token: Watched[str] | None,
+        credentials: Reloaded[grpc.ChannelCredentials] | None,
+        token: Reloaded[str] | None,
         max_receive_bytes: int,
     ) -> grpc.aio.Channel:
         if credentials is None and token is None:
             return open_channel(address, max_receive_bytes=max_receive_bytes)
-        return RenewedChannel(address, credentials, token, self.name, max_receive_bytes)
+        return RenewingChannel(address, credentials, token, self.name, max_receive_bytes)
 
 
-PLAINTEXT = Reaching()
+PLAINTEXT = Connector()
 
 
 def refuse_plaintext_token(addresses: list[str]) -> None:
