@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from draft_service.__main__ import DraftSettings
+from draft_service.settings import DraftSettings
 from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.cli.__main__ import app
 from slipstream.reasons import Code, Reason
 from slipstream.telemetry import instruments
 from tests.documents import ROOT
-from verifier_service.__main__ import VerifierSettings
+from verifier_service.settings import VerifierSettings
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
