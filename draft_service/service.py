@@ -63,7 +63,7 @@ class DraftService(
         return Plan(make_job, (statement, in_flight, item.draft_length, branch_count))
 
     def listen(self, item: draft_pb2.ProposeItem, answer: Answer[draft_pb2.ProposeResult]) -> _ProposeListener:
-        return _ProposeListener(item, answer, self.watch)
+        return _ProposeListener(item, answer, self.telemetry)
 
     def last_result(
         self, item: draft_pb2.ProposeItem, error: status_pb2.Status | None = None
@@ -86,7 +86,7 @@ class _ProposeListener(ItemListener[draft_pb2.ProposeItem, draft_pb2.ProposeResu
 
     def done(self, job: ProposeJob) -> None:
         attributes = {names.DRAFT_LENGTH: self.item.draft_length}
-        self.watch.answered(names.DRAFT_SERVICE_PROPOSE, self.item, job, attributes)
+        self.telemetry.record_answer(names.DRAFT_SERVICE_PROPOSE, self.item, job, attributes)
         *parts, last = self._results([branch for branch in job.branches if branch.outcome not in self.sent])
         for part in parts:
             self.answer.push(part)

@@ -51,7 +51,7 @@ class VerifierService(
         return Plan(make_job, (statement, proposal, distributions, logprobs))
 
     def listen(self, item: verifier_pb2.VerifyItem, answer: Answer[verifier_pb2.VerifyResult]) -> _VerifyListener:
-        return _VerifyListener(item, answer, self.watch)
+        return _VerifyListener(item, answer, self.telemetry)
 
     def last_result(
         self, item: verifier_pb2.VerifyItem, error: status_pb2.Status | None = None
@@ -88,7 +88,7 @@ class _VerifyListener(ItemListener[verifier_pb2.VerifyItem, verifier_pb2.VerifyR
 
     def done(self, job: VerifyJob) -> None:
         attributes = {names.DRAFT_LENGTH: len(self.item.proposal), names.ACCEPTED_COUNT: job.accepted_count}
-        self.watch.answered(names.VERIFIER_SERVICE_VERIFY, self.item, job, attributes)
+        self.telemetry.record_answer(names.VERIFIER_SERVICE_VERIFY, self.item, job, attributes)
         result = verifier_pb2.VerifyResult(
             handle=self.item.handle,
             round=self.item.round,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from orchestrator.peers.model_info import ModelInfo
-from orchestrator.processes.connecting import Peers
+from orchestrator.processes.peer_discovery import Peers
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.statistics import per_position
 from orchestrator.store.writing import Writing

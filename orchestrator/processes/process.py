@@ -16,11 +16,11 @@ from orchestrator.access.access import Access, OpenAccess
 from orchestrator.access.door import AsksWhoCalls
 from orchestrator.access.vouching import Vouching
 from orchestrator.contract.events import chat_closing
-from orchestrator.processes.connecting import Peers
 from orchestrator.processes.forwarded_call import Routing, Streaming
 from orchestrator.processes.forwarding import ForwardsCalls
 from orchestrator.processes.metrics import readings
-from orchestrator.processes.place import Place, address_to_reach, numbered, owner_of
+from orchestrator.processes.peer_discovery import Peers
+from orchestrator.processes.process_slot import ProcessSlot, address_to_reach, numbered, owner_of
 from orchestrator.processes.replicas import Replicas
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.processes.sibling_status import SiblingStatusService
@@ -61,20 +61,20 @@ _COLLECTED_AFTER = 50_000
 for the collector."""
 
 
-def run_process(settings: OrchestratorSettings, place: Place | None = None) -> None:
-    """Serve until signalled; with a place, as one of several behind one port. Exits with one
+def run_process(settings: OrchestratorSettings, slot: ProcessSlot | None = None) -> None:
+    """Serve until signalled; with a slot, as one of several behind one port. Exits with one
     readable line if it cannot."""
-    name = "orchestrator" if place is None else f"orchestrator {place.number}"
+    name = "orchestrator" if slot is None else f"orchestrator {slot.number}"
     configure_logging(name, settings.log_level, settings.log_format)
     try:
         with exporting_spans("orchestrator"):
-            run_in_loop(_serve(settings, place))
+            run_in_loop(_serve(settings, slot))
     except SlipstreamError as error:
         sys.exit(f"orchestrator: {error}")
 
 
-async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
-    number = 0 if place is None else place.number
+async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> None:
+    number = 0 if slot is None else slot.number
     listening, connector = settings.listening(), settings.connector()
     watching = Watching(settings.trace_detail)
     door = AsksWhoCalls({_CHAT: chat_closing})
@@ -83,7 +83,7 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         settings.address,
         (_SERVICE,),
         drain_seconds=_LAST_WORDS_SECONDS,
-        own=[] if place is None else _own_ports(settings, place),
+        own=[] if slot is None else _own_ports(settings, slot),
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
         interceptors=(ReportsErrors(_SERVICE, _METHODS, watching.call_refused), *((door,) if settings.access else ())),
@@ -95,12 +95,12 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         stack.callback(store.close)
         stack.push_async_callback(peers.close)
         loaded = LoadedSessions(max_count=settings.max_session_count, ttl_seconds=settings.session_ttl_seconds)
-        if place is None:
+        if slot is None:
             own_address = settings.advertise or address_to_reach(settings.address, server.bind())
         else:
-            own_address = place.own_address
+            own_address = slot.own_address
         me = owner_of(own_address)
-        access = await _access(settings, store, [own_address, *([] if place is None else [place.address(number)])])
+        access = await _access(settings, store, [own_address, *([] if slot is None else [slot.address(number)])])
         if isinstance(access, Access):
             door.guard(access)
         ownership = Ownership(store, me, settings.session_lease_seconds)
@@ -113,18 +113,18 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
             watching,
             max_count=settings.max_session_count,
             admission=settings.admission,
-            is_durable=settings.store_place != MEMORY and (place is None or not place.holds(settings.store_place)),
+            is_durable=settings.store_place != MEMORY and (slot is None or not slot.owns_file(settings.store_place)),
         )
         address = numbered(settings.metrics_address, number)
         source = partial(readings, sessions, peers, watching, writing, asyncio.get_running_loop())
         stack.enter_context(Exposition("orchestrator", address, source))
         await stack.enter_async_context(sessions)
-        replicas = Replicas(ownership, place, connector)
+        replicas = Replicas(ownership, slot, connector)
         stack.push_async_callback(replicas.close)
         service = SiblingStatusService(sessions, watching, peers, access, replicas, number)
         forwarding.start(Routing(sessions.takeover, access, replicas), cast(Streaming, service.WatchTurn))
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
-        if place is None:
+        if slot is None:
             await _listen(server)
         connecting = asyncio.create_task(_connect(peers, sessions, writing, server))
         await server.run_until_signalled(
@@ -136,11 +136,11 @@ async def _serve(settings: OrchestratorSettings, place: Place | None) -> None:
         raise failure
 
 
-def _own_ports(settings: OrchestratorSettings, place: Place) -> list[str]:
+def _own_ports(settings: OrchestratorSettings, slot: ProcessSlot) -> list[str]:
     """Where a process of several listens beside the port that it shares."""
-    own = [place.address(place.number)]
-    if place.outside:
-        own.append(place.outside_port(settings.address))
+    own = [slot.address(slot.number)]
+    if slot.advertised:
+        own.append(slot.advertised_port(settings.address))
     return own
 
 

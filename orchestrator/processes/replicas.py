@@ -13,7 +13,7 @@ from grpc_status import rpc_status
 from orchestrator.access.access import Access, Context, OpenAccess
 from orchestrator.access.vouching import VOUCHING_METADATA
 from orchestrator.errors import NotReadyError, SessionMovedError
-from orchestrator.processes.place import Place
+from orchestrator.processes.process_slot import ProcessSlot
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow
 from slipstream.rpc.connector import Connector
@@ -37,16 +37,16 @@ class ReplicaLostError(SessionMovedError):
 class Replicas:
     """Channels to the other processes, opened when they are first needed."""
 
-    def __init__(self, ownership: Ownership, place: Place | None, connector: Connector) -> None:
-        """``place`` is this process's among those that share its port, if there are several."""
+    def __init__(self, ownership: Ownership, slot: ProcessSlot | None, connector: Connector) -> None:
+        """``slot`` is this process's among those that share its port, if there are several."""
         self.ownership = ownership
-        self._place = place
+        self._slot = slot
         self._connector = connector
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def connect(self, address: str) -> grpc.aio.Channel | None:
         """Return a connected channel to a process; None if the process cannot be reached."""
-        address = (None if self._place is None else self._place.nearer(address)) or address
+        address = (None if self._slot is None else self._slot.sibling_address(address)) or address
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._open(address)
@@ -67,9 +67,9 @@ class Replicas:
     async def connect_siblings(self) -> dict[str, grpc.aio.Channel]:
         """Return channels to the processes that share this one's port, by address. Processes that
         cannot be reached are left out."""
-        if self._place is None:
+        if self._slot is None:
             return {}
-        addresses = [self._place.address(number) for number in range(self._place.count) if number != self._place.number]
+        addresses = [self._slot.address(number) for number in range(self._slot.count) if number != self._slot.number]
         found = await asyncio.gather(*map(self.connect, addresses))
         return {address: channel for address, channel in zip(addresses, found, strict=True) if channel is not None}
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestrator.processes.place import Place
 from orchestrator.processes.process import run_process
+from orchestrator.processes.process_slot import ProcessSlot
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.store.opening import MEMORY
 from slipstream.errors import SlipstreamError
@@ -48,22 +48,22 @@ def supervise(settings: OrchestratorSettings) -> int | str:
             tempfile.TemporaryDirectory(prefix="slipstream-") as directory,
             ExitStack() as stack,
         ):
-            place = Place(0, settings.process_count, Path(directory), outside=settings.advertise)
+            slot = ProcessSlot(0, settings.process_count, Path(directory), advertised=settings.advertise)
             for number in range(settings.process_count if settings.advertise else 0):
-                port = dataclasses.replace(place, number=number).outside_port(address)
+                port = dataclasses.replace(slot, number=number).advertised_port(address)
                 stack.enter_context(_reserved(port, "--advertise"))
             # What is in memory has to be in one that they share.
             store = f"{directory}/sessions.db" if settings.store == MEMORY else settings.store
             own = settings.model_copy(update={"address": address, "store": store})
-            return _Processes(own, place).run()
+            return _Processes(own, slot).run()
     except SlipstreamError as error:
         return f"orchestrator: {error}"
 
 
 class _Processes:
-    def __init__(self, settings: OrchestratorSettings, place: Place) -> None:
+    def __init__(self, settings: OrchestratorSettings, slot: ProcessSlot) -> None:
         self._settings = settings
-        self._place = place
+        self._slot = slot
         # A new interpreter each: gRPC does not live through a fork.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, multiprocessing.context.SpawnProcess] = {}
@@ -84,9 +84,9 @@ class _Processes:
         return self._exit_code
 
     def _start(self, number: int) -> None:
-        place = dataclasses.replace(self._place, number=number)
+        slot = dataclasses.replace(self._slot, number=number)
         process = self._context.Process(
-            target=_run_child, args=(os.getpid(), self._settings, place), name=f"orchestrator-{number}", daemon=True
+            target=_run_child, args=(os.getpid(), self._settings, slot), name=f"orchestrator-{number}", daemon=True
         )
         process.start()
         self._running[number] = process
@@ -118,9 +118,9 @@ class _Processes:
             process.terminate()
 
 
-def _run_child(parent_pid: int, settings: OrchestratorSettings, place: Place) -> None:
+def _run_child(parent_pid: int, settings: OrchestratorSettings, slot: ProcessSlot) -> None:
     end_with(parent_pid)
-    run_process(settings, place)
+    run_process(settings, slot)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Handles:
         self._rules = RuleBook()
         host.on_closed = self._rules.forget
 
-    def of(self, context: grpc.aio.ServicerContext[Any, Any]) -> PeerHandles:
+    def of_caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> PeerHandles:
         """Those of the peer that has opened a stream, which is there until its last stream has
         ended."""
         peer = peer_of(context)
@@ -57,7 +57,7 @@ class PeerHandles:
         self._model = model
         self._rules = rules
 
-    def begin(self, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem) -> tuple[str, SamplingRule]:
+    def resolve(self, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem) -> tuple[str, SamplingRule]:
         """Open an item's handle if it asks for that, and find the rule that it states or names.
         Returns the handle's name on the host, and the rule.
 

@@ -21,7 +21,7 @@ from slipstream.engine.job import Job
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles, PeerHandles
-from slipstream.hosting.watching import ServiceWatch
+from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.item_stream import Keyed
 from slipstream.rpc.status import status_of
@@ -52,13 +52,13 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
         self,
         host: EngineHost[JobT],
         handles: Handles,
-        watch: ServiceWatch,
+        telemetry: ServiceTelemetry,
         *,
         max_draft_length: int,
         draining: asyncio.Event,
     ) -> None:
         self.host = host
-        self.watch = watch
+        self.telemetry = telemetry
         self.max_draft_length = max_draft_length
         self._handles = handles
         self._draining = draining
@@ -87,7 +87,7 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
         pack: Callable[[list[ResultT]], ResponseT],
     ) -> AsyncGenerator[ResponseT]:
         """Answer the items of a stream; ``pack`` makes a response of results."""
-        begin = partial(self._begin, self._handles.of(context))
+        begin = partial(self._begin, self._handles.of_caller(context))
         async for response in answer_items(
             requests, lambda request: request.items, begin, self._refuse, pack, self._draining
         ):
@@ -105,7 +105,7 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
         ]
         if violations:
             raise InvalidFieldsError(violations)
-        name, rule = handles.begin(item)
+        name, rule = handles.resolve(item)
         plan = self.plan(item, rule)
 
         def make_labelled_job(sequence: Sequence) -> JobT:
@@ -117,7 +117,7 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
         return self.host.run_round(name, item.round, rule, make_labelled_job, listener, content=(*plan.content, rule))
 
     def _refuse(self, item: ItemT, error: Exception) -> ResultT:
-        self.watch.refused(error)
+        self.telemetry.record_failure(error)
         return self.last_result(item, status_of(error))
 
 
@@ -127,7 +127,7 @@ class ItemListener(ABC, Generic[ItemT, ResultT, JobT]):
 
     item: ItemT
     answer: Answer[ResultT]
-    watch: ServiceWatch
+    telemetry: ServiceTelemetry
 
     def parts_done(self, parts: list[Job]) -> None:
         """Send what some of the job's parts have computed."""

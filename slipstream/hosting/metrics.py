@@ -18,7 +18,7 @@ def readings(
 ) -> Iterator[Reading]:
     """From any thread: nothing is computed for them before they are asked for."""
     yield reading(instruments.ASYNCIO_TASKS, len(asyncio.all_tasks(loop)))
-    load, watch, info = host.load, service.watch, service.info
+    load, telemetry, info = host.load, service.telemetry, service.info
     usable = max(1, load.page_count)
     yield reading(
         instruments.INFO,
@@ -49,10 +49,10 @@ def readings(
     )
     yield reading(instruments.STEPS, load.step_count)
     yield reading(instruments.PREEMPTIONS, load.preempted_count)
-    yield reading(instruments.STEP_TOKENS, watch.step_tokens)
-    yield reading(instruments.STEP_ITEMS, watch.step_items)
-    yield reading(instruments.STEP_TIME, watch.step_time)
-    yield reading(instruments.ITEM_QUEUE_TIME, watch.queue)
-    yield reading(instruments.ITEMS, {(outcome,): count for outcome, count in dict(watch.items).items()})
-    yield reading(instruments.PREFIX_CACHE_QUERIES, watch.prefix_queries)
-    yield reading(instruments.PREFIX_CACHE_HITS, watch.prefix_hits)
+    yield reading(instruments.STEP_TOKENS, telemetry.step_tokens)
+    yield reading(instruments.STEP_ITEMS, telemetry.step_items)
+    yield reading(instruments.STEP_TIME, telemetry.step_time)
+    yield reading(instruments.ITEM_QUEUE_TIME, telemetry.queue)
+    yield reading(instruments.ITEMS, {(outcome,): count for outcome, count in dict(telemetry.items).items()})
+    yield reading(instruments.PREFIX_CACHE_QUERIES, telemetry.prefix_queries)
+    yield reading(instruments.PREFIX_CACHE_HITS, telemetry.prefix_hits)

@@ -14,8 +14,8 @@ from slipstream.engine.job import JobTiming
 from slipstream.errors import WireVersionError
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.refused_versions import RefusedVersions
+from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.hosting.tokenizer_files import TokenizerFiles
-from slipstream.hosting.watching import ServiceWatch
 from slipstream.processors import Processors
 from slipstream.rpc.sampling_wire import defaults_message, lengths_message
 from slipstream.rpc.status import abort
@@ -36,7 +36,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         self,
         host: EngineHost[Any],
         tokenizer: TokenizerFiles,
-        watch: ServiceWatch,
+        telemetry: ServiceTelemetry,
         *,
         name: str,
         max_draft_length: int,
@@ -67,7 +67,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
         self.handles = Handles(host, self.info)
-        self.watch = watch
+        self.telemetry = telemetry
         self.refused_versions = RefusedVersions()
 
     async def GetModelInfo(

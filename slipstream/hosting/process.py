@@ -20,17 +20,17 @@ from slipstream.event_loop import run_in_loop
 from slipstream.garbage import collect_from_now_on, spare_what_is_there
 from slipstream.hosting.backends import backend_of
 from slipstream.hosting.item_service import ItemService
+from slipstream.hosting.loading_gate import RefusesWhileLoading
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
+from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.hosting.settings import ModelServiceSettings, read_settings
-from slipstream.hosting.starting import RefusesWhileLoading
 from slipstream.hosting.tokenizer_files import (
     embedded_directory,
     load_tokenizer_files,
     refuse_tokens_without_rows,
 )
 from slipstream.hosting.tokenizer_json import TOKENIZER_FILE
-from slipstream.hosting.watching import ServiceWatch
 from slipstream.rpc.server import Server
 from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.structure_compiler import StructureCompiler
@@ -121,8 +121,8 @@ async def _host(
         engine.warm(_WARM_SECONDS)
         return engine
 
-    watch = ServiceWatch()
-    host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits(), watch.stepped)
+    telemetry = ServiceTelemetry()
+    host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits(), telemetry.record_step)
     try:
         engine = await host.start()
     except BaseException:
@@ -139,13 +139,13 @@ async def _host(
     )
     shown_name = f"embedded-{kind.embedded_model}" if settings.model == "embedded" else settings.model
     model_service = ModelService(
-        host, tokenizer, watch, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
+        host, tokenizer, telemetry, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
     )
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.later)
     service = kind.service(
         host,
         model_service.handles,
-        watch,
+        telemetry,
         max_draft_length=settings.max_draft_length,
         draining=server.draining,
     )

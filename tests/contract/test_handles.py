@@ -26,7 +26,7 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.schedule import BatchLimits
 from slipstream.hosting.handles import Handles
-from slipstream.hosting.watching import ServiceWatch
+from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.rpc.channel import MAX_ANSWER_BYTES, PEER_KEY, PEER_METADATA, SERVER_OPTIONS, open_channel
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
@@ -67,11 +67,12 @@ class Services:
         self.server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(_Noting(self.metadata),))
         terms: dict[str, Any] = {"max_draft_length": max_draft_length, "draining": asyncio.Event()}
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(
-            VerifierService(self.verifier, Handles(self.verifier, model_pb2.ModelInfo()), ServiceWatch(), **terms),
+            VerifierService(self.verifier, Handles(self.verifier, model_pb2.ModelInfo()), ServiceTelemetry(), **terms),
             self.server,
         )
         draft_pb2_grpc.add_DraftServiceServicer_to_server(
-            DraftService(self.draft, Handles(self.draft, model_pb2.ModelInfo()), ServiceWatch(), **terms), self.server
+            DraftService(self.draft, Handles(self.draft, model_pb2.ModelInfo()), ServiceTelemetry(), **terms),
+            self.server,
         )
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         await self.server.start()

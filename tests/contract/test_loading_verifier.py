@@ -15,7 +15,7 @@ from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.proposal import NOTHING_PROPOSED
-from slipstream.hosting.starting import RefusesWhileLoading
+from slipstream.hosting.loading_gate import RefusesWhileLoading
 from slipstream.rpc.server import Server
 from slipstream.rpc.status import error_of_call
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc, verifier_pb2_grpc

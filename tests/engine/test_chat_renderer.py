@@ -20,7 +20,7 @@ import pytest
 from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER, Renderer
 from orchestrator.chat_templates.rendering import Conversation, RenderingError, render
 from orchestrator.errors import OverloadedError, PromptTooLongError
-from orchestrator.processes.awaiting import reach_with_codec
+from orchestrator.processes.peer_startup import wait_for_codec
 from orchestrator.sessions.conversation.text import LONG, Codec, Message
 from orchestrator.sessions.turns.pair import Conversation as Prompt
 from slipstream.errors import InvalidFieldsError
@@ -132,7 +132,7 @@ async def test_a_process_that_cannot_be_started_is_an_overload(
         assert caught.value.metadata == {"limit": "chat_templates"}
         assert caught.value.retry_after
         with caplog.at_level(logging.WARNING):
-            await reach_with_codec(_Peer())
+            await wait_for_codec(_Peer())
     assert "chat template could not be tried" in caplog.text
     assert plain.render(chat("hello"), NOW) == "<user>hello"
 

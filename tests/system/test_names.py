@@ -8,7 +8,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from orchestrator.processes.connecting import Peers
+from orchestrator.processes.peer_discovery import Peers
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
@@ -20,7 +20,7 @@ from slipstream.rpc.connector import PLAINTEXT
 from slipstream.sampling.rule import SamplingRule
 from tests.scripted_peers import new_note
 from tests.system.conftest import paper_tokens
-from tests.unit.test_naming import Resolver
+from tests.unit.test_host_names import Resolver
 
 TERMS = RoundTerms(SamplingRule(), SpeculationSettings(4, Overlap.NONE))
 VERIFYING, DRAFTING = (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.processes.learnt import LearntFile
+from orchestrator.processes.knowledge_file import KnowledgeFile
 from orchestrator.speculation.acceptance import AcceptanceEstimate
 from orchestrator.speculation.kept import NotKeptError
 from orchestrator.speculation.knowledge import PairKnowledge
@@ -129,15 +129,15 @@ def test_each_pair_has_its_own_file_which_may_be_absent_broken_or_gone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    file = LearntFile(tmp_path / "new", MODEL, MODEL)
+    file = KnowledgeFile(tmp_path / "new", MODEL, MODEL)
     fresh = PairKnowledge()
     assert not file.load(fresh) and not caplog.records
     file.save(taught())
     assert [path.name for path in (tmp_path / "new").iterdir()] == [file.path.name]
     assert file.load(fresh) and fresh.acceptance.mean > 0.85
     others = (replace(MODEL, weights_fingerprint="other"), replace(MODEL, device="cuda:0"))
-    assert len({file.path, *(LearntFile(tmp_path / "new", other, MODEL).path for other in others)}) == 3
-    assert LearntFile(tmp_path / "new", MODEL, None).path != file.path
+    assert len({file.path, *(KnowledgeFile(tmp_path / "new", other, MODEL).path for other in others)}) == 3
+    assert KnowledgeFile(tmp_path / "new", MODEL, None).path != file.path
     whole = file.path.read_text()
     for broken in (
         "",
@@ -159,17 +159,17 @@ def test_a_place_that_cannot_be_written_to_is_one_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    file = LearntFile(tmp_path / "file", MODEL, MODEL)
+    file = KnowledgeFile(tmp_path / "file", MODEL, MODEL)
     for _ in range(3):
         file.save(taught(10))
     assert caplog.text.count("cannot be kept") == 1
 
 
 def test_what_is_learnt_is_kept_when_the_process_ends_and_nothing_where_nothing_was(tmp_path: Path) -> None:
-    file, pair = LearntFile(tmp_path, MODEL, MODEL), PairKnowledge()
+    file, pair = KnowledgeFile(tmp_path, MODEL, MODEL), PairKnowledge()
 
     async def live() -> None:
-        task = asyncio.create_task(file.keep(pair))
+        task = asyncio.create_task(file.save_periodically(pair))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])

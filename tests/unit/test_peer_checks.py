@@ -22,7 +22,7 @@ from proving.hostile.nonsense_infos import INFOS
 from proving.hostile.nonsense_results import DRAFT_RESULTS, VERIFIER_RESULTS
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, SlipstreamError
-from slipstream.hosting import rules, starting
+from slipstream.hosting import loading_gate, rules
 from slipstream.rpc import item_answers
 from slipstream.rpc.status import status_of
 from slipstream.rpc.wire import MAX_DRAFT_LENGTH
@@ -212,7 +212,7 @@ def reasons_of(module: ModuleType) -> dict[str, Code]:
 
 def test_every_reason_that_a_model_service_may_give_is_known() -> None:
     said: dict[str, Code] = {}
-    for module in (engine_errors, rules, starting, item_answers, faults, structure_errors, trials):
+    for module in (engine_errors, rules, loading_gate, item_answers, faults, structure_errors, trials):
         said |= reasons_of(module)
     unknown = {reason: code for reason, code in said.items() if ITEM_ERRORS.get(reason) != code}
     assert set(unknown) == set(NOT_OF_ITEMS)

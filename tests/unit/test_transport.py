@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.errors import NotReadyError
-from orchestrator.processes.place import numbered
+from orchestrator.processes.process_slot import numbered
 from orchestrator.processes.replicas import Replicas
 from orchestrator.processes.settings import OrchestratorSettings
 from proving.certificates import Authority

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.processes.naming import Names, resolve
+from orchestrator.processes.host_names import HostNames, resolve
 from slipstream.rpc.connector import PLAINTEXT, Connector
 
 
@@ -26,24 +26,24 @@ class Resolver:
 
 
 async def test_a_name_with_several_addresses_is_as_many_and_one_with_a_single_one_is_itself() -> None:
-    names = Names(
+    names = HostNames(
         ["many:1", "dns:other:2", "dns:///third:3", "10.0.0.9:4"],
         Resolver(many=["10.0.0.1", "10.0.0.2"], other=["10.0.0.3"]),
     )
     assert names.addresses == ["many:1", "other:2", "third:3", "10.0.0.9:4"]
-    await names.look()
+    await names.resolve_all()
     assert names.addresses == ["10.0.0.1:1", "10.0.0.2:1", "other:2", "third:3", "10.0.0.9:4"]
 
 
 async def test_what_cannot_be_looked_up_stands_for_what_it_stood_for() -> None:
     resolver = Resolver(many=["10.0.0.1", "10.0.0.2"])
-    names = Names(["many:1", "many:1"], resolver)
-    await names.look()
+    names = HostNames(["many:1", "many:1"], resolver)
+    await names.resolve_all()
     del resolver.addresses["many"]
-    await names.look()
+    await names.resolve_all()
     assert names.addresses == ["10.0.0.1:1", "10.0.0.2:1"]
     resolver.addresses["many"] = ["10.0.0.2", "10.0.0.3"]
-    await names.look()
+    await names.resolve_all()
     assert names.addresses == ["10.0.0.2:1", "10.0.0.3:1"]
 
 
@@ -52,8 +52,8 @@ async def test_what_cannot_be_looked_up_stands_for_what_it_stood_for() -> None:
 )
 async def test_addresses_and_this_machines_own_names_are_not_looked_up(address: str) -> None:
     resolver = Resolver()
-    names = Names([address], resolver)
-    await names.look()
+    names = HostNames([address], resolver)
+    await names.resolve_all()
     assert names.addresses == [address] and not resolver.asked and not names.may_change
 
 
@@ -69,8 +69,8 @@ async def test_a_service_that_listens_on_both_families_is_one(monkeypatch: pytes
 
 
 async def test_an_address_that_was_found_for_a_name_has_that_names_certificate() -> None:
-    names = Names(["many:1", "one:1", "10.0.0.9:1"], Resolver(many=["10.0.0.1", "10.0.0.2"], one=["10.0.0.3"]))
-    await names.look()
+    names = HostNames(["many:1", "one:1", "10.0.0.9:1"], Resolver(many=["10.0.0.1", "10.0.0.2"], one=["10.0.0.3"]))
+    await names.resolve_all()
     assert [names.host_of(address) for address in names.addresses] == ["many", "many", "", ""]
     shown = [PLAINTEXT.for_host(host).name for host in ("many", "")]
     assert shown == ["many", ""]
@@ -79,18 +79,18 @@ async def test_an_address_that_was_found_for_a_name_has_that_names_certificate()
 
 async def test_a_name_that_shrinks_to_one_address_keeps_it_and_its_sessions() -> None:
     resolver = Resolver(many=["10.0.0.1", "10.0.0.2"])
-    names = Names(["many:1"], resolver)
-    await names.look()
+    names = HostNames(["many:1"], resolver)
+    await names.resolve_all()
     resolver.addresses["many"] = ["10.0.0.1"]
-    await names.look()
+    await names.resolve_all()
     assert names.addresses == ["10.0.0.1:1"]
     resolver.addresses["many"] = ["10.0.0.1", "10.0.0.3"]
-    await names.look()
+    await names.resolve_all()
     assert names.addresses == ["10.0.0.1:1", "10.0.0.3:1"]
 
 
 @pytest.mark.parametrize("name", ["a..b:1", f"{'x' * 64}:1", "elsewhere.invalid:99999999999999999999"])
 async def test_a_name_that_can_be_none_is_no_end_of_the_process(name: str) -> None:
-    names = Names([name], resolve)
-    await names.look()
+    names = HostNames([name], resolve)
+    await names.resolve_all()
     assert names.addresses == [name]

@@ -14,7 +14,7 @@ _EVERYWHERE = ("0.0.0.0", "[::]", "::", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessSlot:
     """One process among those that share a port."""
 
     number: int
@@ -22,7 +22,7 @@ class Place:
     count: int
     directory: Path
     """Where each process has its socket file, for calls that the others pass on."""
-    outside: str = ""
+    advertised: str = ""
     """host:port where the first of them is reached from other machines, each of the others at the
     next port; empty: none is."""
 
@@ -33,22 +33,22 @@ class Place:
     @property
     def own_address(self) -> str:
         """Where whoever shares the store reaches this process."""
-        return numbered(self.outside, self.number) if self.outside else self.address(self.number)
+        return numbered(self.advertised, self.number) if self.advertised else self.address(self.number)
 
-    def outside_port(self, shared: str) -> str:
+    def advertised_port(self, shared: str) -> str:
         """Where this process listens for other machines, beside the port that all share at an
         address."""
         return f"{shared.rpartition(':')[0]}:{self.own_address.rpartition(':')[2]}"
 
-    def nearer(self, address: str) -> str | None:
+    def sibling_address(self, address: str) -> str | None:
         """Where one of these processes listens for the others; None if what is reached at an
         address is none of them."""
         for number in range(self.count):
-            if address in (self.address(number), numbered(self.outside, number)):
+            if address in (self.address(number), numbered(self.advertised, number)):
                 return self.address(number)
         return None
 
-    def holds(self, file: str) -> bool:
+    def owns_file(self, file: str) -> bool:
         """Whether a file ends with these processes."""
         return Path(file).parent == self.directory
 

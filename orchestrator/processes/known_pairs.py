@@ -7,11 +7,11 @@ import asyncio
 from pathlib import Path
 
 from orchestrator.peers.model_info import ModelInfo
-from orchestrator.processes.learnt import LearntFile
+from orchestrator.processes.knowledge_file import KnowledgeFile
 from orchestrator.speculation.knowledge import PairKnowledge
 
 
-class Pairs:
+class KnownPairs:
     """The knowledge of all pairs of one target. Drafts of the same weights share what does not
     depend on their machine."""
 
@@ -29,14 +29,14 @@ class Pairs:
         self._of_weights: dict[str, PairKnowledge] = {}
         """One of each model: what is kept."""
 
-    def begin(self) -> None:
+    def start_learning(self) -> None:
         """Turns are about to run. If no draft has come until now, what they teach is of the target
         alone."""
         if not self._first_is_taken:
             self._first_is_taken = True
             self._go_on_learning(self._first, None)
 
-    def of(self, address: str, draft: ModelInfo) -> PairKnowledge:
+    def knowledge_of(self, address: str, draft: ModelInfo) -> PairKnowledge:
         """What is known of the pair with the draft that is at an address now."""
         weights = draft.weights_fingerprint
         if (address, weights) not in self._known:
@@ -62,6 +62,6 @@ class Pairs:
 
     def _go_on_learning(self, pair: PairKnowledge, draft: ModelInfo | None) -> None:
         if self._directory is not None:
-            learnt = LearntFile(self._directory, self._target, draft)
+            learnt = KnowledgeFile(self._directory, self._target, draft)
             learnt.load(pair, of_the_target=pair is self._first)
-            self._tasks.create_task(learnt.keep(pair))
+            self._tasks.create_task(learnt.save_periodically(pair))

@@ -28,7 +28,7 @@ async def resolve(host: str, port: int) -> list[str]:
     return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in hosts]
 
 
-class Names:
+class HostNames:
     """Some names as host:port, and what they stood for when they were last looked up."""
 
     def __init__(self, names: Sequence[str], resolve: Resolve = resolve) -> None:
@@ -53,7 +53,7 @@ class Names:
                 return name.rpartition(":")[0]
         return ""
 
-    async def look(self) -> None:
+    async def resolve_all(self) -> None:
         """Look them up. One that cannot be found just now stands for what it stood for."""
         for name in filter(_is_looked_up, self._known):
             host, _, port = name.rpartition(":")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.processes.place import Place, address_to_reach, owner_of
+from orchestrator.processes.process_slot import ProcessSlot, address_to_reach, owner_of
 
 
 def test_who_comes_to_an_address_after_another_is_its_successor() -> None:
@@ -31,12 +31,13 @@ def test_an_address_says_where_others_reach_it(address: str, reached: str) -> No
 
 
 def test_siblings_are_reached_by_their_sockets_files_and_others_where_they_say() -> None:
-    alone = Place(1, 2, Path("/run/a"))
+    alone = ProcessSlot(1, 2, Path("/run/a"))
     assert alone.own_address == "unix:/run/a/1"
-    known = Place(1, 2, Path("/run/a"), outside="here:60")
+    known = ProcessSlot(1, 2, Path("/run/a"), advertised="here:60")
     assert known.own_address == "here:61"
-    for place in (alone, known):
-        assert place.nearer("unix:/run/a/0") == "unix:/run/a/0"
-        assert place.nearer("unix:/run/b/0") is None and place.nearer("there:60") is None
-    assert [known.nearer(f"here:{port}") for port in (59, 60, 61, 62)] == [None, "unix:/run/a/0", "unix:/run/a/1", None]
-    assert alone.nearer("here:60") is None
+    for slot in (alone, known):
+        assert slot.sibling_address("unix:/run/a/0") == "unix:/run/a/0"
+        assert slot.sibling_address("unix:/run/b/0") is None and slot.sibling_address("there:60") is None
+    found = [known.sibling_address(f"here:{port}") for port in (59, 60, 61, 62)]
+    assert found == [None, "unix:/run/a/0", "unix:/run/a/1", None]
+    assert alone.sibling_address("here:60") is None

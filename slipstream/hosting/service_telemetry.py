@@ -21,7 +21,7 @@ _MOST_LINKS = 16
 """From an item to its steps: a long prompt, or a draft's, has many."""
 
 
-class ServiceWatch:
+class ServiceTelemetry:
     """Of one process. What it counts may be read from any thread."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ServiceWatch:
         self.prefix_hits = 0
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
-    def stepped(self, note: StepNote) -> None:
+    def record_step(self, note: StepNote) -> None:
         """A step has ended; called by whoever computed it, one at a time."""
         count = note.step_count
         for seen, value in (
@@ -45,11 +45,11 @@ class ServiceWatch:
             seen.observe_all([value] * count)
             seen.fold()
 
-    def refused(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """An item has failed."""
         self.items[error.reason if isinstance(error, SlipstreamError) else type(error).__qualname__] += 1
 
-    def answered(
+    def record_answer(
         self,
         name: str,
         item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem,

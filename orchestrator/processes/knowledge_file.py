@@ -27,7 +27,7 @@ _PERIOD_SECONDS = 20.0
 _MOST_BYTES = 1_000_000
 
 
-class LearntFile:
+class KnowledgeFile:
     """Where the knowledge of one pair is kept."""
 
     def __init__(self, directory: Path, target: ModelInfo, draft: ModelInfo | None) -> None:
@@ -78,7 +78,7 @@ class LearntFile:
                 log.warning("what is learnt cannot be kept: %s", error)
             self._failed = True
 
-    async def keep(self, knowledge: PairKnowledge) -> None:
+    async def save_periodically(self, knowledge: PairKnowledge) -> None:
         """Save now and then, and when cancelled, once anything has been learnt since."""
         seen = 0.0
         try:

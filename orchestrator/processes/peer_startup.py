@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
 
 
-async def reach(peer: VerifierPeer | DraftPeer) -> ModelInfo:
+async def wait_for_peer(peer: VerifierPeer | DraftPeer) -> ModelInfo:
     """What a service hosts, once it serves."""
     while True:
         try:
@@ -31,16 +31,16 @@ async def reach(peer: VerifierPeer | DraftPeer) -> ModelInfo:
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def reach_again(peer: VerifierPeer | DraftPeer) -> ModelInfo:
+async def wait_for_restart(peer: VerifierPeer | DraftPeer) -> ModelInfo:
     """The same once it has gone and come back."""
     await peer.wait_until_back()
-    return await reach(peer)
+    return await wait_for_peer(peer)
 
 
-async def reach_with_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
+async def wait_for_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
     """The same and the tokenizer."""
     while True:
-        info = await reach(peer)
+        info = await wait_for_peer(peer)
         try:
             codec = _codec_of(await peer.fetch_tokenizer())
         except SlipstreamError as error:  # it went away again between two of our questions

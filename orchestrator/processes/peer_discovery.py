@@ -13,9 +13,9 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
-from orchestrator.processes.awaiting import reach, reach_again, reach_with_codec
-from orchestrator.processes.naming import Names, Resolve, resolve
-from orchestrator.processes.pairs import Pairs
+from orchestrator.processes.host_names import HostNames, Resolve, resolve
+from orchestrator.processes.known_pairs import KnownPairs
+from orchestrator.processes.peer_startup import wait_for_codec, wait_for_peer, wait_for_restart
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
@@ -45,8 +45,8 @@ class Peers:
         self._settings = settings
         self._connector = connector
         self._knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
-        self._verifier_names = Names(settings.verifier_addresses, resolve)
-        self._draft_names = Names(settings.draft_addresses, resolve)
+        self._verifier_names = HostNames(settings.verifier_addresses, resolve)
+        self._draft_names = HostNames(settings.draft_addresses, resolve)
         self.verifiers = Verifiers([])
         self.drafts = Drafts()
         """Those that may propose, once there is a target."""
@@ -55,7 +55,7 @@ class Peers:
         self.verifying: VerifierSide | None = None
         """Once there is a pair."""
         self._first: asyncio.Future[tuple[ModelInfo, Codec]] = asyncio.get_running_loop().create_future()
-        self._target: asyncio.Future[tuple[ModelInfo, Pairs]] = asyncio.get_running_loop().create_future()
+        self._target: asyncio.Future[tuple[ModelInfo, KnownPairs]] = asyncio.get_running_loop().create_future()
         self._drafts_changed = asyncio.Event()
         self._attending: dict[VerifierPeer | DraftPeer, asyncio.Task[None]] = {}
         self._missed: Counter[str] = Counter()
@@ -84,11 +84,11 @@ class Peers:
         if self._verifier_names.may_change or self._draft_names.may_change:
             tasks.create_task(self._follow_names(tasks))
         target, codec = await self._first
-        pairs = Pairs(self._knowledge, target, self._settings.learnt_path, tasks)
+        pairs = KnownPairs(self._knowledge, target, self._settings.learnt_path, tasks)
         self._target.set_result((target, pairs))
         if self._draft_peers:
             await self._wait_for_a_draft()
-        pairs.begin()
+        pairs.start_learning()
         return self._pair(target, codec)
 
     async def close(self) -> None:
@@ -131,18 +131,18 @@ class Peers:
         """The first verifier to answer says what the target is; another one is used once it hosts
         that, be it only after it has been started again."""
         if not self._first.done():
-            known = await reach_with_codec(peer)
+            known = await wait_for_codec(peer)
             if not self._first.done():
                 self._first.set_result(known)
         else:
-            await reach(peer)
+            await wait_for_peer(peer)
         target, _ = await self._first
         while differences := self.verifiers.differences(peer, target):
             what = f"other {', '.join(differences)}"
             log.error(
                 "the verifier at %s hosts something else than %s and is not used: %s", peer.address, target.name, what
             )
-            await reach_again(peer)
+            await wait_for_restart(peer)
         self._admit(peer)
 
     async def _attend_draft(self, peer: DraftPeer) -> None:
@@ -159,9 +159,9 @@ class Peers:
             sharpening=settings.draft_sharpening,
         )
         self.drafts.add(side)
-        info = await reach(peer)
+        info = await wait_for_peer(peer)
         while True:
-            side.pair = pairs.of(peer.address, info)
+            side.pair = pairs.knowledge_of(peer.address, info)
             self._say_whose_processors_it_takes(peer.address, info)
             if not side.fits:
                 own, other = target.tokenizer_fingerprint, info.tokenizer_fingerprint
@@ -174,7 +174,7 @@ class Peers:
                     own,
                 )
             self._drafts_changed.set()
-            info = await reach_again(peer)
+            info = await wait_for_restart(peer)
 
     def _say_whose_processors_it_takes(self, address: str, draft: ModelInfo) -> None:
         for verifier in self.verifiers.peers:
@@ -204,8 +204,8 @@ class Peers:
                 await self._give_up(verifier)
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
-        await self._verifier_names.look()
-        await self._draft_names.look()
+        await self._verifier_names.resolve_all()
+        await self._draft_names.resolve_all()
         verifiers = {peer.address: peer for peer in self.verifiers.peers}
         for address in self._verifier_names.addresses:
             if address not in verifiers:
@@ -224,7 +224,7 @@ class Peers:
         for draft in self._draft_peers.values():
             self._see_whether_named(draft, self._draft_names, self.drafts)
 
-    def _see_whether_named(self, peer: VerifierPeer | DraftPeer, names: Names, among: Verifiers | Drafts) -> None:
+    def _see_whether_named(self, peer: VerifierPeer | DraftPeer, names: HostNames, among: Verifiers | Drafts) -> None:
         address = peer.address
         if address in names.addresses:
             self._missed[address] = 0
