@@ -35,9 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
     other versions of Python, where torch is not installed."""
     if importlib.util.find_spec("torch") is None or config.args == ["tests/unit"]:
         return
+    import numpy as np
+
     from slipstream.sampling.choose import warm
 
-    warm()
+    warm(np.float32, np.int16)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -8,6 +8,7 @@ from slipstream.garbage import leave_imports_alone
 
 leave_imports_alone()
 
+import numpy as np
 import transformers.models.auto.tokenization_auto
 import transformers.models.llama.modeling_llama
 
@@ -21,4 +22,4 @@ import slipstream.sampling.ratio
 import verifier_service.__main__
 from slipstream.sampling.choose import warm
 
-warm()
+warm(np.float32, np.int16)

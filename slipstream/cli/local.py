@@ -23,6 +23,7 @@ from typing import Protocol
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from slipstream.compilation import PROGRESS
 from slipstream.errors import SlipstreamError
 from slipstream.interpreter import module_command
 from slipstream.reasons import Reason
@@ -176,6 +177,11 @@ class Service:
         """The last lines the service wrote."""
         return "\n".join(f"  {line}" for line in self._lines()[-line_count:])
 
+    def progress(self) -> str:
+        """Return how far the service has compiled, if that is what it does now; else nothing."""
+        last = self._lines()[-1:]
+        return "".join(line[line.index(PROGRESS) :] for line in last if PROGRESS in line)
+
     def _lines(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()
 
@@ -191,10 +197,13 @@ class Service:
         self.log.unlink(missing_ok=True)
 
 
-def wait_until_healthy(services: Sequence[Service], timeout: float) -> None:
+def wait_until_healthy(
+    services: Sequence[Service], timeout: float, report: Callable[[str], None] = lambda _: None
+) -> None:
     """Poll several services until each is healthy. ServiceFailedError as soon as one ends, or when
-    time runs out."""
+    time runs out. ``report`` is told how far they have compiled, whenever that changes."""
     deadline = time.monotonic() + timeout
+    reported = ""
     with ExitStack() as stack:
         waiting = {service: _health_of(service, stack) for service in services}
         while True:
@@ -204,6 +213,9 @@ def wait_until_healthy(services: Sequence[Service], timeout: float) -> None:
             waiting = {service: stub for service, stub in waiting.items() if not _is_serving(stub)}
             if not waiting:
                 return
+            progress = next((words for service in waiting if (words := service.progress())), "")
+            if progress not in ("", reported):
+                report(reported := progress)
             if time.monotonic() >= deadline:
                 late = next(iter(waiting))
                 raise ServiceFailedError(
@@ -265,7 +277,7 @@ class LocalServices:
             self.start_orchestrator()
             places = [f"{name} at {service.address}" for name, service in self.services.items()]
             self._report(f"waiting for {', '.join(places)}")
-            wait_until_healthy(list(self.services.values()), self._timeout)
+            wait_until_healthy(list(self.services.values()), self._timeout, self._report)
         except BaseException:
             self.stop()
             raise

@@ -7,11 +7,14 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from slipstream.engine.arithmetic import SCHEME, ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import is_gguf
+from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.sharing import choose_with
 
 if TYPE_CHECKING:
@@ -115,6 +118,8 @@ def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
     from slipstream.engine.torch.transformers_model import TransformersModel
 
     _threads(settings)
+    if settings.dtype == "bfloat16":
+        warm_choosing(np.int16)
     if settings.device.startswith("cuda"):
         return _by_cuda(settings, name, exact)
     model = TransformersModel.load(

@@ -112,10 +112,9 @@ async def _host(
     log.info("listening on port %d; loading the model", port)
 
     def load() -> Engine:  # on the model thread, as everything that computes
-        log.info("getting ready to choose tokens: the first start on a machine compiles that, in half a minute or so")
-        warm_choosing()
         collect_from_now_on()  # a model may have circles as large as itself
         engine = _load(settings, name, kind.exact)
+        warm_choosing()
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
         step_times.extend(engine.profile(kind.profile_seconds))
         engine.warm(_WARM_SECONDS)

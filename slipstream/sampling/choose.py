@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipstream.compilation import Unit, compile_shared, unit_name
+from slipstream.sampling import kernel
 from slipstream.sampling.blocks import BlockedLogits, in_blocks
 from slipstream.sampling.coupled import choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
-from slipstream.sampling.kernel import BLOCK, Domain, coin
+from slipstream.sampling.kernel import BLOCK, MACHINE, Domain, coin, compiled_folder
 from slipstream.sampling.processing import processed
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
@@ -94,15 +98,23 @@ def _choose_alone(logits: BlockedLogits, row: Row) -> Choice:
         return Choice(VOID, math.inf, fault=error)
 
 
-def warm() -> None:
-    """Have compiled what choosing needs: seconds on a machine's first start, and next to nothing
-    later."""
+def warm(*dtypes: type[np.number[Any]]) -> None:
+    """Compile what choosing from logits of these dtypes needs: float32, or int16 for the bits of
+    bfloat16. Takes seconds on a machine's first start, and next to nothing later."""
+    compile_shared([choosing_unit(dtype) for dtype in dtypes or (np.float32,)], compiled_folder())
+
+
+def choosing_unit(dtype: type[np.number[Any]] = np.float32) -> Unit:
+    """Return the work of `warm` for one dtype."""
+    return Unit(unit_name(f"choosing-{dtype.__name__}", [Path(kernel.__file__)], *MACHINE), partial(_warm, dtype))
+
+
+def _warm(dtype: type[np.number[Any]]) -> None:
     rows = [Row(SamplingRule(temperature=temperature), 1) for temperature in (0.0, 1.0)]
     changed = [Row(SamplingRule(repetition_penalty=2.0), 1, [0], allowed=np.ones(BLOCK, dtype=np.bool_))]
-    for dtype in (np.int16, np.float32):
-        logits = np.zeros((2, BLOCK), dtype=dtype)
-        choose(logits, rows)
-        choose(logits[:1], changed)
+    logits = np.zeros((2, BLOCK), dtype=dtype)
+    choose(logits, rows)
+    choose(logits[:1], changed)
     coin(0, 0, Domain.ACCEPTANCE)
 
 

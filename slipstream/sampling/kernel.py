@@ -40,10 +40,13 @@ compute on several tokens at a time.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 from llvmlite import ir
@@ -60,6 +63,10 @@ def compiled(function: Function) -> Function:
         return cast(Function, numba.njit(nogil=True, cache=True)(function))
     except RuntimeError:  # there is no folder to keep it in: compiled anew by each process then
         return cast(Function, numba.njit(nogil=True)(function))
+
+
+MACHINE = (numba.__version__, sys.version, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+"""What stored code is for, beside its sources."""
 
 
 def _multiply_high(context: Any, first: Any, second: Any) -> tuple[Any, Any]:
@@ -211,6 +218,12 @@ def other_arrivals(seed: np.uint64, position: np.uint64, block: int, place: int,
 def _fill(seed: np.uint64, position: np.uint64, domain: np.uint64, start: int, words: Words) -> None:
     for at in range(len(words)):
         words[at] = four_words(seed, position, domain, (start + at) // 4 * 4)[at % 4]
+
+
+def compiled_folder() -> Path | None:
+    """Return the folder where compiled functions are stored. None if they are not."""
+    folder = _fill.stats.cache_path  # type: ignore[attr-defined] # of Numba's dispatcher
+    return Path(folder) if folder else None
 
 
 def random_words(seed: int, position: int, domain: Domain, start: int, count: int) -> Words:

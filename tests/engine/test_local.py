@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import local
-from slipstream.cli.local import LocalServices, PairSettings, is_small
+from slipstream.cli.local import LocalServices, PairSettings, Service, is_small
+from slipstream.compilation import PROGRESS
 from slipstream.hosting.tokenizer_files import embedded_directory
 
 LARGE = 2**26 + 1
@@ -42,3 +43,14 @@ def test_a_small_draft_has_one_thread_beside_its_target(
     monkeypatch.setattr(local, "Service", lambda name, module, address, flags, environment: told.append(flags))
     LocalServices(PairSettings(draft=draft, device=device)).start_draft()
     assert ("--threads" in told[0]) == is_one
+
+
+def test_a_service_tells_how_far_it_has_compiled_and_nothing_once_it_loads(tmp_path: Path) -> None:
+    service = Service.__new__(Service)
+    service.log = tmp_path / "log"
+    seen = []
+    for line in ("listening", f"12:00:01 INFO {PROGRESS}: 1 of 4", f"12:00:09 INFO {PROGRESS}: 4 of 4", "loaded"):
+        with service.log.open("a") as log:
+            print(line, file=log)
+        seen.append(service.progress())
+    assert seen == ["", f"{PROGRESS}: 1 of 4", f"{PROGRESS}: 4 of 4", ""]

@@ -154,7 +154,7 @@ def test_a_turn_that_begins_before_the_text_begins_with_it() -> None:
 
 
 def test_nothing_is_compiled_for_a_rule_once_choosing_is_warm() -> None:
-    warm()
+    warm(np.float32, np.int16)
     functions: tuple[Any, ...] = (process_rows, restrict_row)
     known = [list(each.signatures) for each in functions]
     rule, context = SamplingRule(repetition_penalty=1.2, presence_penalty=0.5, logit_bias=((3, 1.0),)), [5, 6, 7, 8]

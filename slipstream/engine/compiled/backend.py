@@ -4,12 +4,12 @@ code."""
 from __future__ import annotations
 
 import hashlib
-import logging
 from functools import partial
 
 import numpy as np
 import torch
 
+from slipstream.engine.compiled.compilation import compile_for
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
 from slipstream.engine.compiled.layout import Layout
@@ -25,9 +25,6 @@ from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import own_processors
-
-log = logging.getLogger(__name__)
-
 
 _SHAPE = """
     hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16 quantised
@@ -50,8 +47,8 @@ class CompiledBackend:
         self.model = model
         self.multi_step = multi_step
         self.processors = own_processors(threads)
-        kind = "eighths" if model.quantised else BF16_INSTRUCTION if model.bf16 else "float32"
-        self.mark = hashlib.sha256(f"compiled {kind}".encode()).hexdigest()[:4]
+        numbers = "eighths" if model.quantised else BF16_INSTRUCTION if model.bf16 else "float32"
+        self.mark = hashlib.sha256(f"compiled {numbers}".encode()).hexdigest()[:4]
         self.page_size = page_size
         in_matrices = _in_matrices(model)
         most_queries = MATRIX_ROWS if in_matrices else TILE_ROWS
@@ -65,10 +62,11 @@ class CompiledBackend:
         self._step["in_matrices"], self._step["most_queries"] = in_matrices, most_queries
         self._step["layers"] = model.layers.ctypes.data
         self._step["frequencies"] = model.frequencies.data_ptr()
-        log.info("getting ready to compute: the first start on a machine compiles that, in twenty seconds or so")
+        kinds = _kinds_of(model)
+        compile_for(kinds, multi_step=multi_step)
         self._team = Team(threads, phase_count(model.layer_count))
         self._step["team"], self._step["thread_count"] = self._team.place, threads
-        for name, kind in zip(("products", "values", "scores"), _kinds_of(model), strict=True):
+        for name, kind in zip(("products", "values", "scores"), kinds, strict=True):
             self._step[name] = place_of(kind)
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))

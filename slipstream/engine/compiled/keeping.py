@@ -15,6 +15,7 @@ from typing import Any
 
 import numba
 
+from slipstream.compilation import Unit, unit_name
 from slipstream.engine.compiled.products import BF16_INSTRUCTION
 from slipstream.sampling import kernel
 from slipstream.sampling.rule import NUMBERS
@@ -29,11 +30,19 @@ def made_of() -> str:
 
     That is whether the system lets us use all of the processor, and which sampling fields there are.
     """
-    folder = Path(__file__).parent
-    files = [*(folder / f"{name}.py" for name in _MADE_OF), Path(kernel.__file__)]
     return hashlib.sha256(
-        b"".join([BF16_INSTRUCTION.encode(), repr(NUMBERS).encode(), *(file.read_bytes() for file in files)])
+        b"".join([BF16_INSTRUCTION.encode(), repr(NUMBERS).encode(), *(file.read_bytes() for file in _sources())])
     ).hexdigest()
+
+
+def _sources() -> list[Path]:
+    folder = Path(__file__).parent
+    return [*(folder / f"{name}.py" for name in _MADE_OF), Path(kernel.__file__)]
+
+
+def unit(kind: str, compile_it: Callable[[], object], *others: str) -> Unit:
+    """Return a part of what a model's steps need as work that processes share."""
+    return Unit(unit_name(kind, _sources(), *kernel.MACHINE, made_of(), *others), compile_it)
 
 
 def keep(signature: Any, function: Callable[..., Any]) -> Any:
