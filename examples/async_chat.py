@@ -1,5 +1,5 @@
-"""Two chats at once: ``python examples/async_chat.py [HOST:PORT]``, with the services up
-(``make up``)."""
+"""Run two chats at once: ``python examples/async_chat.py [HOST:PORT]``. Start the services with
+``make up``."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ QUESTIONS = ("What does os.path.join do?", "And json.dumps?")
 
 
 async def talk(client: AsyncClient, question: str) -> str:
-    """One chat's answer, given up after a minute."""
+    """Return the answer of one chat. PeerError if it takes longer than a minute."""
     settings = Settings(temperature=0.8, seed=7, max_token_count=64)
     async with await client.chat(settings=settings) as chat, await chat.send(question, timeout=60) as reply:
         pieces = [piece async for piece in reply]

@@ -1,5 +1,5 @@
-"""Two turns of a chat: ``python examples/chat.py [HOST:PORT]``, with the services up
-(``make up``)."""
+"""Run two turns of a chat: ``python examples/chat.py [HOST:PORT]``. Start the services with
+``make up``."""
 
 import sys
 
