@@ -30,7 +30,7 @@ def _rendered(asked: str) -> str:
     if name == "payoff":
         return payoff_table()
     kept: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
-    source = f"{kept['machine']}; commit {kept['commit']}, {kept['date']}; {kept['spread']}."
+    source = f"{kept['machine']}; commit {kept['commit']}, {kept['date']}; {kept.get('spread', 'spread not recorded')}."
     shown = (
         _table(one, [column.strip() for column in columns.split(",") if column], condition) for one in kept["tables"]
     )
