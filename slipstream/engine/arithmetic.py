@@ -1,10 +1,10 @@
-"""A model whose answers can be worked out on paper, and the same with set forward times and
-acceptance.
+"""A model whose answers can be worked out on paper, with optional forward times and acceptance
+rates.
 
 The next token after tokens ``t_0 .. t_n`` is ``(t_0 + .. + t_n + n + 1) mod vocabulary``. The sum
 is taken over the paged memory, one token id a slot, so a wrong page, slot or length shows at once
-in the text. It drives the real services in tests and, with a forward time and a disagreement rate,
-stands in for models this machine could not hold.
+in the text. It drives the real services in tests. With a forward time and a disagreement rate it
+stands in for models that do not fit on this machine.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _RANKS = 8
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticSettings:
-    """``arithmetic:key=value&key=value``: every key, its default and its meaning."""
+    """``arithmetic:key=value&key=value``: all keys with their defaults and meanings."""
 
     vocabulary: int = 259
     context: int = 8192
     agreement: float = 1.0
-    """Probability, decided by a hash of position and context, that the model says what the plain
-    rule says."""
+    """Probability that the model's choice follows the plain rule. A hash of position and context
+    decides."""
     spread: float = 0.0
-    """Where the model is wrong, the odds that its second best token is right; if that is not, its
-    third; and so on. 0: no other token is likely. Its logits then fall by one from rank to rank,
-    whether it is right or wrong."""
+    """Probability that, where the model is wrong, its second best token is right; if that is wrong,
+    its third; and so on. With 0 no other token is likely. The logits fall by one from rank to rank,
+    where the model is right and where it is wrong."""
     forward_ms: float = 0.0
-    """Time a forward takes at least."""
+    """Shortest time of a forward, in milliseconds."""
     row_us: float = 0.0
-    """Time each row of a forward adds."""
+    """Time that each row adds to a forward, in microseconds."""
     ends: int = 1
-    """1: the rule may choose the end token. 0: texts only end at their token limit."""
+    """1: the rule may choose the end token. 0: texts end only at their token limit."""
 
     @classmethod
     def parse(cls, name: str) -> ArithmeticSettings:
-        """Read ``arithmetic:...``. UnsupportedModelError names an unknown key or a value that does
-        not fit."""
+        """Read ``arithmetic:...``. UnsupportedModelError names an unknown key or an invalid
+        value."""
         values: dict[str, int | float] = {}
         for key, text in parse_qsl(name.removeprefix(SCHEME), keep_blank_values=True):
             kind = cls.__annotations__.get(key)
@@ -71,21 +71,21 @@ class ArithmeticSettings:
 
     @property
     def fingerprint(self) -> str:
-        """All that changes a logit: not how long it takes, and not how long a context may be."""
+        """All settings that change a logit. Forward times and the context length do not."""
         counted = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_LOGITS}
         return SCHEME + " ".join(f"{name}={value}" for name, value in sorted(counted.items()))
 
 
 def next_token(context_sum: int, position: int, settings: ArithmeticSettings) -> int:
-    """The token at ``position`` after a context whose ids sum to ``context_sum``, by the plain
-    rule."""
+    """Return the token at ``position`` by the plain rule, after a context whose ids sum to
+    ``context_sum``."""
     token = (context_sum + position) % settings.vocabulary
     low = 2 if settings.ends else FIRST_ORDINARY_TOKEN
     return token if token >= low else token + FIRST_ORDINARY_TOKEN
 
 
 class ArithmeticModel:
-    """What everybody may know of it: `slipstream.engine.model.ModelFacts`."""
+    """Facts of the model: a `slipstream.engine.model.ModelFacts`."""
 
     architecture = "Arithmetic"
     dtype = "float32"
@@ -101,7 +101,7 @@ class ArithmeticModel:
 
 
 class ArithmeticBackend:
-    """See the module's text. Logits peak at the chosen token and are flat elsewhere."""
+    """Backend of the arithmetic model. Logits peak at the chosen token and are flat elsewhere."""
 
     mark = hashlib.sha256(SCHEME.encode()).hexdigest()[:4]
     row_multiple = 1
@@ -145,12 +145,13 @@ class ArithmeticBackend:
             row_count += len(segment.tokens)
         duration = self._settings.forward_ms / 1e3 + self._settings.row_us / 1e6 * row_count
         left = duration - (time.perf_counter() - started)
-        if left > 0:  # to sleep for no time takes a tenth of a millisecond
+        if left > 0:  # a sleep of no time takes a tenth of a millisecond
             time.sleep(left)
         return logits
 
     def _sums(self, segment: Segment) -> list[int]:
-        """Write a segment's tokens to their slots; the sums of all tokens up to each wanted one."""
+        """Write a segment's tokens to their slots. Returns the sum of all tokens up to each wanted
+        one."""
         size, pages = self._page_size, segment.pages[: -(-segment.end // self._page_size)]
         slots = self._slots.reshape(-1)
         for place, token in enumerate(segment.tokens, segment.start):
@@ -160,7 +161,7 @@ class ArithmeticBackend:
         return list(accumulate(written[first + 1 : segment.end].tolist(), initial=int(written[: first + 1].sum())))
 
     def _ranked(self, context_sum: int, position: int) -> list[int]:
-        """The likeliest tokens, best first."""
+        """Return the likeliest tokens, best first."""
         settings = self._settings
         right = next_token(context_sum, position, settings)
         if settings.agreement >= 1 and not settings.spread:

@@ -15,7 +15,7 @@ _MAX_SHARE = 0.5
 """Longest delay, as a share of a step's fixed time."""
 
 _SLACK = 1.5
-"""How long to wait for a sequence, as a multiple of its usual absence."""
+"""Wait for a sequence, as a multiple of its usual absence."""
 
 _EMA_WEIGHT = 0.25
 """Weight of the latest absence in the moving average."""

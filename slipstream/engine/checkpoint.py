@@ -1,5 +1,5 @@
-"""What a model directory must hold, looked at before anything is loaded. A fault is one line that
-says what would be right."""
+"""Checks of a model directory before anything is loaded. An error is one line that says what would
+be right."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ UNREAD_FILES = {
     "quantize_config.json": "weights that are quantised",
     "quant_config.json": "weights that are quantised",
 }
-"""Files beside the weights that say they are to be computed with otherwise than config.json
-says."""
+"""Files beside the weights that change how the weights are to be computed, and that are not
+read."""
 
 _SCALES = re.compile(r"(weight_scale|weight_scale_inv|input_scale|qweight|qzeros|SCB|absmax|quant_map|weight_scale_2)$")
-"""Names of tensors that weights would have to be multiplied by, or that stand for weights."""
+"""Names of tensors that scale weights or replace them."""
 
 _SCALED_TYPES = ("F8", "F6", "F4", "I8", "U8", "I4", "U4")
-"""safetensors' types of weights that are something only together with their scales."""
+"""Data types in safetensors of weights that need scales."""
 
 _QUANTISED = (
     "which is not supported: give the checkpoint it was made from, whose weights are bfloat16, float16 or float32"
@@ -50,35 +50,34 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What of a checkpoint is used although whoever made it could have it do other things than
-    compute."""
+    """Parts of a checkpoint that are used although its author could run code or read data with
+    them."""
 
     pickle: bool = False
-    """Weights in PICKLE where there are no safetensors: read by torch's unpickler for tensors,
-    which calls nothing else."""
+    """Load weights from PICKLE if there are no safetensors. torch's restricted unpickler reads
+    tensors and calls nothing else."""
     code: bool = False
-    """Python files that its configurations name (auto_map): run with all that this process may
-    do."""
+    """Run the Python files that its configurations name (auto_map), with all rights of this
+    process."""
 
 
 NO_TRUST = Trust()
 
 
 def some(names: Iterable[str]) -> str:
-    """The first few of many names."""
+    """Return the first few of many names, as text."""
     ordered = sorted(names)
     rest = len(ordered) - _NAMED
     return ", ".join(ordered[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def one_line(error: Exception) -> str:
-    """What a library's error says, without its line breaks."""
+    """Return a library's error message without its line breaks."""
     return " ".join(str(error).split())
 
 
 def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
-    """Where a model lies: ``name`` itself, or what the hub's cache has of it once the hub has been
-    asked.
+    """Return a model's directory: ``name`` itself, or the hub's cache after the hub was asked.
 
     UnsupportedModelError if there is no such directory and no such model. Without ``weights`` only
     the small files are there.
@@ -92,7 +91,7 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
         )
     if name.startswith(("~", "/", ".")) or name.count("/") > 1:
         raise UnsupportedModelError(_NO_DIRECTORY.format(name))
-    from huggingface_hub import snapshot_download  # a fifth of a second that whoever has a directory does without
+    from huggingface_hub import snapshot_download  # this import takes a fifth of a second; a directory needs none
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     patterns = [*_SMALL_FILES, *(_CODE_FILES if trust.code else ())]
@@ -112,7 +111,7 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
 
 
 def check_config(directory: Path, name: str) -> None:
-    """UnsupportedModelError unless a directory has a model's config.json."""
+    """Raise UnsupportedModelError unless a directory has a model's config.json."""
     path = directory / CONFIG
     for file, what in UNREAD_FILES.items():
         if (directory / file).exists():
@@ -123,17 +122,17 @@ def check_config(directory: Path, name: str) -> None:
     config = _json(path, name)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UnsupportedModelError(f"{CONFIG} of {name} is not a model's: it names no model_type")
-    if "transformers_weights" in config:  # it would be loaded in place of what is checked here, a pickle among others
+    if "transformers_weights" in config:  # it would be loaded instead of the checked files, even if it is a pickle
         raise UnsupportedModelError(
             f"{CONFIG} of {name} names its weights' file (transformers_weights), which is not supported: call it {WEIGHTS}"
         )
     if (directory / GENERATION_CONFIG).exists():
-        _json(directory / GENERATION_CONFIG, name)  # transformers would take its own defaults in its place
+        _json(directory / GENERATION_CONFIG, name)  # transformers would use its own defaults if this fails
 
 
 def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST) -> bool:
-    """UnsupportedModelError unless a directory's weights are whole safetensors files, of which it
-    reads only the headers, or a pickle that is trusted. Returns whether they are safetensors."""
+    """Raise UnsupportedModelError unless a directory's weights are whole safetensors files, or a
+    trusted pickle. Only headers are read. Returns True for safetensors."""
     if (directory / WEIGHTS).exists():
         _check_file(directory / WEIGHTS, name)
     elif (directory / INDEX).exists():
@@ -157,7 +156,7 @@ def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST) -> bool:
 
 
 def _shards(directory: Path, index_file: str, name: str) -> set[str]:
-    """The files that an index names, all of which are there."""
+    """Return the files that an index names. All of them exist."""
     index = _json(directory / index_file, name)
     where = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(where, dict) or not where:
@@ -172,8 +171,8 @@ def _shards(directory: Path, index_file: str, name: str) -> set[str]:
 
 
 def _check_file(path: Path, name: str) -> None:
-    """Opening reads the header and compares the file's size with it. Whatever is called otherwise
-    would be unpickled."""
+    """Read the header of a safetensors file and compare the file's size with it. Any other file
+    would be unpickled, so it is refused."""
     if path.suffix != ".safetensors":
         raise UnsupportedModelError(
             f"{INDEX} of {name} names {path.name}, but only safetensors are loaded: copy or download it again"

@@ -1,5 +1,4 @@
-"""One forward over a ragged batch: append these tokens to these sequences, choose tokens at these
-rows."""
+"""One forward over a ragged batch: append tokens to sequences and choose at the wanted rows."""
 
 from __future__ import annotations
 
@@ -28,38 +27,43 @@ _PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 """Token counts of the forwards that a profile measures."""
 
 _PROFILE_TRIALS = 2
+"""Trials of each token count, after its time has settled."""
+
 _PROFILE_TRIAL_SECONDS = 5e-3
-"""Of each count, once its time has settled: so many trials, or as many more as that takes. A
-process that has just begun, on processors that have just been idle, takes two or three times as
-long for what is over in no time."""
+"""Shortest time to spend on the trials of one token count. A process that has just started, on
+processors that were idle, needs two or three times as long for a short forward."""
 
 _PROFILED_RUN = 8
+"""Steps of the multi-step run that measures a draft's lone token. Such a token mostly follows
+another one in a run."""
+
 _PROFILED_RUN_SECONDS = 5e-3
-"""A lone token of a draft mostly follows another in a run of steps: what it takes there is measured
-by a run of so many, unless one by itself takes longer than that: then the rest of a step does not
-count."""
+"""Longest single step, in seconds, that is measured by a run. In a longer one the rest of a step
+does not count."""
 
 _PROFILE_FORWARDS = 120
+"""Longest profile, as a multiple of its shortest forward. A step's cost is known from several token
+counts."""
+
 _MOST_PROFILE_SECONDS = 6.0
-"""A profile may take as long as so many of its shortest forwards, up to that: a step's cost is
-known by several counts."""
+"""Upper bound of what `_PROFILE_FORWARDS` allows, in seconds."""
 
 _WARMED_COUNTS = (8, 16, 24, 32)
-"""Forwards of so many tokens are common."""
+"""Token counts of common forwards."""
 
 _NEVER = StopFlag()
 
 
 class Append(NamedTuple):
-    """One sequence's part of a step. Its pages are there already (`SequenceCache.extend`).
+    """One sequence's part of a step. `SequenceCache.extend` has already given it its pages.
 
-    ``token_count`` last tokens of the sequence are new; a token is chosen after each of the last
-    ``wanted`` ones. The tokens from ``committed_length`` on are guesses. ``prompt_count`` of them
-    are a prompt's. ``proposed`` are the draws that the first of these choices test, under the ratio
-    test; ``drafting`` says that they are a draft's own, with ``candidate_count`` candidates each.
-    ``top_logprob_count`` asks for the choices' log-probabilities and that many likeliest tokens'.
-    ``scored`` are the tokens that follow the rows just before the wanted ones: their
-    log-probabilities are asked for too.
+    The last ``token_count`` tokens of the sequence are new. A token is chosen after each of the
+    last ``wanted`` tokens. The tokens from ``committed_length`` on are guesses, and
+    ``prompt_count`` of the new ones belong to a prompt. ``proposed`` are the draws that the first
+    of these choices test, under the ratio test. ``drafting`` is set for a draft's own choices, with
+    ``candidate_count`` candidates each. ``top_logprob_count`` asks for the choices'
+    log-probabilities and those of that many likeliest tokens. ``scored`` are the tokens that follow
+    the rows just before the wanted ones; their log-probabilities are asked for too.
     """
 
     sequence: Sequence
@@ -76,14 +80,14 @@ class Append(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """Rows of logits: those asked for, or one to see that what was computed are numbers."""
+        """Rows of logits: the ones asked for, or one that shows whether the results are finite
+        numbers."""
         return max(1, self.wanted + len(self.scored))
 
 
 @dataclass(eq=False, slots=True)
 class Appended:
-    """What a step answers to one append: ``wanted`` choices, and the log-probabilities of
-    ``scored``.
+    """A step's answer to one append: ``wanted`` choices and the log-probabilities of ``scored``.
 
     Or the error of this one append: nothing can be chosen after its tokens.
     """
@@ -94,7 +98,7 @@ class Appended:
 
 
 class Engine:
-    """A model, its pages and the step that joins them. Belongs to one thread at a time."""
+    """A model, its pages, and the step that joins them. One thread at a time may use it."""
 
     def __init__(self, backend: Backend, *, kv_memory_mib: float) -> None:
         """Reserve KV memory. UnsupportedModelError if it holds no page."""
@@ -108,12 +112,12 @@ class Engine:
         self.context_length = min(self.model.context_length, reserved.page_count * self.page_size)
         self.step_count = 0
         self.step_times: list[tuple[int, float]] = []
-        """What the last `profile` measured."""
+        """Result of the last `profile`."""
         self.matchers = StructureMatchers()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
-        """(token count, seconds) of forwards, counts rising, measured in about ``seconds`` at most,
-        or as long as a large model needs for some. Leaves nothing behind."""
+        """Measure forwards for about ``seconds``, or longer where a large model needs it. Returns
+        (token count, seconds), counts rising. The engine's state is unchanged afterwards."""
         begun = time.monotonic()
         points: list[tuple[int, float]] = []
         sequence = Sequence("profile")
@@ -125,13 +129,13 @@ class Engine:
             if token_count == 1 and self.multi_step and least < _PROFILED_RUN_SECONDS:
                 least = self._measure(sequence, token_count, min(_PROFILED_RUN, self.context_length))
             points.append((token_count, least))
-        self.step_count = 0  # of steps that served
+        self.step_count = 0  # count only steps that serve requests
         self.step_times = points
         return points
 
     def _measure(self, sequence: Sequence, token_count: int, step_count: int = 1) -> float:
-        """Seconds of a step that appends so many tokens to nothing, or of each of several that
-        follow."""
+        """Return the seconds of a step that appends ``token_count`` tokens to an empty sequence, or
+        of each of ``step_count`` steps in a run."""
         times: list[float] = []
         append = Append(
             sequence, token_count, 1 if self.multi_step else token_count, SamplingRule(), drafting=self.multi_step
@@ -146,8 +150,8 @@ class Engine:
         return min(times) / step_count
 
     def warm(self, seconds: float) -> None:
-        """Run the shapes of longer chats until they take as long as they will, in about ``seconds``
-        at most. Leaves nothing behind."""
+        """Run the shapes of longer chats until their times settle, for about ``seconds`` at most.
+        The engine's state is unchanged afterwards."""
         give_up = time.monotonic() + seconds
         sequence, rule, served = Sequence("warm"), SamplingRule(), self.step_count
         for length in self.backend.warmed_lengths:
@@ -169,20 +173,20 @@ class Engine:
         self.step_count = served
 
     def release_sequence(self, sequence: Sequence) -> None:
-        """A sequence is gone: its pages are others', its structure's matcher too."""
+        """Release a sequence's pages and its structure's matcher."""
         self.cache.release(sequence)
         self.matchers.forget_sequence(sequence)
 
     def discard(self, sequence: Sequence) -> None:
-        """Throw away what was written for a sequence and cannot be trusted: it forgets all its
-        tokens, and the pages that nobody shares are erased. Raises what the device raises if it
-        cannot compute any more."""
+        """Throw away what was written for a sequence and cannot be trusted. The sequence forgets
+        all its tokens, and its unshared pages are erased. Raises what the device raises if it can
+        no longer compute."""
         self.backend.erase_pages([page for page in sequence.pages if self.pool.writable(page)])
         self.cache.release(sequence)
 
     def steps(self, appends: TokenSequence[Append], count: int, stop_flag: StopFlag = _NEVER) -> list[list[Appended]]:
-        """For each append what a step answers, or with a ``count`` above 1 what so many steps
-        answer (`run_multi_step`), one after another: fewer where a run ends early or finds no pages."""
+        """Return for each append the answer of one step, or of ``count`` steps of a multi-step run.
+        A run gives fewer answers if it ends early or finds no pages."""
         if count > 1:
             try:
                 return self.run_multi_step(appends, count, stop_flag)
@@ -191,8 +195,8 @@ class Engine:
         return [[answer] for answer in self.step(appends)]
 
     def step(self, appends: TokenSequence[Append]) -> list[Appended]:
-        """One forward; for each append its chosen tokens, ``wanted`` of them, and what else it asks
-        for.
+        """Run one forward. Returns for each append its ``wanted`` chosen tokens and what else it
+        asks for.
 
         An append whose logits are not finite numbers gets an error, and its sequence is discarded.
         """
@@ -216,19 +220,21 @@ class Engine:
 
     @property
     def multi_step(self) -> bool:
-        """Whether `run_multi_step` may be used."""
+        """True if `run_multi_step` may be used."""
         return self.backend.multi_step
 
     def run_multi_step(
         self, appends: TokenSequence[Append], count: int, stop_flag: StopFlag = _NEVER
     ) -> list[list[Appended]]:
-        """What ``count`` steps would answer after the appended tokens, each choice appended for the
-        next: for each append one choice a step, fewer if one is among the rule's end tokens or the
-        ``stop_flag`` is said, which is looked at after each step. Or the one error of a sequence
-        that was discarded, as in `step`.
+        """Take up to ``count`` steps after the appended tokens, and append each choice for the next
+        step.
 
-        The last token is not appended. OutOfPagesError as in `SequenceCache.extend`, and then
-        nothing has changed.
+        Returns for each append one choice a step. There are fewer if a choice is one of the rule's
+        end tokens, or if the ``stop_flag`` is set, which is read after each step. A sequence that
+        was discarded gets its one error instead, as in `step`.
+
+        The last token is not appended. OutOfPagesError as in `SequenceCache.extend`; then nothing
+        has changed.
         """
         sequences = [append.sequence for append in appends]
         starts = [len(sequence) for sequence in sequences]
@@ -252,11 +258,11 @@ class Engine:
         ]
 
     def _run_steps(self, segments: list[Segment], run: MultiStepRun) -> list[list[Choice]]:
-        """One step's choices, or several steps'."""
+        """Return the choices of one step, or of several steps."""
         runner = self.backend.multi_step_runner
         if runner is not None and run.steps_left > 1 and run.needs_logits_only:
             steps = runner.run(segments, run.rules, run.steps_left, run.stop_flag)
-            if steps:  # or the step that chooses alone is for it
+            if steps:  # otherwise a single step chooses
                 return steps
         return [run.choose(self.backend.forward(segments))]
 
@@ -290,7 +296,7 @@ class Engine:
         end = 0
         for append in appends:
             start, end = end, end + append.row_count
-            try:  # what fails for one sequence the others must not feel
+            try:  # one sequence's failure must not affect the others
                 if not (are_finite or all(map(math.isfinite, largest[start:end]))):
                     raise LogitsNotFiniteError
                 rows.extend(self._rows(append))
@@ -310,7 +316,7 @@ class Engine:
         sequence, rule, wanted = append.sequence, append.rule, append.wanted
         first = len(sequence) - wanted + 1
         drafting, candidate_count = append.drafting, append.candidate_count
-        rows = [  # by place: nine of them by name take twice as long
+        rows = [  # positional arguments: nine keywords take twice as long
             Row(rule, position, sequence.tokens, None, None, drafting, candidate_count)
             for position in range(first, first + wanted)
         ]
@@ -325,7 +331,7 @@ class Engine:
         return self.matchers.masks(append.sequence, append.rule, append.wanted, append.committed_length)
 
     def _score(self, appends: TokenSequence[Append], answers: list[Appended], logits: BlockedLogits) -> None:
-        """Fill in the log-probabilities that were asked for, all in one go."""
+        """Fill in all requested log-probabilities in one call."""
         if all(append.top_logprob_count is None for append in appends):
             return
         rows: list[int] = []
@@ -341,7 +347,7 @@ class Engine:
             at = end
         if not rows:
             return
-        # Torch: a model of paper serves without, if nobody asks for this.
+        # This imports torch, which the arithmetic model does without.
         from slipstream.sampling.logprobs import logprobs_of
 
         scores = iter(logprobs_of(logits.tensor if len(rows) == at else logits.tensor[rows], tokens, counts))

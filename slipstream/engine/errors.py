@@ -1,17 +1,17 @@
-"""What the engine refuses.
+"""The errors the engine raises.
 
 SlipstreamError
-├── OutOfPagesError        no page is free just now; a retry can help
+├── OutOfPagesError        no page is free now; a retry can help
 ├── QueueFullError         too many jobs wait; a retry can help
 ├── SequenceLimitError     too many sequences are open; a retry can help
 ├── ContextExceededError   the sequence can never fit
-├── UnknownHandleError     the handle was never given, was closed, or has ended
+├── UnknownHandleError     the handle was never opened, was closed, or its lease has ended
 ├── SequenceTooShortError  base_length is past what the handle's cache holds
-├── StaleRoundError        a round older than the last, or overtaken by a newer one
-├── RoundConflictError     a round's number again, but other content
-├── InvalidItemError       an item's field is wrong
-├── ModelThreadFailedError the model cannot compute any more; the service ends
-└── UnsupportedModelError  the model cannot be served; said at start
+├── StaleRoundError        the round is older than the last one, or a newer one has overtaken it
+├── RoundConflictError     the round's number was used before, with other content
+├── InvalidItemError       a field of the item is wrong
+├── ModelThreadFailedError the model can no longer compute; the service ends
+└── UnsupportedModelError  the model cannot be served; raised at start
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class SequenceLimitError(SlipstreamError):
 
 
 class ContextExceededError(SlipstreamError):
-    """A sequence longer than the model's context or than all KV memory (metadata:
+    """The sequence is longer than the model's context or than all KV memory (metadata:
     context_length)."""
 
     reason = Reason.CONTEXT_EXCEEDED
 
 
 class UnknownHandleError(SlipstreamError):
-    """A handle that is not, or no longer, open here."""
+    """The handle is not open on this service."""
 
     reason = Reason.UNKNOWN_HANDLE
 
@@ -62,13 +62,13 @@ class SequenceTooShortError(SlipstreamError):
 
 
 class StaleRoundError(SlipstreamError):
-    """A round number below the handle's last, or a job overtaken by a newer round."""
+    """The round number is below the handle's last one, or a newer round has overtaken the job."""
 
     reason = Reason.STALE_ROUND
 
 
 class RoundConflictError(SlipstreamError):
-    """A round number that was asked before, with other content: a new round needs a new number."""
+    """The round number was used before with other content. A new round needs a new number."""
 
     reason = Reason.ROUND_CONFLICT
 
@@ -80,7 +80,7 @@ class InvalidItemError(SlipstreamError):
 
 
 class ModelThreadFailedError(SlipstreamError):
-    """The model cannot compute any more: its service is about to end and may come back."""
+    """The model can no longer compute. Its service is about to end and may come back."""
 
     reason = Reason.MODEL_THREAD_FAILED
     retry_after = 1.0

@@ -1,8 +1,7 @@
-"""Reads what a model's maker says of generating with it: generation_config.json, or a GGUF file's
-own keys.
+"""The reader of a model's generation settings: generation_config.json, or a GGUF file's own keys.
 
-A key is followed, without effect here, or warnings in one line at start. So is a value out of range: it
-must not become an error of a request that never named it.
+Each key is followed, has no effect here, or is named in one warning at start. A value out of range
+gets a warning too. It must not become an error of a request that never named it.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ _LENGTHS = {
 }
 _TOKENS = ("eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias")
 _LEAST_TOP_P = 1e-9
-"""What transformers makes of a top_p of 0: the likeliest token alone."""
+"""transformers' meaning of a top_p of 0: only the likeliest token."""
 
 _MOST_TOP_K = 2**31 - 1
-"""More does not fit the wire, and no vocabulary has more."""
+"""Largest value that fits the wire. No vocabulary is larger."""
 
 _MAX_SHOWN = 100
-"""Characters of a value in a line."""
+"""Longest value in a warning, in characters."""
 
 _GGUF = "general.sampling."
 _GGUF_NAMES = {field.gguf_key: name for name, field in SAMPLING_FIELDS.items() if field.gguf_key}
@@ -60,7 +59,7 @@ _GGUF_UNFOLLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """What of it is followed, and what there is to tell of the rest."""
+    """The settings that are followed, and warnings about the others."""
 
     end_token_ids: tuple[int, ...] = ()
     sampling: SamplingDefaults = field(default=SamplingDefaults())
@@ -68,13 +67,13 @@ class GenerationConfig:
     warnings: tuple[str, ...] = ()
 
     def log_warnings(self, name: object) -> None:
-        """Warn in one line, if there is something to tell."""
+        """Log one warning if there is anything to report."""
         if self.warnings:
             log.warning("generation settings of %s: %s", name, "; ".join(self.warnings))
 
 
 def read_generation_config(directory: Path) -> dict[str, Any]:
-    """What a directory's generation_config.json says, nothing if there is none.
+    """Return the values of a directory's generation_config.json, or nothing if there is none.
     UnsupportedModelError if it cannot be read."""
     path = directory / GENERATION_CONFIG
     if not path.exists():
@@ -89,8 +88,8 @@ def read_generation_config(directory: Path) -> dict[str, Any]:
 
 
 def read_gguf_generation_config(path: Path, said: Callable[[str], Any]) -> dict[str, Any]:
-    """The same of a GGUF file: by what lies beside it, or else by its own keys. ``said`` gives one
-    key's value or None."""
+    """Return the values for a GGUF file: from generation_config.json beside it, or else from its
+    own keys. ``said`` returns one key's value or None."""
     if values := read_generation_config(path.parent):
         return values
     values = {name: _number(value) for key, name in _GGUF_NAMES.items() if (value := said(f"{_GGUF}{key}")) is not None}
@@ -103,8 +102,8 @@ def read_gguf_generation_config(path: Path, said: Callable[[str], Any]) -> dict[
 
 
 def parse_generation_config(values: Mapping[str, Any], vocabulary_size: int, ends: Any = None) -> GenerationConfig:
-    """What ``values`` mean for a vocabulary. ``ends`` are the end tokens, as the model itself says
-    them, where these do not."""
+    """Return what ``values`` mean for a vocabulary. ``ends`` are the model's own end tokens, used
+    if ``values`` have none."""
     warnings: list[str] = []
     said_ends = values.get("eos_token_id")
     tokens = Tokens(values, vocabulary_size, ends if said_ends is None else said_ends, warnings)
@@ -129,7 +128,7 @@ def _samples(values: Mapping[str, Any], warnings: list[str]) -> bool:
 
 
 def _sampling(values: Mapping[str, Any], samples: bool, tokens: Tokens, warnings: list[str]) -> SamplingDefaults:
-    """How its maker would have it sampled: greedily, unless it says so."""
+    """Return the author's sampling settings: greedy unless the values ask for sampling."""
     names = MODEL_DEFAULTS if samples else ("repetition_penalty",)
     found: dict[str, Any] = {
         name: value for name in names if (value := _checked(name, values.get(name), warnings)) is not None
@@ -140,7 +139,7 @@ def _sampling(values: Mapping[str, Any], samples: bool, tokens: Tokens, warnings
 
 
 def _checked(name: str, value: Any, warnings: list[str]) -> float | None:
-    """A number that every request may have; None if it is left out."""
+    """Return a number that is valid in every request, or None if the value is left out."""
     number: float
     if value is None:
         return None
@@ -181,7 +180,7 @@ def _lengths(values: Mapping[str, Any], warnings: list[str]) -> LengthDefaults:
 
 
 def _unfollowed(values: Mapping[str, Any], samples: bool) -> list[str]:
-    """Keys that would change a text in transformers, or that are not known here."""
+    """Return the keys that would change a text in transformers, or that are unknown here."""
     known = {"do_sample", *MODEL_DEFAULTS, *_LENGTHS, *_TOKENS, *WITHOUT_EFFECT}
     return [
         f"{key}={_shown(value)}"
@@ -194,7 +193,7 @@ def _unfollowed(values: Mapping[str, Any], samples: bool) -> list[str]:
 
 
 def _number(value: Any) -> Any:
-    """A GGUF file's number, which llama.cpp says in letters."""
+    """Return a number from a GGUF file, which llama.cpp gives as text."""
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Keys of a generation_config.json that are not followed, by whether a text depends on them."""
+"""Keys of a generation_config.json that are not followed, by whether they can change a text."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ UNFOLLOWED: dict[str, tuple[Any, ...]] = {
     "remove_invalid_values": (False,),
     "num_return_sequences": (1,),
 }
-"""Each with the values that change nothing."""
+"""Keys that can change a text, each with the values that change nothing."""
 
 SAMPLED_ONLY = {"epsilon_cutoff", "eta_cutoff", "top_h"}
-"""Keys that transformers looks at only where it samples."""
+"""Keys that transformers reads only when it samples."""
 
 WITHOUT_EFFECT = {
     # of beams alone

@@ -1,4 +1,4 @@
-"""Tokens that a model's maker would have end a text, or not be in one."""
+"""The token lists of a generation_config.json: ends of a text and banned or biased tokens."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class Tokens:
-    """What of a generation_config.json names tokens. What is no token of the vocabulary is warnings and
-    left out."""
+    """The keys of a generation_config.json that name tokens. Ids outside the vocabulary are left
+    out with a warning."""
 
     def __init__(self, values: Mapping[str, Any], vocabulary_size: int, ends: Any, warnings: list[str]) -> None:
         """``ends``: one id, several or none."""
@@ -50,7 +50,7 @@ class Tokens:
         return tuple(dict.fromkeys(ids))
 
     def _single_words(self, said: Any) -> tuple[int, ...]:
-        """Words of one token each; end tokens stay, as in transformers."""
+        """Return the words of one token each. End tokens stay allowed, as in transformers."""
         words = [each if isinstance(each, list) else [each] for each in said] if isinstance(said, list) else []
         if said is not None and not isinstance(said, list):
             self._warnings.append("bad_words_ids must be a list of lists, and is left out")
@@ -61,7 +61,7 @@ class Tokens:
         return tuple(token for token in ids if token not in self.ends)
 
     def _single_biases(self, said: Any) -> tuple[tuple[tuple[int, float], ...], tuple[int, ...]]:
-        """Biases of one token each, and tokens whose bias is minus infinity."""
+        """Return the biases of one token each, and the tokens whose bias is minus infinity."""
         biases: dict[int, float] = {}
         excluded: list[int] = []
         unfollowed = 0
@@ -83,8 +83,8 @@ class Tokens:
         return self._fitting("sequence_bias", tuple(sorted(biases.items()))), tuple(excluded)
 
     def _begins_without_end(self, said: Any) -> bool:
-        """Whether a text must not be empty: all that a minimum of one token can say of tokens that
-        must not come first."""
+        """Return True if a text must not be empty. A minimum of one token can express no other rule
+        about first tokens."""
         ids = self._ids("begin_suppress_tokens", said)
         if not ids or (self.ends and set(ids) == set(self.ends)):
             return bool(ids)
@@ -92,7 +92,7 @@ class Tokens:
         return False
 
     def _fitting(self, what: str, listed: tuple[T, ...]) -> tuple[T, ...]:
-        """Each once, if a rule may list so many."""
+        """Return each value once, or nothing if a rule may not list so many."""
         once = tuple(dict.fromkeys(listed))
         if len(once) <= MAX_LISTED_TOKENS:
             return once

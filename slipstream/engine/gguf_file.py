@@ -1,5 +1,5 @@
-"""What every reader of GGUF files wants of them: that there are all of a model's, and what names
-their content."""
+"""Checks that every reader of GGUF files needs: all files of a model are there, and a fingerprint
+names their content."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from slipstream.engine.errors import UnsupportedModelError
 
 _MAGIC = b"GGUF"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-"""How llama.cpp names the files of a split model."""
+"""llama.cpp's names of the files of a split model."""
 
 _SAMPLES, _SAMPLE_BYTES = 1024, 64
 
 AGAIN = "copy, download or convert it again"
-"""What to do about a file that is damaged."""
+"""Advice for a damaged file."""
 
 
 def refuse_no_file(path: Path) -> None:
-    """UnsupportedModelError if there is no GGUF file at ``path``."""
+    """Raise UnsupportedModelError if there is no GGUF file at ``path``."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
@@ -35,10 +35,10 @@ def refuse_no_file(path: Path) -> None:
 
 
 def shards_of(path: Path) -> list[Path]:
-    """All files of the model whose first one is at ``path``. UnsupportedModelError if one is not
-    there or in another's place.
+    """Return all files of the model whose first file is at ``path``. UnsupportedModelError if one
+    is missing or out of place.
 
-    A file that only has the name of a part, and does not say that it is one, is a model by itself.
+    A file with the name of a part whose keys do not say so is a model by itself.
     """
     named = _SHARD.search(path.name)
     if named is None or (count := _part_of(path)[1]) < 2:
@@ -65,8 +65,8 @@ def shards_of(path: Path) -> list[Path]:
 
 
 def _part_of(path: Path) -> tuple[int, int, int, int]:
-    """Which part a file is, counted from 0, of how many, with how many tensors together, and how
-    many it has itself."""
+    """Return a file's part number, counted from 0, the number of parts, the tensors of all parts,
+    and its own."""
     from gguf import GGUFReader
 
     try:
@@ -79,8 +79,7 @@ def _part_of(path: Path) -> tuple[int, int, int, int]:
 
 
 def refuse_no_model(path: Path, general_type: Any) -> None:
-    """UnsupportedModelError if a file says that it is something else than a model, like an
-    adapter."""
+    """Raise UnsupportedModelError if the file is not a model but, for example, an adapter."""
     if general_type not in (None, "", "model"):
         raise UnsupportedModelError(
             f"{path} is of general.type {general_type!r}, and only a 'model' can be served: merge an adapter into its model "
@@ -89,8 +88,9 @@ def refuse_no_model(path: Path, general_type: Any) -> None:
 
 
 def fingerprint_of(paths: Sequence[Path], said: Sequence[str]) -> str:
-    """sha256 over what is ``said`` of how it is computed, and of each file its size, its beginning,
-    which says everything but the weights, and many evenly spaced bytes of those."""
+    """Return the sha256 of the strings ``said`` and of each file's size, first MiB and many
+    evenly spaced bytes. The strings say how the model is computed. A file's beginning holds all
+    its keys."""
     digest = hashlib.sha256("\n".join(said).encode())
     for path in paths:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

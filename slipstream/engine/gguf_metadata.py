@@ -1,5 +1,4 @@
-"""The keys of a GGUF file, read in a fraction of the seconds that ``gguf.GGUFReader`` takes for a
-large vocabulary."""
+"""A fast reader of a GGUF file's keys. ``gguf.GGUFReader`` takes seconds for a large vocabulary."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.gguf_file import AGAIN, refuse_no_file
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""struct's letters of the values of one size, by GGUF's number of their type."""
+"""struct's format letters by GGUF's number of a fixed-size type."""
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
 _HEADER = struct.Struct("<4sIQQ")
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Return all keys with their values. UnsupportedModelError for a file that is none, or is
-    damaged."""
+    """Return all keys with their values. UnsupportedModelError if the file is damaged or not a GGUF
+    file."""
     refuse_no_file(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -33,7 +32,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 
 class _Values:
-    """Values one after another."""
+    """A reader of consecutive values."""
 
     def __init__(self, data: mmap.mmap, at: int) -> None:
         self._data, self._at = data, at
@@ -51,7 +50,7 @@ class _Values:
             raise ValueError("an array holds arrays")
         if kind == _STRING:
             return [self._string() for _ in range(count)]
-        return list(self._take(f"<{count}{_FORMATS[kind]}"))
+        return list(self._unpack(f"<{count}{_FORMATS[kind]}"))
 
     def _string(self) -> str:
         size = self._one("Q")
@@ -61,8 +60,8 @@ class _Values:
         return self._data[begin : self._at].decode()
 
     def _one(self, letter: str) -> Any:
-        return self._take(f"<{letter}")[0]
+        return self._unpack(f"<{letter}")[0]
 
-    def _take(self, form: str) -> tuple[Any, ...]:
+    def _unpack(self, form: str) -> tuple[Any, ...]:
         begin, self._at = self._at, self._at + struct.calcsize(form)
         return struct.unpack_from(form, self._data, begin)

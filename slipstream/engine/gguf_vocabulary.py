@@ -1,5 +1,4 @@
-"""What a GGUF file says of its tokens, and which of them llama.cpp takes for special and for ends
-of a text."""
+"""The tokens of a GGUF file, and which of them llama.cpp treats as special or as ends of a text."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-"""Kinds of tokens (``tokenizer.ggml.token_type``) that are looked at here."""
+"""Token types (``tokenizer.ggml.token_type``) that are read here."""
 
 _SECTION = "tokenizer.ggml."
 
@@ -38,14 +37,14 @@ _ENDS = frozenset(
         "[e~[",
     )
 )
-"""Tokens that end a text by their name, whatever the file says of them."""
+"""Names of tokens that end a text, regardless of their type in the file."""
 
 _FILL_IN = {
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""Tokens of code models that end a text too: by the file's key, or else by name."""
+"""Tokens of code models that end a text too, by the file's key or else by name."""
 
 _CONTROLS = frozenset(
     (
@@ -57,13 +56,13 @@ _CONTROLS = frozenset(
         *_ENDS,
     )
 )
-"""Names of control tokens that some files call normal ones."""
+"""Names of control tokens that some files mark as normal."""
 
 _SHOWN = frozenset(("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"))
-"""gpt-oss's, which are text although the file calls them control tokens."""
+"""gpt-oss's tokens that are text although the file marks them as control tokens."""
 
 _DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}, "gpt2": {"bos": 11, "eos": 11}}
-"""What the ids are, by kind of tokenizer, where the file does not say."""
+"""Default ids by kind of tokenizer, for files that do not give them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +70,18 @@ class GgufVocabulary:
     """The tokens of a GGUF file."""
 
     kind: str
-    """``tokenizer.ggml.model``: llama (SentencePiece) or gpt2 (byte-level BPE); others are not
+    """``tokenizer.ggml.model``: llama (SentencePiece) or gpt2 (byte-level BPE). No other kind is
     read."""
     split: str
     """``tokenizer.ggml.pre``."""
     tokens: Sequence[str]
     types: Sequence[int]
     ids: dict[str, int | None]
-    """Ids of bos, eos and the like by name; None where there is no such token."""
+    """Ids of bos, eos and other special tokens by name; None if there is no such token."""
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> GgufVocabulary:
-        """Take it from a file's keys."""
+        """Read the vocabulary from a file's keys."""
         said = {key.removeprefix(_SECTION): value for key, value in metadata.items() if key.startswith(_SECTION)}
         tokens = said.get("tokens", [])
         kind, split = said.get("model", "none"), said.get("pre", "default")
@@ -94,7 +93,7 @@ class GgufVocabulary:
         return cls(kind, split, tokens, said.get("token_type", [NORMAL] * len(tokens)), ids)
 
     def end_token_ids(self) -> tuple[int, ...]:
-        """Return all tokens that end a text, as ``llama_vocab_is_eog`` tells them."""
+        """Return all tokens that end a text, the same ones as ``llama_vocab_is_eog``."""
         by_name = {token: index for index, token in enumerate(self.tokens)}
         ends = {by_name[name] for name in _ENDS if name in by_name}
         stated = [self.ids[name] for name in ("eos", "eot", "eom")]
@@ -105,7 +104,7 @@ class GgufVocabulary:
         return tuple(sorted(kept - set(self._not_ends({self.tokens[index] for index in kept}, by_name))))
 
     def types_of_tokens(self) -> list[int]:
-        """Return the kinds of tokens, names of control tokens heeded."""
+        """Return the type of each token. Names of control tokens override the file."""
         types = list(self.types)
         by_name = {token: index for index, token in enumerate(self.tokens)}
         for name in _CONTROLS & by_name.keys():
@@ -118,7 +117,8 @@ class GgufVocabulary:
 
     @staticmethod
     def _not_ends(names: set[str] | frozenset[str], by_name: dict[str, int]) -> Iterator[int]:
-        """What is no end beside other ends: of gpt-oss, Solar and Gemma 4."""
+        """Yield tokens that are not ends when certain other ends exist: those of gpt-oss, Solar and
+        Gemma 4."""
         harmony = "<|return|>" in names and names & {"<|call|>", "<|calls|>"}
         solar = "<|flush|>" in names and names & {"<|call|>", "<|calls|>"}
         if "<|end|>" in names and (harmony or solar):

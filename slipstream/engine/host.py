@@ -1,5 +1,5 @@
-"""The engine as an event loop sees it: open, close, run a round, look at the load. Nothing here
-computes."""
+"""The engine as an event loop sees it: open and close handles, run rounds, read the load. Nothing
+here computes."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ from slipstream.structures.trials import StructureTrials
 log = logging.getLogger(__name__)
 
 _CLOSED_COUNT = 10_000
-"""Handles remembered as closed: one may be closed before the item comes that would have opened
-it."""
+"""Handles that are remembered as closed. A handle may be closed before the item arrives that would
+have opened it."""
 
 _CROWDED_SECONDS = 0.05
-"""For which rounds are taken to come in numbers once they have."""
+"""Seconds for which several rounds at a time are expected after there were several."""
 
 JobT = TypeVar("JobT", bound=Job)
 JobT_contra = TypeVar("JobT_contra", bound=Job, contravariant=True)
 
 
 class Listener(Protocol[JobT_contra]):
-    """Whoever asked for a round; told on the event loop. What it raises when it is told of parts or
-    an answer, it is told as the round's failure."""
+    """The receiver of a round's result, called on the event loop. An error that it raises on parts
+    or on an answer is reported to it as the round's failure."""
 
     def parts_done(self, parts: list[Job]) -> None:
-        """Parts of a job that has split have ended, and the job has not."""
+        """Receive parts of a split job that have ended while the job goes on."""
 
     def done(self, job: JobT_contra) -> None:
-        """The round has its answer."""
+        """Receive the job that has the round's answer."""
 
     def failed(self, error: Exception) -> None:
-        """It will have none."""
+        """Receive the error of a round that has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """What the host grants."""
+    """Limits of handles and leases."""
 
     max_sequence_count: int = 1024
     default_lease_seconds: float = 600.0
     max_lease_seconds: float = 3600.0
     grace_seconds: float = 30.0
-    """How long an owner's idle handles outlive its last connection."""
+    """Seconds for which an owner's idle handles outlive its last connection."""
     sweep_seconds: float = 1.0
 
 
@@ -72,11 +72,11 @@ class _Round(Generic[JobT]):
     job: JobT
     listeners: list[Listener[JobT]] = field(default_factory=list)
     compiled: Compiled | None = None
-    """Its rule's structure: held until the end, so that no step has to compile it."""
+    """The structure of its rule. Held until the round ends, so that no step has to compile it."""
     answered: bool = False
 
     def add_listener(self, listener: Listener[JobT]) -> None:
-        """It is answered, or will be."""
+        """Report the answer to a listener, now or when there is one."""
         if not self.answered:
             self.listeners.append(listener)
             return
@@ -86,7 +86,7 @@ class _Round(Generic[JobT]):
             listener.failed(error)
 
     def notify_parts(self, parts: list[Job]) -> None:
-        """They have ended, and the round has not."""
+        """Report parts that have ended while the round goes on."""
         for listener in [*self.listeners]:
             try:
                 listener.parts_done(parts)
@@ -95,7 +95,7 @@ class _Round(Generic[JobT]):
                 listener.failed(error)
 
     def finish(self, error: Exception | None) -> None:
-        """With its answer, or an error."""
+        """End the round with its answer, or with an error."""
         listeners, self.listeners = self.listeners, []
         self.answered, self.compiled = error is None, None
         for listener in listeners:
@@ -106,7 +106,7 @@ class _Round(Generic[JobT]):
 
 
 class EngineHost(Generic[JobT]):
-    """Handles, leases and rounds over one model thread. Belongs to one event loop; `start` comes
+    """Handles, leases and rounds over one model thread. It belongs to one event loop. Call `start`
     first."""
 
     def __init__(
@@ -117,12 +117,12 @@ class EngineHost(Generic[JobT]):
         on_step: OnStep = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``clock`` is the time of leases and of owners' grace."""
+        """``clock`` is the time of leases and of the owners' grace period."""
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._leases = Leases(clock)
         self.owners = Owners(limits.grace_seconds, clock)
-        """Whoever opens handles is to be told there when it comes and goes."""
+        """The owners of handles. The service records each owner's connections here."""
         self._sequences: dict[str, Sequence] = {}
         self._rounds: dict[str, _Round[JobT]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
@@ -130,16 +130,17 @@ class EngineHost(Generic[JobT]):
         self._compiling_count = 0
         self._is_about_to_compute = False
         self._crowded = float("-inf")
-        """When there was last more than one round in work."""
+        """Time at which there was last more than one round in work."""
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished, on_step)
         self._sweeper: asyncio.Task[None] | None = None
         self.trials: StructureTrials | None = None
-        """Set where structures are compiled that may take any time and memory."""
+        """Set if structures may take any time and memory to compile."""
         self.on_closed: Callable[[str], None] = lambda handle: None
-        """Told of each handle that comes back, whatever ended it."""
+        """Called with each handle that is closed, for any reason."""
 
     async def start(self) -> Engine:
-        """Load the engine on its thread and take jobs from then on; raises what loading raises."""
+        """Load the engine on its thread, and accept jobs from then on. Raises what loading
+        raises."""
         engine = await asyncio.to_thread(self._thread.start)
         if engine.backend.any_thread:
             self._thread.on_put = self._schedule_compute
@@ -148,36 +149,37 @@ class EngineHost(Generic[JobT]):
 
     @property
     def engine(self) -> Engine:
-        """The engine, once `start` has returned. Only what never changes may be read from here."""
+        """The engine, once `start` has returned. Read only what never changes."""
         return self._thread.engine
 
     @property
     def load(self) -> Load:
-        """As it is now."""
+        """The current load."""
         return replace(self._thread.load, unfinished_count=len(self._asked) + self._compiling_count)
 
     def open_handle(self, handle: str, lease_seconds: float | None, owner: str = "") -> None:
-        """A handle under a name that the caller has chosen, unless it is open already; None for the
-        default lease.
+        """Open a handle under a name that the caller chooses, unless it is open already.
+        ``lease_seconds`` None gives the default lease.
 
-        If there are as many as may be, an idle one ends for it (`Owners.giver`): its owner states
-        it again when it comes back. SequenceLimitError if none is idle, or UnknownHandleError if it
-        was closed: nobody would ever close it again.
+        If the limit of open sequences is reached, an idle handle is evicted
+        (`Owners.handle_to_evict`); its owner restates it when it needs it. SequenceLimitError if
+        none is idle. UnknownHandleError if the handle was closed, because no caller would ever
+        close it again.
         """
         if self._leases.is_live(handle):
             return
         if handle in self._closed:
             raise UnknownHandleError("this handle was closed")
-        self._remove_handle(handle)  # its lease ended just now
+        self._remove_handle(handle)  # in case its lease has just ended
         if len(self._sequences) >= self._limits.max_sequence_count:
-            giver = self.owners.handle_to_evict(owner)
-            if giver is None:
+            evicted = self.owners.handle_to_evict(owner)
+            if evicted is None:
                 count = len(self._sequences)
                 raise SequenceLimitError(
                     f"{count} sequences are open, which is the limit, and none is idle that may end"
                 )
-            log.debug("%s ends: another sequence is opened, and no more may be", giver)
-            self._remove_handle(giver)
+            log.debug("%s ends: another sequence is opened, and no more may be", evicted)
+            self._remove_handle(evicted)
         granted = min(lease_seconds or self._limits.default_lease_seconds, self._limits.max_lease_seconds)
         sequence = Sequence(handle)
         self._sequences[handle] = sequence
@@ -186,12 +188,12 @@ class EngineHost(Generic[JobT]):
         self._thread.add_sequence(sequence)
 
     def renew_lease(self, handle: str) -> None:
-        """Start the idle time of a handle's lease again. UnknownHandleError if it is not, or no
-        longer, open."""
+        """Start the idle time of a handle's lease again. UnknownHandleError if the handle is not
+        open."""
         self._leases.renew(handle)
 
     def close_handle(self, handle: str) -> None:
-        """Give a handle's pages back, and never open it again, even if it was not open yet."""
+        """Release a handle's pages and never open it again, even if it was not open yet."""
         self._closed[handle] = None
         if len(self._closed) > _CLOSED_COUNT:
             self._closed.popitem(last=False)
@@ -216,13 +218,13 @@ class EngineHost(Generic[JobT]):
         *,
         content: object,
     ) -> Coroutine[Any, Any, None] | None:
-        """Run round ``number`` of a handle; a repeated round gets its stored answer, an unfinished
-        older one is dropped.
+        """Run round ``number`` of a handle. A repeated round gets its stored answer; an older
+        unfinished round is dropped.
 
-        ``content`` is all that was asked: a repeated round's must equal it. ``listener`` is told
-        what comes of it. Where the rule's structure may have to be compiled first, the round begins
-        in what is returned to be awaited. UnknownHandleError, StaleRoundError, RoundConflictError,
-        QueueFullError or InvalidStructureError.
+        ``content`` is all that was asked: a repeated round must have equal content. ``listener``
+        gets the result. If the rule's structure may have to be compiled first, the caller awaits
+        the returned coroutine, in which the round begins. UnknownHandleError, StaleRoundError,
+        RoundConflictError, QueueFullError or InvalidStructureError.
         """
         compiler = self.engine.matchers.compiler
         if rule.structure is None or compiler is None:
@@ -263,14 +265,14 @@ class EngineHost(Generic[JobT]):
             return
         job = make_job(self._sequences[handle])
         if last is not None:
-            last.job.overtake()  # before the new job can begin on the sequence they share
+            last.job.overtake()  # before the new job begins on the same sequence
         self._thread.submit(job)
         self.owners.mark_busy(handle)
         self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener], compiled)
 
     async def stop(self) -> None:
-        """Stop sweeping and computing. ModelThreadFailedError if computing had ended by itself: who
-        hears nothing else, like the process's exit status, must not say that all is well."""
+        """Stop the sweep and the model thread. ModelThreadFailedError if the thread had failed
+        before, so that the process's exit status shows the failure."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         await asyncio.to_thread(self._thread.stop)
@@ -278,8 +280,8 @@ class EngineHost(Generic[JobT]):
             raise self._thread.failure
 
     def _schedule_compute(self) -> None:
-        """Once all that has come with what is being read is there too. Where several rounds are in
-        work, or were of late, the thread computes while more of them come."""
+        """Compute once all items of the message that is being read have arrived. If several rounds
+        are in work, or were recently, the model thread computes while more of them arrive."""
         now = self._loop.time()
         if self._asked:
             self._crowded = now
@@ -293,7 +295,7 @@ class EngineHost(Generic[JobT]):
         self._is_about_to_compute = False
         if ended := self._thread.compute_inline():
             self._deliver(ended)
-        self._loop.call_soon(self._thread.report_step)  # after what sends the answers
+        self._loop.call_soon(self._thread.report_step)  # after the callback that sends the answers
 
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop

@@ -1,4 +1,4 @@
-"""What has come for whoever computes, and the bell that wakes the thread that waits for it."""
+"""The queue of work for the model thread, and the signal that wakes the thread."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ Entry = Job | Callable[[], None]
 
 
 class Inbox:
-    """Anybody puts in and then rings; who computes waits and then takes. To be rung for nothing
-    does no harm."""
+    """A queue that any thread may fill. The filling thread then calls `wake`; the computing thread
+    calls `wait` and then `drain`. A `wake` without work is harmless."""
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
         self.stop_flag = StopFlag()
-        """Said while there may be something to take."""
-        # Held until it rings. No `queue.SimpleQueue`: its `get` waits for ever where its seconds
-        # are over before it has begun (CPython 3.11, queues implemented in C).
-        self._silence = Lock()
-        self._silence.acquire()
+        """The flag that stops a multi-step run. It is set while there may be work to take."""
+        # Held until `wake` is called. `queue.SimpleQueue` would not do: its `get` waits for ever if
+        # its timeout has passed before the call begins (CPython 3.11, the implementation in C).
+        self._asleep = Lock()
+        self._asleep.acquire()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come."""
+        """True if there is no entry."""
         return not self._entries
 
     def put(self, entry: Entry) -> None:
-        """Something comes. Nobody is woken by that."""
+        """Add an entry. This does not wake the thread."""
         self._entries.append(entry)
         self.stop_flag.set()
 
     def drain(self) -> list[Entry]:
-        """All that has come, in order."""
+        """Take out all entries, in order of arrival."""
         self.stop_flag.clear()
         taken = []
         while self._entries:
@@ -45,11 +45,11 @@ class Inbox:
         return taken
 
     def wake(self) -> None:
-        """Wake who waits, or who will."""
-        if self._silence.locked():
-            with suppress(RuntimeError):  # it rings already: another has come between
-                self._silence.release()
+        """Wake the thread that waits, or that will wait next."""
+        if self._asleep.locked():
+            with suppress(RuntimeError):  # another thread has released it in between
+                self._asleep.release()
 
     def wait(self, seconds: float | None) -> None:
-        """Until it rings, or for so long."""
-        self._silence.acquire(timeout=-1 if seconds is None else seconds)
+        """Wait for `wake`, or for ``seconds``."""
+        self._asleep.acquire(timeout=-1 if seconds is None else seconds)

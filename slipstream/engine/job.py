@@ -1,4 +1,4 @@
-"""A job: what one item asks of the model, as a state machine the model thread steps."""
+"""A job: the work of one item on the model, as a state machine that the model thread steps."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule
 
 MOST_STEPS = 64
-"""That a job remembers."""
+"""Most steps that a job remembers."""
 
 
 @dataclass(slots=True)
 class JobTiming:
-    """Seconds on this process's monotonic clock, and the wall clock for spans."""
+    """Times of a job, in seconds of this process's monotonic clock, and the wall clock for
+    spans."""
 
     arrived_unix_ns: int = field(default_factory=time.time_ns)
     arrived: float = field(default_factory=time.monotonic)
     started: float | None = None
-    """Of the first forward."""
+    """Start of the first forward."""
     forward: float = 0.0
-    """Sum over the forwards this job took part in, choosing included."""
+    """Seconds of all forwards that this job took part in, including the choices."""
     forward_count: int = 0
     step_token_count: int = 0
-    """Tokens in the last forward, other sequences' included."""
+    """Tokens in the last forward, including those of other sequences."""
     prefill: float = 0.0
-    """By how much prompts made the forwards longer that this job waited for or took part in; set
-    when it ends."""
+    """Seconds by which prompts made the forwards longer that this job waited for or took part in.
+    Set when the job ends."""
     finished: float = 0.0
     steps: list[StepNote] = field(default_factory=list)
-    """The first of the forwards, where the job has a label."""
+    """The first forwards, if the job has a label."""
 
     def merge(self, part: JobTiming) -> None:
-        """A part has ended: its forwards are this job's too, if it took as many as any."""
+        """Add the forwards of a part that has ended, if it took at least as many as the parts
+        before it."""
         if part.forward_count >= self.forward_count:
             self.forward, self.forward_count = part.forward, part.forward_count
             self.step_token_count = part.step_token_count
@@ -59,44 +61,44 @@ class JobTiming:
 
 
 class Statement(NamedTuple):
-    """Where a request says the sequence stands: keep ``base_length`` tokens, then come the
-    committed tokens ``tail``."""
+    """A request's position of the sequence: keep ``base_length`` tokens, then append the committed
+    tokens ``tail``."""
 
     base_length: int
     tail: TokenSequence[int]
 
     @property
     def committed_length(self) -> int:
-        """Length of the committed tokens after this statement."""
+        """Number of committed tokens after this statement."""
         return self.base_length + len(self.tail)
 
 
 Fork = Callable[[str, int], Sequence]
-"""Gives a fork of a job's sequence under a name, cut to a length. It is given back when the job
-over it ends."""
+"""A function (name, length) that forks a job's sequence and cuts the fork to a length. The fork is
+released when its job ends."""
 
 
 class Job:
-    """Append the statement's tail and some uncommitted tokens, choose after the last ``wanted`` of
-    them, maybe go on.
+    """Appends the statement's tail and some uncommitted tokens, chooses after the last ``wanted``
+    of them, and may continue.
 
-    A subclass says in `advance` what the choices mean. It reads its result from itself once that
-    returned True. It may then go on as several jobs over forks of its sequence (`split`); it has
-    ended once they all have.
+    A subclass decides in `advance` what the choices mean, and holds the result once `advance` has
+    returned True. It may then continue as several jobs over forks of its sequence (`split`); it
+    ends with the last of them.
     """
 
     drafting = False
-    """Whether the choices are a draft's own."""
+    """True if the choices are a draft's own."""
 
     steps_left: int = 0
-    """How many tokens a job that appends its own choices will choose yet, if they may be chosen in
-    one go."""
+    """Number of tokens that a job which appends its own choices may still choose in one multi-step
+    run."""
 
     parent: Job | None = None
-    """Of a job that goes on over a fork."""
+    """The job that this one continues over a fork, or None."""
 
     label: str = ""
-    """What whoever looks at its steps knows it by; empty if nobody does."""
+    """Name for tracing; empty if the job is not traced."""
 
     def __init__(
         self,
@@ -110,9 +112,9 @@ class Job:
         proposed: TokenSequence[Proposed] = (),
         logprobs: LogprobRequest | None = None,
     ) -> None:
-        """``length_limit`` is the longest the sequence may become while this job runs; ``proposed``
-        are the draws that the first choices test under the ratio test; a ``logprobs.prompt`` is the
-        tail here."""
+        """``length_limit`` is the longest the sequence may become while this job runs. ``proposed``
+        are the draws that the first choices test under the ratio test. A ``logprobs.prompt`` means
+        the tail here."""
         self.sequence = sequence
         self.statement = statement
         self.committed_length = statement.committed_length
@@ -126,7 +128,8 @@ class Job:
         self.prefilled_count = 0
         self.candidate_count = 0
         self.is_prompt = False
-        """Whether a prompt's tokens are pending, or what follows it to its first choices."""
+        """True while a prompt's tokens are pending, or the tokens between them and the first
+        choices."""
         self._prompt_left = 0
         self._overtaken = False
         self._length_limit = length_limit
@@ -134,35 +137,34 @@ class Job:
         self._logprobs = logprobs
         self._unscored_count = len(statement.tail) - 1 if logprobs is not None and logprobs.prompt else 0
         self.prefill_at_arrival = 0.0
-        """`PrefillTime.arrived` when it began."""
+        """`PrefillTime.at_arrival` of this job."""
 
     @property
     def overtaken(self) -> bool:
-        """Whether nobody waits for the answer any more, and the sequence has been restated or
-        closed."""
+        """True if no caller waits for the answer, because the sequence was restated or closed."""
         return self._overtaken or (self.parent is not None and self.parent.overtaken)
 
     @property
     def only_chooses(self) -> bool:
-        """Whether its steps take what their tokens do: a structure's masks and log-probabilities
-        come on top."""
+        """True if its steps take no longer than their tokens do. A structure's masks and
+        log-probabilities add time."""
         return self.rule.structure is None and self._logprobs is None
 
     def overtake(self) -> None:
-        """Drop this job, and those it has split into, at the next step."""
+        """Drop this job, and the jobs it has split into, at the next step."""
         self._overtaken = True
 
     def advance(self, choices: list[Choice]) -> bool:
-        """Take the ``wanted`` choices. True if the job is done; else ``pending`` and ``wanted`` are
-        set anew.
+        """Receive the ``wanted`` choices. Returns True if the job is done; otherwise ``pending``
+        and ``wanted`` are set again.
 
-        Raises the fault of a choice that the job cannot do without.
+        Raises the error of a choice that the job cannot do without.
         """
         raise NotImplementedError
 
     def split(self, fork: Fork) -> list[Job]:
-        """After `advance` returned True: jobs over forks to go on with, this job their
-        ``parent``."""
+        """Return jobs over forks to continue with, after `advance` has returned True. This job
+        becomes their ``parent``."""
         return []
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
@@ -171,7 +173,7 @@ class Job:
         self._check(context_length, vocabulary_size)
         base_length, tail = self.statement.base_length, self.statement.tail
         present = 0
-        if self._unscored_count:  # what is there already brings no logits, and the tail's are wanted
+        if self._unscored_count:  # cached tokens give no logits, and the tail's are wanted
             cache.truncate(self.sequence, base_length)
         else:
             present = cache.rewind(self.sequence, base_length, tail[:-1])
@@ -220,7 +222,7 @@ class Job:
         )
 
     def record_step(self, answer: Appended) -> bool:
-        """Take a step's answer. True if the job is done with it."""
+        """Record a step's answer. Returns True if the job is done."""
         self.choices.extend(answer.choices)
         self.tail_logprobs.extend(answer.scores)
         if self.pending:
@@ -231,7 +233,7 @@ class Job:
 
 
 Ended = tuple[Job, Exception | None]
-"""A job that has ended, and with what error if it failed."""
+"""A job that has ended, and its error if it failed."""
 
 Finished = Callable[[list[Ended]], None]
-"""Told after each step of the model thread's which jobs ended. Called there."""
+"""A callback for the jobs that have ended. The model thread calls it after each step."""

@@ -1,5 +1,5 @@
-"""Jobs in work: those that append to their sequences, and those that have split and end with the
-last of their parts."""
+"""The jobs in work: those that append to their sequences, and those that have split and end with
+their last part."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from slipstream.engine.sequence import Sequence, SequenceCache
 
 
 class JobTree:
-    """Parents and parts. What ends is told by the methods that end it: a list of jobs, each with
-    its error if it failed."""
+    """Parents and parts. A method that ends jobs returns them as a list, each with its error if it
+    failed."""
 
     def __init__(self, cache: SequenceCache, release: Callable[[Sequence], None]) -> None:
-        """``release`` takes the fork of a part that has ended."""
+        """``release`` gets the fork of a part that has ended."""
         self.active: list[Job] = []
-        """In order of arrival."""
+        """Jobs in order of arrival."""
         self._cache = cache
         self._release = release
         self._part_counts: dict[Job, int] = {}
-        """Of jobs that have split, how many parts have not ended."""
+        """Number of unfinished parts of each job that has split."""
 
     def add(self, job: Job) -> None:
-        """A job begins."""
+        """Add a job that begins."""
         self.active.append(job)
 
     def overtake(self, sequence: Sequence) -> None:
-        """Nobody waits for a sequence's jobs any more."""
+        """Drop all jobs of a sequence at the next step."""
         for job in (*self.active, *self._part_counts):
             if job.sequence is sequence:
                 job.overtake()
 
     def drop_job(self, job: Job, error: Exception | None) -> list[Ended]:
-        """Take a job that ends out of work: it, and with the last of its parts the job that has
-        split."""
+        """Remove a job that ends and, with its last part, the job that has split."""
         self.active.remove(job)
         ended: list[Ended] = [(job, error)]
         parent = job.parent
@@ -45,12 +44,12 @@ class JobTree:
         self._part_counts[parent] -= 1
         if not self._part_counts[parent]:
             del self._part_counts[parent]
-            # A part that failed is a part less; but one that was overtaken says that all were.
+            # A failed part is only one part less. But if one part was overtaken, all were.
             ended.append((parent, error if parent.overtaken else None))
         return ended
 
     def finish_job(self, job: Job) -> list[Ended]:
-        """A job took its last choices: it ends, or goes on in parts."""
+        """End a job that has its last choices, or continue it in parts."""
         forks: list[Sequence] = []
 
         def fork(name: str, length: int) -> Sequence:

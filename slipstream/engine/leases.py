@@ -1,4 +1,4 @@
-"""Leases: who may keep pages, and until when. A pure table with a clock that tests can turn."""
+"""Leases: which handles may keep pages, and until when. A pure table; tests can set its clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Lease:
 
 
 class Leases:
-    """Idle times granted to handles; using a handle renews its lease."""
+    """Idle times granted to handles. Use of a handle renews its lease."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,30 +30,29 @@ class Leases:
         self._leases[handle] = _Lease(seconds, self._clock() + seconds)
 
     def renew(self, handle: str) -> None:
-        """Start the lease's idle time again. UnknownHandleError if it is not, or no longer,
-        there."""
+        """Start the lease's idle time again. UnknownHandleError if there is no live lease."""
         lease, now = self._leases.get(handle), self._clock()
         if lease is None or lease.end <= now:
             raise UnknownHandleError("this handle is not open: never given, closed, or ended")
         lease.end = now + lease.seconds
 
     def is_live(self, handle: str) -> bool:
-        """Whether there is a lease whose idle time is not over."""
+        """True if the handle has a lease whose idle time is not over."""
         lease = self._leases.get(handle)
         return lease is not None and lease.end > self._clock()
 
     def extend(self, handle: str) -> None:
-        """Start the idle time again even if it is over: the handle was in use. Nothing happens if
-        there is no lease."""
+        """Start the idle time again even if it is over, because the handle was in use. Does nothing
+        if there is no lease."""
         lease = self._leases.get(handle)
         if lease is not None:
             lease.end = self._clock() + lease.seconds
 
     def remove(self, handle: str) -> None:
-        """End a lease; nothing happens if there is none."""
+        """Remove a lease. Does nothing if there is none."""
         self._leases.pop(handle, None)
 
     def expired(self) -> list[str]:
-        """Handles whose idle time is over and whose lease has not been ended yet."""
+        """Return the handles whose idle time is over and whose lease was not removed yet."""
         now = self._clock()
         return [handle for handle, lease in self._leases.items() if lease.end <= now]

@@ -1,4 +1,4 @@
-"""How busy the engine is."""
+"""The load of the engine."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ class Load:
     step_count: int = 0
     preempted_count: int = 0
     unfinished_count: int = 0
-    """Rounds without an answer yet, those included whose structure is being compiled."""
+    """Rounds without an answer yet, including those whose structure is being compiled."""

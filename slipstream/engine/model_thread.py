@@ -1,11 +1,12 @@
-"""The one thread that computes: takes jobs, batches what is ready into steps, tells who is done.
+"""The one thread that computes: it takes jobs, batches what is ready into steps, and reports which
+jobs are done.
 
-What a job raises ends that job alone. What the engine raises outside a job ends the thread, and the
+An error of a job ends that job alone. An error of the engine outside a job ends the thread, and the
 service with it.
 
-To wake another thread, and to be woken by it, takes longer than a small model's lone token. So
-where a backend does not mind who asks, whoever submits a job may compute it there and then, if
-nothing else is in work and it is over in a moment: one computes at a time.
+Waking another thread, and being woken by it, takes longer than a lone token of a small model. So if
+the backend allows any thread, the submitting thread may compute the job itself. It does so only if
+nothing else is in work and the job is short. One thread computes at a time.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from slipstream.hashed import hashed
 log = logging.getLogger(__name__)
 
 _HERE_SECONDS = 3e-3
-"""That a job may be expected to take where it was submitted: so long an event loop says and hears
-nothing."""
+"""Longest expected seconds of a job that the event loop computes itself. The loop neither sends nor
+receives during that time."""
 
 
 class ModelThread:
-    """Everything that touches the engine happens here, in order of arrival."""
+    """The thread on which everything that touches the engine happens, in order of arrival."""
 
     def __init__(
         self,
@@ -54,44 +55,44 @@ class ModelThread:
         on_finished: Finished,
         on_step: OnStep = lambda _: None,
     ) -> None:
-        """``load_engine`` runs on the new thread: a second thread that ever ran OpenMP regions
-        would leave libgomp with more threads than cores, and it then sleeps between regions instead
-        of spinning (a forward took 12 ms, not 8)."""
+        """``load_engine`` runs on the new thread. If a second thread had ever run OpenMP regions,
+        libgomp would have more threads than cores. It would then sleep between regions instead of
+        spin: a forward took 12 ms instead of 8."""
         self._load_engine = load_engine
         self._loaded: Future[None] = Future()
         self.engine: Engine  # these three are set on the model thread before `start` returns
         self._tree: JobTree
         self._clock: StepClock
         self.failure: ModelThreadFailedError | None = None
-        """Why nothing can be computed here any more."""
+        """The reason why this thread can no longer compute."""
         self._limits = limits
         self._on_finished = on_finished
         self._on_step = on_step
         self._inbox = Inbox()
         self._computing = threading.Lock()
-        """Of whoever touches the engine."""
+        """Held by the thread that touches the engine."""
         self.wake = self._inbox.wake
         """Wakes the thread."""
         self.on_put: Callable[[], None] = self.wake
-        """Called when something has come; in its place may be what has `compute_inline` called soon,
-        for a backend that does not mind by which thread."""
+        """Called when an entry was added. For a backend that allows any thread, the host sets a
+        function here that schedules `compute_inline`."""
         self._unfinished: set[Job] = set()
-        """Submitted, and their ends not told."""
+        """Submitted jobs whose ends were not reported yet."""
         self._lock = threading.Lock()
-        """Of what has not ended."""
+        """Guards the set of unfinished jobs."""
         self._stopping = False
         self._open_sequences = OpenSequences()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> Engine:
-        """Load the engine and begin taking jobs; raises what loading raises."""
+        """Load the engine and begin to accept jobs. Raises what loading raises."""
         self._thread.start()
         self._loaded.result()
         return self.engine
 
     @property
     def load(self) -> Load:
-        """Jobs, sequences and pages as they are now. Callable from any thread: it only reads
+        """Jobs, sequences and pages as they are now. Any thread may read it: it only reads
         lengths."""
         engine, active = self.engine, self._tree.active
         counts = engine.pool.counts()
@@ -120,7 +121,7 @@ class ModelThread:
         """Queue a job. QueueFullError if too many are unfinished, ModelThreadFailedError if the
         thread has ended.
 
-        Callable from any thread, as the next two are.
+        Any thread may call this and the next two methods.
         """
         with self._lock:
             if self.failure is not None:
@@ -131,17 +132,20 @@ class ModelThread:
         self._put(job)
 
     def add_sequence(self, sequence: Sequence) -> None:
-        """Know an open sequence."""
+        """Add a sequence that was opened."""
         self._put(lambda: self._open_sequences.add(sequence))
 
     def remove_sequence(self, sequence: Sequence) -> None:
-        """Forget a sequence, give its pages back and drop its job."""
+        """Remove a sequence, release its pages and drop its job."""
         self._put(lambda: self._remove(sequence))
 
     def compute_inline(self) -> list[Ended]:
-        """On the caller's thread take what has come and, where that is one job that is soon over,
-        compute it; anything else is left to the model thread. Returns what ended, which nobody else
-        is told; once that has left, `tell` is to follow."""
+        """Take the queued entries on the caller's thread, and compute them if they are one short
+        job. Everything else is left to the model thread.
+
+        Returns the jobs that ended; they are reported nowhere else. The caller sends their answers
+        and then calls `report_step`.
+        """
         ended: list[Ended] = []
         if self._computing.acquire(blocking=False):
             try:
@@ -160,8 +164,8 @@ class ModelThread:
         return ended
 
     def report_step(self) -> None:
-        """Whoever looks at steps hears of what was computed here; unless somebody computes just
-        now, and then from there."""
+        """Report a step that was computed inline to ``on_step``. If another thread is computing,
+        that thread reports it."""
         if self._computing.acquire(blocking=False):
             try:
                 self._clock.report_step()
@@ -187,8 +191,8 @@ class ModelThread:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Nobody may wait for an answer that never comes, and a service that cannot compute must
-        not look alive: it ends as on any SIGTERM, and may be restarted."""
+        """Fail all jobs and end the service as on SIGTERM. No caller may wait for an answer that
+        never comes, and a service that cannot compute must not look alive."""
         log.critical("the model thread failed; the service ends", exc_info=error)
         self._fail_everything(error)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -210,8 +214,8 @@ class ModelThread:
                 pause = self._run_once()
 
     def _run_once(self) -> float:
-        """Take what has come, and a step if there is anything in work. Returns for how many seconds
-        that had better wait."""
+        """Take the queued entries, and a step if there is work. Returns the seconds that the next
+        step should wait."""
         ended = self._accept(self._inbox.drain())
         pause = self._clock.seconds_to_wait(self._tree.active)
         if self._tree.active and not pause:
@@ -223,8 +227,7 @@ class ModelThread:
         return pause
 
     def _is_soon_over(self) -> bool:
-        """Whether one job is all that is in work, does not wait for others and will not take
-        long."""
+        """True if the only job in work is short and does not wait for others."""
         active = self._tree.active
         if len(active) != 1 or not active[0].only_chooses:
             return False
@@ -235,7 +238,7 @@ class ModelThread:
         return seconds <= _HERE_SECONDS and not self._clock.seconds_to_wait(active)
 
     def _settle(self, ended: list[Ended]) -> None:
-        """These jobs are over."""
+        """Record that these jobs have ended."""
         for job, error in ended:
             self._clock.record_end(job, answered=error is None)
         with self._lock:
@@ -248,7 +251,7 @@ class ModelThread:
                 entry()
                 continue
             self._clock.record_arrival(entry)
-            if entry.overtaken:  # before it could touch the sequence
+            if entry.overtaken:  # before it has touched the sequence
                 failed.append((entry, self._why_dropped(entry)))
                 continue
             try:
@@ -262,7 +265,8 @@ class ModelThread:
         return failed
 
     def _step(self) -> list[Ended]:
-        """One forward over what fits, or several over few; the jobs that ended with it."""
+        """Run one forward over what fits, or a multi-step run over few jobs. Returns the jobs that
+        ended."""
         ended: list[Ended] = []
         for job in [job for job in self._tree.active if job.overtaken]:
             ended += self._tree.drop_job(job, self._why_dropped(job))
@@ -275,7 +279,7 @@ class ModelThread:
         except Exception as error:
             log.exception("a forward failed; its %d items fail with it", len(batch))
             for job, _ in batch:
-                self.engine.discard(job.sequence)  # what the forward wrote is unknown; raises if the device is lost
+                self.engine.discard(job.sequence)  # the pages' content is unknown; raises if the device is lost
                 ended += self._tree.drop_job(job, error)
             return ended
         self._clock.record_step_time(batch, started, self.engine.step_count - steps_before)
@@ -284,8 +288,8 @@ class ModelThread:
         return ended
 
     def _batch(self, ended: list[Ended]) -> list[tuple[Job, Append]]:
-        """What goes into the next step, pages and all. Adds to ``ended`` who cannot: of jobs that
-        all lack pages, one."""
+        """Return the jobs of the next step, with their pages. Jobs that cannot run are added to
+        ``ended``; if all jobs lack pages, one of them."""
         active = list(self._tree.active)
         busy = {job.sequence.handle for job in active}
         batch: list[tuple[Job, Append]] = []
@@ -298,7 +302,7 @@ class ModelThread:
             try:
                 batch.append((job, job.append(count)))
             except Exception as error:
-                self.engine.discard(job.sequence)  # it has tokens that no forward will see
+                self.engine.discard(job.sequence)  # it has tokens that no forward will compute
                 ended += self._tree.drop_job(job, error)
         if not batch and starved is not None:
             pages = self.engine.pool.page_count
@@ -306,9 +310,12 @@ class ModelThread:
         return batch
 
     def _multi_step_count(self, batch: list[tuple[Job, Append]]) -> int:
-        """How many steps to take before anything else is looked at: more than one only if everybody
-        is in them and chooses one token in each, so that nobody waits for others longer than until
-        the first of them is done. A prompt's step is its own: what it takes is told apart."""
+        """Return how many steps to take before the queue is read again.
+
+        It is above 1 only if every job is in the batch and chooses one token a step. Then no job
+        waits longer than until the first one is done. A prompt's step stays alone, because its time
+        is reported separately.
+        """
         if not self.engine.multi_step or len(batch) != len(self._tree.active):
             return 1
         if any(append.wanted != 1 or append.prompt_count for _, append in batch):
@@ -316,7 +323,7 @@ class ModelThread:
         return max(1, min(job.steps_left for job, _ in batch))
 
     def _record_answers(self, job: Job, append: Append, answers: list[Appended]) -> list[Ended]:
-        """Give a job what its steps have answered; it ends, fails or goes on."""
+        """Give a job the answers of its steps. The job ends, fails or continues."""
         self.engine.cache.publish(append.sequence, min(len(append.sequence), job.committed_length))
         for index, answer in enumerate(answers):
             if answer.error is not None:

@@ -1,4 +1,5 @@
-"""Several steps in one go: what each step of a run chooses, and what goes into the next."""
+"""A multi-step run: several decode steps in one call, each of which appends the tokens of the
+last."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class MultiStepRun:
-    """Up to ``count`` choices for each of ``sequences``, by its rule, whose tokens already have
-    room for all but the last.
+    """A run that chooses up to ``count`` tokens for each of ``sequences`` by its rule. The
+    sequences have room for all tokens but the last.
 
-    ``starts[i]`` is the position of sequence i's first choice. The run ends early once the
-    ``stop_flag`` is said, which is looked at whenever choices are taken.
+    ``starts[i]`` is the position of sequence i's first choice. The run ends early if the
+    ``stop_flag`` is set, which is read whenever steps are recorded.
     """
 
     def __init__(
@@ -34,29 +35,29 @@ class MultiStepRun:
     ) -> None:
         self.step_count = 0
         self.lengths = [count] * len(sequences)
-        """Of each sequence's choices: fewer than ``count`` where one is an end token, or another
-        job came."""
+        """Number of choices of each sequence. It is below ``count`` after an end token, or once
+        another job waits."""
         self.rules, self.stop_flag = rules, stop_flag
         self._sequences, self._starts = sequences, starts
         self._steps: list[list[Choice]] = []
 
     @property
     def steps_left(self) -> int:
-        """At most."""
+        """Upper bound of the steps that are still to come."""
         return max(self.lengths) - self.step_count
 
     @property
     def needs_logits_only(self) -> bool:
-        """Whether a `slipstream.engine.model.MultiStepRunner` may run it."""
+        """True if a `slipstream.engine.model.MultiStepRunner` may compute it."""
         return all(map(needs_logits_only, self.rules, self._starts))
 
     def choose(self, logits: Logits | BlockedLogits) -> list[Choice]:
-        """From the logits ``[sequences, vocabulary]`` of the next step."""
+        """Choose from the next step's logits ``[sequences, vocabulary]``."""
         return choose_apart(in_blocks(logits), self._rows_at(self.step_count))
 
     def record_steps(self, steps: list[list[Choice]]) -> list[int] | None:
-        """Go on with what steps have chosen; each sequence's next token, or None after the last
-        step."""
+        """Record the choices of some steps. Returns each sequence's next token, or None after the
+        last step."""
         for choices in steps:
             tokens = self._record_step(choices)
             if self.step_count == max(self.lengths):
@@ -74,14 +75,14 @@ class MultiStepRun:
         for at, (token, rule) in enumerate(zip(tokens, self.rules, strict=True)):
             if token in rule.ends or token == VOID:
                 self.lengths[at] = min(self.lengths[at], index + 1)
-        tokens = [max(0, token) for token in tokens]  # after what ends a sequence's run any token will do
+        tokens = [max(0, token) for token in tokens]  # after a sequence's end any token will do
         if self.step_count < max(self.lengths):
             for sequence, start, token in zip(self._sequences, self._starts, tokens, strict=True):
                 sequence.tokens[start + index] = token
         return tokens
 
     def choices(self) -> list[list[Choice]]:
-        """Each sequence's choices."""
+        """Return the choices of each sequence."""
         return [[step[at] for step in self._steps[:length]] for at, length in enumerate(self.lengths)]
 
     def _rows_at(self, index: int) -> list[Row]:

@@ -1,5 +1,5 @@
-"""The open sequences, and which of them give their pages to those at work: tokens are truth, KV is
-cache."""
+"""The open sequences, and which idle ones lose their pages to busy ones. The tokens are the truth;
+KV is only a cache."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slipstream.engine.sequence import Sequence, SequenceCache
 
 
 class OpenSequences:
-    """Sequences by handle, least recently used first."""
+    """Open sequences by handle, least recently used first."""
 
     def __init__(self) -> None:
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()
         self.preempted_count = 0
-        """Idle sequences that have given their pages to others."""
+        """Idle sequences that have lost their pages to others."""
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -26,25 +26,25 @@ class OpenSequences:
         return self._sequences.get(sequence.handle) is sequence
 
     def add(self, sequence: Sequence) -> None:
-        """Know an open sequence."""
+        """Add a sequence that was opened."""
         self._sequences[sequence.handle] = sequence
 
     def mark_used(self, sequence: Sequence) -> None:
-        """A sequence is in use: it comes last to give way."""
+        """Mark a sequence as used now: it is the last one to lose its pages."""
         self._sequences.move_to_end(sequence.handle)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence, unless another one has its handle by now."""
+        """Remove a sequence, unless another one has its handle by now."""
         if sequence in self:
             del self._sequences[sequence.handle]
 
     def extend(
         self, cache: SequenceCache, sequence: Sequence, tokens: TokenSequence[int], busy: Container[str]
     ) -> bool:
-        """Give a sequence pages for its tokens, if need be those of idle sequences, which are all
-        but the ``busy`` handles.
+        """Give a sequence pages for its tokens, if necessary those of idle sequences. A sequence is
+        idle if its handle is not in ``busy``.
 
-        False if there are not enough; then the sequence is as it was.
+        Returns False if there are not enough pages; then the sequence is unchanged.
         """
         idle = None
         while True:

@@ -1,5 +1,5 @@
-"""Who holds the open sequences, which of them gives way to one more, and whose owner has gone. A
-pure table with a clock that tests can turn."""
+"""A table of the open sequences by owner: which one to evict, and which owners have gone. Pure;
+tests can set its clock."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 class _Owner:
     connection_count: int = 0
     gone_since: float | None = None
-    """When its last connection ended, or without one its first handle was opened; None while it has
-    one."""
+    """When its last connection ended, or, without one, when it opened its first handle. None while
+    it is connected."""
     held_count: int = 0
     idle: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Its handles of which no round runs, least recently used first."""
+    """Idle handles of the owner, least recently used first."""
 
 
 class Owners:
     """Handles by the owner that opened them. An owner without connections keeps its handles for a
-    time of grace; one without a name is nobody, who cannot go."""
+    grace period. An owner without a name never counts as gone."""
 
     def __init__(self, grace_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace_seconds = grace_seconds
@@ -31,20 +31,20 @@ class Owners:
         self._names: dict[str, str] = {}
         self._answered: set[str] = set()
         self._unused: OrderedDict[str, None] = OrderedDict()
-        """Idle handles of which no round has ever been answered, oldest first: to lose one costs
-        its owner nothing."""
+        """Idle handles that never had an answered round, oldest first. Evicting one costs its owner
+        nothing."""
 
     def __len__(self) -> int:
         return len(self._owners)
 
     def record_connection(self, name: str) -> None:
-        """An owner has one more connection."""
+        """Record one more connection of an owner."""
         owner = self._owners.setdefault(name, _Owner())
         owner.connection_count += 1
         owner.gone_since = None
 
     def record_disconnection(self, name: str) -> None:
-        """One of its connections has ended."""
+        """Record that one of the owner's connections has ended."""
         owner = self._owners[name]
         owner.connection_count -= 1
         if not owner.connection_count:
@@ -52,15 +52,15 @@ class Owners:
         self._forget_if_empty(name)
 
     def add_handle(self, handle: str, name: str) -> None:
-        """An owner has opened a handle, perhaps by what was still being read when its last
-        connection ended."""
+        """Record a handle that an owner has opened. Its last connection may have ended before the
+        item was read."""
         owner = self._owners.setdefault(name, _Owner(gone_since=self._clock() if name else None))
         owner.held_count += 1
         owner.idle[handle] = self._unused[handle] = None
         self._names[handle] = name
 
     def remove_handle(self, handle: str) -> None:
-        """A handle has come back; nothing happens if it was not open."""
+        """Remove a handle. Does nothing if it was not open."""
         name = self._names.pop(handle, None)
         if name is None:
             return
@@ -72,12 +72,12 @@ class Owners:
         self._forget_if_empty(name)
 
     def mark_busy(self, handle: str) -> None:
-        """A round of an open handle runs."""
+        """Record that a round of an open handle runs."""
         self._owners[self._names[handle]].idle.pop(handle, None)
         self._unused.pop(handle, None)
 
     def mark_idle(self, handle: str, *, answered: bool) -> None:
-        """An open handle's round has ended, with an answer or without."""
+        """Record that an open handle's round has ended, with an answer or without."""
         self._owners[self._names[handle]].idle[handle] = None
         if answered:
             self._answered.add(handle)
@@ -85,26 +85,27 @@ class Owners:
             self._unused[handle] = None
 
     def handle_to_evict(self, name: str) -> str | None:
-        """The idle handle that gives way to one more of an owner's.
+        """Return the idle handle to evict when an owner opens one more, or None if no handle is
+        idle.
 
-        One that was never of use; else the least recently used one of whoever holds most, which is
-        the owner itself unless another holds more: so nobody keeps another from its share, however
-        many handles it opens. None if none is idle.
+        It is a handle that was never used. Otherwise it is the least recently used handle of the
+        owner that holds most: the owner itself, unless another one holds more. So no owner can take
+        another's share, however many handles it opens.
         """
         if self._unused:
             return next(iter(self._unused))
         own = self._owners.get(name, _Owner())
-        givers = [
+        candidates = [
             owner
             for owner in self._owners.values()
             if owner.idle and (owner is own or owner.held_count > own.held_count)
         ]
-        if not givers:
+        if not candidates:
             return None
-        return next(iter(max(givers, key=lambda owner: owner.held_count).idle))
+        return next(iter(max(candidates, key=lambda owner: owner.held_count).idle))
 
     def orphaned_handles(self) -> dict[str, list[str]]:
-        """The idle handles of each owner that has been gone for the time of grace."""
+        """Return the idle handles of each owner that has been gone for the grace period."""
         latest = self._clock() - self._grace_seconds
         return {
             name: [*owner.idle]

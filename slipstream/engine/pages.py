@@ -1,5 +1,5 @@
-"""Page accounting: integers only, no tensors. Every page is free, held (referenced) or cached (kept
-for prefix reuse)."""
+"""Page accounting: integers only, no tensors. A page is free, held (referenced) or cached (kept for
+prefix reuse)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from slipstream.engine.errors import OutOfPagesError, UnsupportedModelError
 
 PADDING_PAGE = 0
-"""Page 0 is never handed out: padding rows write there and padded page tables point there."""
+"""Page 0 is never allocated. Padding rows write to it, and padded page tables point to it."""
 
 _STRIDE = 32
-"""Pages from the start of one new sequence to that of the next."""
+"""Pages between the starts of two new sequences."""
 
 _START_TRIALS = 8
 
@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 def pages_in(memory_mib: float, page_bytes: int) -> int:
-    """How many pages there is memory for. UnsupportedModelError if for none."""
+    """Return how many pages fit into the memory. UnsupportedModelError if none does."""
     count = math.floor(memory_mib * MIB / page_bytes)
     if count < 1:
         raise UnsupportedModelError(
@@ -44,18 +44,18 @@ class PageCounts:
 class PagePool:
     """Pages 1 to ``page_count`` with reference counts and an index of published pages.
 
-    A published page's content is final and can be found by its key; when nobody references it any
-    more it stays cached, least recently used first out, until its room is needed.
+    A published page's content is final and can be found by its key. Once it has no reference it
+    stays cached, and the least recently used one goes first when room is needed.
     """
 
     def __init__(self, page_count: int) -> None:
         self.page_count = page_count
         self._free_count = page_count
         self._freed: dict[int, None] = {}
-        """Free pages that were in use before; the last one is taken first."""
+        """Free pages that were in use before. The last one is taken first."""
         self._fresh = 1
-        """Every free page before this one is in ``_freed``: a pool of millions takes no time to
-        make, and no room."""
+        """Every free page before this one is in ``_freed``. So a pool of millions of pages takes no
+        time or memory to create."""
         self._next_start = 1
         self._references = [0] * (page_count + 1)
         self._page_by_key: dict[bytes, int] = {}
@@ -63,11 +63,11 @@ class PagePool:
         self._cached: OrderedDict[int, None] = OrderedDict()
 
     def allocate(self, after: int | None = None) -> int:
-        """A page to write into, referenced once, if possible the one that comes ``after`` another.
-        OutOfPagesError if none is free or cached.
+        """Allocate a page to write into, with one reference, if possible the one after page
+        ``after``. OutOfPagesError if none is free or cached.
 
-        Pages in a row are attended to where they lie, others are gathered first. So sequences begin
-        apart from one another.
+        Attention reads consecutive pages in place and has to gather others first. So sequences
+        start far apart.
         """
         if self._free_count:
             page = self._start() if after is None else after + 1
@@ -84,12 +84,12 @@ class PagePool:
         return page
 
     def acquire(self, page: int) -> None:
-        """One more reference to a held or cached page."""
+        """Add a reference to a held or cached page."""
         self._cached.pop(page, None)
         self._references[page] += 1
 
     def release(self, page: int) -> None:
-        """One reference less; the last one gone, the page is cached if published and free
+        """Drop a reference. After the last one the page is cached if it is published, and free
         otherwise."""
         self._references[page] -= 1
         assert self._references[page] >= 0, f"page {page} released more often than acquired"
@@ -101,29 +101,29 @@ class PagePool:
                 self._free_count += 1
 
     def publish(self, page: int, key: bytes) -> None:
-        """Make a full page findable by its key. The first page published under a key stays the one
-        found."""
+        """Make a full page findable by its key. The first page that was published under a key stays
+        the one found."""
         if key not in self._page_by_key and page not in self._key_by_page:
             self._page_by_key[key] = page
             self._key_by_page[page] = key
 
     def find(self, key: bytes) -> int | None:
-        """The page published under a key, unreferenced by this call."""
+        """Return the page that is published under a key, without adding a reference."""
         return self._page_by_key.get(key)
 
     def writable(self, page: int) -> bool:
-        """Whether a holder may overwrite the page: it is the only one, and the content is not
-        published."""
+        """True if the holder may overwrite the page: it has the only reference, and the content is
+        not published."""
         return self._references[page] == 1 and page not in self._key_by_page
 
     def counts(self) -> PageCounts:
-        """Where the pages are."""
+        """Return how many pages are in each state."""
         free, cached = self._free_count, len(self._cached)
         return PageCounts(self.page_count, free, self.page_count - free - cached, cached)
 
     def check(self) -> None:
-        """AssertionError if a page is lost, counted twice or in a state it cannot be in. Walks all
-        pages: not for hot paths."""
+        """Raise AssertionError if a page is lost, counted twice or in an impossible state. Walks
+        all pages, so it is not for hot paths."""
         held = {page for page, count in enumerate(self._references) if count}
         freed, cached = set(self._freed), set(self._cached)
         free = freed | {page for page in range(self._fresh, self.page_count + 1) if self._is_free(page)}
@@ -134,7 +134,8 @@ class PagePool:
         assert not free & set(self._key_by_page), "a free page can be found"
 
     def _start(self) -> int:
-        """Where a new sequence may grow for a while without meeting another."""
+        """Return a page from which a new sequence can grow for a while without meeting another
+        one."""
         for _ in range(_START_TRIALS):
             start = self._next_start
             self._next_start = start + _STRIDE if start + _STRIDE <= self.page_count else 1
@@ -146,7 +147,7 @@ class PagePool:
         return page <= self.page_count and not self._references[page] and page not in self._cached
 
     def _any_free(self) -> int:
-        """One of those that there are."""
+        """Return any free page."""
         if self._freed:
             return next(reversed(self._freed))
         while not self._is_free(self._fresh):

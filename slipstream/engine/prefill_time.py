@@ -1,7 +1,7 @@
-"""What prompts take of the time of everything that computes beside them. Pure.
+"""The time that prompts add to the steps of the items beside them. Pure.
 
-A prompt in a step makes it longer for all items in it, and later for those that wait for it. That
-is not the fault of how a round was run, so it is told apart.
+A prompt in a step makes the step longer for all items in it, and later for items that wait for it.
+The way a round was run does not cause this, so it is reported separately.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 ROUND_TAIL = 8
-"""Committed tokens that a round may have to prefill; a prompt has more."""
+"""Most committed tokens that a round has to prefill. A prompt has more."""
 
 
 class PrefillTime:
-    """Adds up by how much prompts made steps longer, in seconds."""
+    """Sum of the seconds by which prompts made steps longer."""
 
     def __init__(self, step_times: Sequence[tuple[int, float]] = ()) -> None:
-        """``step_times``: (token count, seconds) of forwards that had the machine to themselves,
-        counts rising."""
+        """``step_times``: (token count, seconds) of forwards that ran alone on the machine, counts
+        rising."""
         self._counts = np.array([count for count, _ in step_times], dtype=float)
         self._times = np.maximum.accumulate([time for _, time in step_times])
         self._total = 0.0
@@ -27,21 +27,22 @@ class PrefillTime:
 
     @property
     def total(self) -> float:
-        """Of all steps so far."""
+        """The sum over all steps so far."""
         return self._total
 
     def at_arrival(self, when: float) -> float:
-        """The sum for an item that came at a time: if the last step ran then, less what of that it
-        has waited for."""
+        """Return the sum for an item that arrived at ``when``. If the last step was running then,
+        the part that the item waited for is not yet in it."""
         waited = max(0.0, self._last_end - when)
         share = min(1.0, waited / self._last_duration) if self._last_duration else 0.0
         return self._total - share * self._last
 
     def record_step_time(self, end: float, duration: float, token_count: int, prompt_count: int = 0) -> None:
-        """A step of so many tokens, ``prompt_count`` of them of prompts, was over at ``end``.
+        """Record a step of ``token_count`` tokens, ``prompt_count`` of them from prompts, that
+        ended at ``end``.
 
-        What else makes it slow, like a draft at work on the same processors, does count as the
-        round's.
+        Other causes of a slow step, like a draft that works on the same processors, count as the
+        round's own.
         """
         longer = self.seconds_of(token_count) - self.seconds_of(token_count - prompt_count) if prompt_count else 0.0
         self._last, self._last_duration, self._last_end = min(duration, longer), duration, end
@@ -49,11 +50,11 @@ class PrefillTime:
 
     @property
     def is_profiled(self) -> bool:
-        """Whether any forward was measured."""
+        """True if at least one forward was measured."""
         return bool(len(self._counts))
 
     def seconds_of(self, count: int) -> float:
-        """Of a forward of so many tokens; 0 where none was measured."""
+        """Return the seconds of a forward of ``count`` tokens; 0 if none was measured."""
         counts, times = self._counts, self._times
         if not count or not len(counts):
             return 0.0

@@ -1,8 +1,8 @@
-"""Which jobs' tokens go into a step. Pure.
+"""The choice of which jobs' tokens go into a step. Pure.
 
-Rounds have few tokens each and somebody waits for every one of them; prompts have many. Both have a
-share of each step, so that neither can keep the other out: long prompts go in chunks beside rounds
-(chunked prefill, Agrawal et al. 2023).
+Each round has few tokens and a client that waits; a prompt has many tokens. Both have a share of
+each step, so neither can keep the other out. Long prompts go in chunks beside rounds (chunked
+prefill, Agrawal et al. 2023).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _PROMPT_SHARE = 4
-"""One token in so many of a step is kept for prompts, if any wait and rounds would fill it."""
+"""Prompts keep one token in this many of a step, if any wait and rounds would fill the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How much one step may hold, and how much may wait."""
+    """Limits of one step and of the queue."""
 
     max_step_tokens: int = 512
     """Tokens in one forward, over all sequences."""
@@ -28,19 +28,19 @@ class BatchLimits:
 
 
 class Want(NamedTuple):
-    """What a job would append: so many tokens, some of them a prompt's or none."""
+    """Tokens that a job would append. They belong to a prompt or to a round."""
 
     token_count: int
     is_prompt: bool
 
 
 def schedule(wants: Sequence[Want], limits: BatchLimits) -> list[tuple[int, int]]:
-    """(index, token count) of the wants that go into the next step; ``wants`` are in order of
-    arrival.
+    """Return (index, token count) of the wants that go into the next step. ``wants`` are in order
+    of arrival.
 
-    Rounds first, but for the prompts' share; whatever one kind leaves, the other takes. Of rounds
-    the oldest come first, of prompts those that have least to go, so that none waits for a longer
-    one; the oldest has half, so that it gets on.
+    Rounds come first, except for the prompts' share; each kind may use what the other leaves. The
+    oldest rounds come first. Among prompts, those with the least left come first, so that none
+    waits for a longer one. The oldest prompt keeps half of their share, so it makes progress.
     """
     most = [min(want.token_count, limits.prefill_chunk) for want in wants]
     if len(most) == 1:

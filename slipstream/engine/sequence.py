@@ -1,4 +1,4 @@
-"""Sequences: the tokens whose KV is cached, and the pages that hold it. Still integers only."""
+"""Sequences: the tokens whose KV is cached, and the pages that hold it. Integers only."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ class Sequence:
 
     handle: str
     tokens: array[int] = field(default_factory=lambda: array("q"))
-    """As int64: whoever looks at the whole context, as penalties do for every row, need not take up
-    each number by itself."""
+    """Tokens as int64. Penalties read the whole context for every row, and an array avoids one
+    object a number."""
     pages: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
-    """Chain keys of the first full, committed pages."""
+    """Chain keys of the first full pages of committed tokens."""
     forked_from: Sequence | None = None
 
     @property
     def is_fork(self) -> bool:
-        """Whether it will soon be gone: it lives as long as one part of a job."""
+        """True if it was forked from another sequence. A fork lives as long as one part of a
+        job."""
         return self.forked_from is not None
 
     @property
     def root(self) -> Sequence:
-        """The sequence that this one was forked from; itself if it is no fork."""
+        """The sequence that this one was forked from, or itself if it is no fork."""
         return self if self.forked_from is None else self.forked_from.root
 
     def __len__(self) -> int:
@@ -42,17 +43,17 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Physical work the accounting asks for: copy page ``source`` to page ``destination`` before
-    the next forward."""
+    """A copy that the accounting asks for: page ``source`` to page ``destination``, before the next
+    forward."""
 
     source: int
     destination: int
 
 
 class SequenceCache:
-    """Grows, cuts, forks and shares sequences over one page pool.
+    """Extends, cuts, forks and shares sequences over one page pool.
 
-    Only committed tokens are ever shared: `publish` is told how many there are.
+    Only committed tokens are ever shared: `publish` gets their number.
     """
 
     def __init__(self, pool: PagePool, page_size: int) -> None:
@@ -61,7 +62,7 @@ class SequenceCache:
         self._copies: list[PageCopy] = []
 
     def pages_for(self, length: int) -> int:
-        """Pages that ``length`` tokens need."""
+        """Return the number of pages that ``length`` tokens need."""
         return -(-length // self.page_size)
 
     def truncate(self, sequence: Sequence, length: int) -> None:
@@ -76,15 +77,15 @@ class SequenceCache:
             )
         del sequence.tokens[length:]
         del sequence.keys[length // self.page_size :]
-        for page in reversed(sequence.pages[self.pages_for(length) :]):  # so that they are taken again in a row
+        for page in reversed(sequence.pages[self.pages_for(length) :]):  # so that they are allocated again in order
             self.pool.release(page)
         del sequence.pages[self.pages_for(length) :]
 
     def rewind(self, sequence: Sequence, base_length: int, tokens: TokenSequence[int]) -> int:
-        """Keep ``base_length`` tokens, and those after them that equal the coming ``tokens``; drop
-        everything past them.
+        """Keep ``base_length`` tokens and those after them that equal the coming ``tokens``, and
+        drop the rest.
 
-        Returns how many of ``tokens`` are there already. SequenceTooShortError as in `truncate`.
+        Returns how many of ``tokens`` are already there. SequenceTooShortError as in `truncate`.
         """
         kept = 0
         for old, new in zip(sequence.tokens[base_length : base_length + len(tokens)], tokens, strict=False):
@@ -95,10 +96,10 @@ class SequenceCache:
         return kept
 
     def adopt_prefix(self, sequence: Sequence, tokens: TokenSequence[int]) -> int:
-        """Extend a committed sequence that ends on a page border by published pages whose content
-        equals the coming tokens.
+        """Extend a committed sequence that ends on a page border by published pages that hold the
+        coming tokens.
 
-        Returns how many tokens that supplied: whole pages, and never the last token, whose logits
+        Returns how many tokens that gave: whole pages, and never the last token, because its logits
         are wanted.
         """
         adopted = 0
@@ -119,7 +120,7 @@ class SequenceCache:
         return adopted
 
     def extend(self, sequence: Sequence, tokens: TokenSequence[int]) -> None:
-        """Append tokens and see that their positions have writable pages.
+        """Append tokens, and give their positions writable pages.
 
         OutOfPagesError if there are not enough; then nothing changes.
         """
@@ -137,7 +138,7 @@ class SequenceCache:
         sequence.tokens.extend(tokens)
 
     def publish(self, sequence: Sequence, committed_length: int) -> None:
-        """Let other sequences find the full pages below ``committed_length``, whose KV must be
+        """Let other sequences find the full pages below ``committed_length``. Their KV must be
         written."""
         for index in range(len(sequence.keys), committed_length // self.page_size):
             content = sequence.tokens[index * self.page_size : (index + 1) * self.page_size]
@@ -145,14 +146,14 @@ class SequenceCache:
             self.pool.publish(sequence.pages[index], sequence.keys[index])
 
     def fork(self, sequence: Sequence, handle: str) -> Sequence:
-        """A second sequence over the same pages, copy-on-write: whichever writes first gets a copy
-        of the last page."""
+        """Return a second sequence over the same pages, copy-on-write: the first of the two to
+        write gets a copy of the last page."""
         for page in sequence.pages:
             self.pool.acquire(page)
         return Sequence(handle, sequence.tokens[:], list(sequence.pages), list(sequence.keys), forked_from=sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Give all pages back and forget the tokens."""
+        """Release all pages and forget the tokens."""
         self.truncate(sequence, 0)
 
     def take_copies(self) -> list[PageCopy]:

@@ -1,5 +1,4 @@
-"""What time steps take, and whose it is: the jobs' own timings, what prompts took, and when a step
-had better wait."""
+"""The times of steps: each job's timing, the time prompts took, and when a step should wait."""
 
 from __future__ import annotations
 
@@ -18,34 +17,34 @@ Batch = Sequence[tuple[Job, Append]]
 
 
 class StepClock:
-    """Told of arrivals, steps and ends as they happen."""
+    """Records arrivals, steps and ends as they happen."""
 
     def __init__(self, step_times: Sequence[tuple[int, float]] = (), on_step: OnStep = lambda _: None) -> None:
         """``step_times`` as `slipstream.engine.engine.Engine.profile` measured them."""
         self._on_step = on_step
-        self._untold: StepNote | None = None
+        self._unreported: StepNote | None = None
         self._batching_delay = BatchingDelay()
         self._prefill_time = PrefillTime(step_times)
         self._expected: dict[int, float] = {}
 
     def record_arrival(self, job: Job) -> None:
-        """A job is there, before anything else is done with it."""
+        """Record that a job has arrived, before anything else happens to it."""
         job.prefill_at_arrival = self._prefill_time.at_arrival(job.timing.arrived)
 
     def record_start(self, job: Job) -> None:
-        """A job will take part in the next steps."""
+        """Record that a job takes part in the next steps."""
         self._batching_delay.record_arrival(job.sequence.handle, job.timing.arrived)
 
     def seconds_to_wait(self, active: Sequence[Job]) -> float:
-        """Seconds to wait for others before the next step; none for a draft's, which take many and
-        join at any of them."""
+        """Return how many seconds to wait for other sequences before the next step. Drafts do not
+        wait: their jobs take many steps and can join at any of them."""
         if all(job.drafting for job in active):
             return 0.0
         return self._batching_delay.seconds_to_wait(time.monotonic())
 
     def expected_seconds(self, token_count: int) -> float:
-        """Seconds of a step of so many tokens, if nothing else keeps the processors; infinitely
-        many if none was measured."""
+        """Return the seconds of a step of ``token_count`` tokens on idle processors; infinity if
+        none was measured."""
         seconds = self._expected.get(token_count)
         if seconds is None:
             seconds = self._prefill_time.seconds_of(token_count) if self._prefill_time.is_profiled else math.inf
@@ -53,7 +52,8 @@ class StepClock:
         return seconds
 
     def record_step_time(self, batch: Batch, started: float, step_count: int) -> None:
-        """A step, or several in one go, ended just now; `tell` is to follow."""
+        """Record that a step, or ``step_count`` steps of a run, ended now. The caller then calls
+        `report_step`."""
         finished = time.monotonic()
         duration = finished - started
         token_count = sum([append.token_count for _, append in batch]) if step_count == 1 else len(batch)
@@ -69,14 +69,14 @@ class StepClock:
         self._note(batch, started, duration, token_count, step_count)
 
     def report_step(self) -> None:
-        """Whoever looks at steps hears of the last one: once its answers have left, which need not
-        wait for that."""
-        if self._untold is not None:
-            self._on_step(self._untold)
-            self._untold = None
+        """Pass the last step on to ``on_step``. The caller does so once the step's answers have
+        left, because they need not wait for it."""
+        if self._unreported is not None:
+            self._on_step(self._unreported)
+            self._unreported = None
 
     def _note(self, batch: Batch, started: float, seconds: float, token_count: int, step_count: int) -> None:
-        self.report_step()  # of the last one, if nobody has found the time
+        self.report_step()  # the last step, if it was not reported yet
         roots = dict.fromkeys([job if job.parent is None else job.parent for job, _ in batch])
         labelled = [job for job in roots if job.label]
         labels = tuple([job.label for job in labelled])
@@ -84,15 +84,15 @@ class StepClock:
         for job in labelled:
             if len(job.timing.steps) < MOST_STEPS:
                 job.timing.steps.append(note)
-        self._untold = note
+        self._unreported = note
 
     def record_end(self, job: Job, *, answered: bool) -> None:
-        """A job's answer leaves, or its error."""
+        """Record that a job's answer leaves, or its error."""
         job.timing.finished = time.monotonic()
         job.timing.prefill = self._prefill_time.total - job.prefill_at_arrival
         if answered and not job.drafting:
             self._batching_delay.record_answer(job.sequence.handle, job.timing.finished)
 
     def forget_sequence(self, handle: str) -> None:
-        """A sequence was closed."""
+        """Forget a sequence that was closed."""
         self._batching_delay.forget_sequence(handle)

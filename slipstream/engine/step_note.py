@@ -1,4 +1,4 @@
-"""What a step leaves behind to be looked at."""
+"""The record that a step leaves for tracing and metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class StepNote:
-    """One forward, or several in one go. ``started`` is of the monotonic clock, in seconds."""
+    """One forward, or the steps of one multi-step run. ``started`` is in seconds of the monotonic
+    clock."""
 
     started: float
     seconds: float
@@ -16,10 +17,10 @@ class StepNote:
     item_count: int
     step_count: int
     labels: tuple[str, ...]
-    """Of the jobs in it that have one."""
+    """Labels of the jobs in it that have one."""
     shown: object = None
-    """For whoever looks at it."""
+    """State that the reader of the note may attach."""
 
 
 OnStep = Callable[[StepNote], None]
-"""Told of each step on the model thread, which waits for it."""
+"""A callback for each step. The model thread calls it and waits for it."""

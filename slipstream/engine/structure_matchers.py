@@ -1,4 +1,4 @@
-"""What the structures that sequences follow allow at each row of a step."""
+"""The matchers of structures: which tokens a sequence's structure allows at each row of a step."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from slipstream.sampling.structure_compiler import StructureCompiler
 from slipstream.sampling.structure_errors import StructureFailedError
 
 _MAX_MATCHERS = 64
-"""A matcher and what it has found on its way may take megabytes."""
+"""Most matchers of sequences. A matcher and its cached states may take megabytes."""
 
 _MAX_FORK_MATCHERS = 512
-"""Of forks: eight of eight sessions each would leave no room for the sessions' own, and all would
-be made anew at each step. They share what they find with one another
-(`slipstream.sampling.matcher`) and are gone with their job."""
+"""Most matchers of forks. In a common table, eight forks of each of eight sessions would push out
+the sessions' own matchers, and all would be built again at each step. Forks share cached states
+with one another (`slipstream.sampling.matcher`) and end with their job."""
 
 _Turn = tuple[Structure, int]
-"""What a sequence follows, and from which position on."""
+"""The structure that a sequence follows, and the position it starts at."""
 
 _Matchers = OrderedDict[Sequence, tuple[_Turn, Matcher]]
 
 
 class StructureMatchers:
-    """One matcher for each sequence: it follows the sequence's tokens forth and, when a round is
-    rolled back, back.
+    """One matcher for each sequence. It follows the sequence's tokens forwards and, when a round is
+    rolled back, backwards.
 
     A matcher is a cache, as KV is: the tokens are enough to build it again after it is lost, fails,
     or is evicted. The budget belongs to a turn. A sequence shares it with its forks, and keeps it
@@ -40,29 +40,30 @@ class StructureMatchers:
 
     def __init__(self) -> None:
         self.compiler: StructureCompiler | None = None
-        """Set once, before the first step; without it no rule may have a structure."""
+        """Compiler that is set once, before the first step. Without it no rule may have a
+        structure."""
         self._matchers: _Matchers = OrderedDict()  # least recently used first
         self._forks: _Matchers = OrderedDict()
         self._budgets: WeakKeyDictionary[Sequence, tuple[_Turn, Budget]] = WeakKeyDictionary()
 
     def masks(self, sequence: Sequence, rule: SamplingRule, wanted: int, committed_length: int) -> list[Mask | None]:
-        """What may be chosen after each of the last ``wanted`` tokens; None after a guess that
-        breaks the structure.
+        """Return the allowed tokens after each of the last ``wanted`` tokens; None after a guess
+        that breaks the structure.
 
-        StructureFailedError if the structure cannot be followed any further; InvalidItemError if
+        StructureFailedError if the structure cannot be followed any further. InvalidItemError if
         committed tokens, those before ``committed_length``, break it.
         """
         try:
             return self._masks(sequence, rule, wanted, committed_length)
-        except BaseException:  # of a matcher that failed on its way nothing is known
-            self._of(sequence)[0].pop(sequence, None)
+        except BaseException:  # the state of a matcher that failed midway is unknown
+            self._table_of(sequence)[0].pop(sequence, None)
             if (known := self._budgets.get(sequence.root)) is not None:
                 known[1].forgive()
             raise
 
     def forget_sequence(self, sequence: Sequence) -> None:
-        """A sequence is gone."""
-        self._of(sequence)[0].pop(sequence, None)
+        """Forget a sequence that is closed."""
+        self._table_of(sequence)[0].pop(sequence, None)
 
     def _masks(self, sequence: Sequence, rule: SamplingRule, wanted: int, committed_length: int) -> list[Mask | None]:
         assert rule.structure is not None
@@ -80,12 +81,12 @@ class StructureMatchers:
             raise InvalidItemError("the tokens generated so far do not fit the structure", field="rule.structure")
         return [None] * wanted  # a guess of an earlier step breaks it
 
-    def _of(self, sequence: Sequence) -> tuple[_Matchers, int]:
-        """Where a sequence's matcher is kept, and with how many at most."""
+    def _table_of(self, sequence: Sequence) -> tuple[_Matchers, int]:
+        """Return the table that holds a sequence's matcher, and its size limit."""
         return (self._forks, _MAX_FORK_MATCHERS) if sequence.is_fork else (self._matchers, _MAX_MATCHERS)
 
     def _matcher(self, sequence: Sequence, turn: _Turn) -> Matcher:
-        matchers, most = self._of(sequence)
+        matchers, most = self._table_of(sequence)
         known = matchers.pop(sequence, None)
         if known is None or known[0] != turn:
             if self.compiler is None:

@@ -1,1 +1,1 @@
-"""Trying structures in processes of their own, before the service that asks compiles them."""
+"""Trials of structures in child processes, before the service that asks compiles them."""

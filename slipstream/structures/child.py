@@ -1,9 +1,9 @@
-"""The process that tries structures: ``python -P -m slipstream.structures.child``, told by its
-standard input.
+"""The process that tries structures, controlled by its standard input: ``python -P -m
+slipstream.structures.child``.
 
-Its first message has the limits, its second is the tokenizer, each further one a structure. It
-answers each with what came of it. A structure that takes too long or too much memory ends the
-process: the service sees by which signal.
+Its first message has the limits, the second is the tokenizer, and each further one a structure. It
+answers each with the outcome. A structure that takes too long or too much memory ends the process,
+and the service sees which signal ended it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from slipstream.structures.frames import encode_frame, read_bytes, read_frame
 
 _MIB = 2**20
 _NICENESS = 5
-"""Turns that run go first."""
+"""Niceness of the process, so that running turns go first."""
 _PAGE = resource.getpagesize()
 
 
 def main() -> None:
     """Try structures until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's interrupt is the service's to act on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service handles a terminal's interrupt
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICENESS)
-    on_deep_stack(_serve)  # all of it on one such thread: its stack is there before memory is limited
+    on_deep_stack(_serve)  # everything runs on one such thread, whose stack exists before memory is limited
 
 
 def _serve() -> None:
@@ -41,14 +41,16 @@ def _serve() -> None:
     if terms is None or tokenizer is None:
         return
     compiler = StructureCompiler(tokenizer, terms["vocabulary_size"], terms["end_token_ids"])
-    warm = _tried(compiler, Structure(StructureKind.REGEX, "a"))  # the tokenizer's memory is no structure's
+    warm = _tried(
+        compiler, Structure(StructureKind.REGEX, "a")
+    )  # the tokenizer's memory must not count as the structure's
     first = _resident()
     answers.write(encode_frame(warm))
     answers.flush()
     while (asked := read_frame(pipe)) is not None:
         structure = Structure(StructureKind(asked["kind"]), asked["source"])
         answer = _bounded(compiler, structure, terms["seconds"], terms["memory_mib"])
-        # What the allocator keeps would be there for the next structure, beyond its limit.
+        # The next structure could use what the allocator keeps, beyond its limit.
         is_last = _resident() - first > terms["memory_mib"] * _MIB // 2
         answers.write(encode_frame({**answer, "is_last": is_last}))
         answers.flush()
@@ -57,10 +59,10 @@ def _serve() -> None:
 
 
 def _bounded(compiler: StructureCompiler, structure: Structure, seconds: float, memory_mib: int) -> dict[str, Any]:
-    """What comes of a structure. The timer and the allocator end the process where it takes too
-    much."""
+    """Try a structure within the limits. The timer and the allocator end the process if it takes
+    too much."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    if size := _virtual():  # elsewhere than on Linux the limit is not known to hold, and cannot be set
+    if size := _virtual():  # the limit is set only on Linux, where it holds
         wanted = size + memory_mib * _MIB
         resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -96,8 +98,8 @@ def _resident() -> int:
 
 
 def _statm(index: int) -> int:
-    """Bytes of this process, as Linux counts them; elsewhere 0, and the memory limit does not
-    hold."""
+    """Return bytes of this process as Linux counts them. Elsewhere it returns 0, and the memory
+    limit does not hold."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[index]) * _PAGE
     except OSError:

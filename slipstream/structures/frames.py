@@ -1,5 +1,5 @@
 """Messages between a service and its trial processes: a length of four bytes, then JSON, or a
-tokenizer's own bytes."""
+tokenizer's bytes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ LENGTH_BYTES = 4
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
-    """A message as it goes through a pipe."""
+    """Return a message with its length, ready for a pipe."""
     body = json.dumps(message).encode()
     return encode_length(len(body)) + body
 
 
 def encode_length(length: int) -> bytes:
-    """What says that so many bytes follow."""
+    """Return the four bytes that announce ``length`` bytes."""
     return length.to_bytes(LENGTH_BYTES, "big")
 
 
 def decode_length(head: bytes) -> int:
-    """How many bytes follow a frame's head."""
+    """Return the number of bytes that a frame's head announces."""
     return int.from_bytes(head, "big")
 
 
 def read_frame(pipe: IO[bytes]) -> dict[str, Any] | None:
-    """The next message of a pipe; None at its end."""
+    """Return the next message of a pipe, or None at its end."""
     body = read_bytes(pipe)
     if body is None:
         return None
@@ -35,7 +35,7 @@ def read_frame(pipe: IO[bytes]) -> dict[str, Any] | None:
 
 
 def read_bytes(pipe: IO[bytes]) -> bytes | None:
-    """What the next head announces; None at the pipe's end."""
+    """Return the bytes that the next head announces, or None at the pipe's end."""
     head = pipe.read(LENGTH_BYTES)
     if len(head) < LENGTH_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""What one structure may take to be compiled, by flag or environment variable."""
+"""Limits of the compilation of one structure, as flags and environment variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.sampling.structure import MAX_SOURCE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """What one structure may take."""
+    """The most that one structure may take."""
 
     seconds: float = 2.0
     memory_mib: int = 64
@@ -20,7 +20,7 @@ class CompileLimits:
 
 
 class StructureSettings(BaseSettings):
-    """The limits as settings: the same for all three services."""
+    """The limits as settings, the same for all three services."""
 
     structure_compile_seconds: float = Field(
         2,
@@ -38,5 +38,5 @@ class StructureSettings(BaseSettings):
 
     @property
     def compile_limits(self) -> CompileLimits:
-        """What one structure may take."""
+        """The most that one structure may take."""
         return CompileLimits(self.structure_compile_seconds, self.structure_memory_mib, self.structure_source_bytes)

@@ -16,23 +16,25 @@ from slipstream.sampling.structure import Structure
 from slipstream.structures.frames import LENGTH_BYTES, decode_length, encode_frame, encode_length
 
 _START_SECONDS = 120.0
-"""In which a process must be ready, on a machine with much else to do."""
+"""Seconds in which a process must be ready, on a busy machine."""
 
 _PIECE_BYTES = 2**18
-"""Of a tokenizer, which may have 30 MB: what is written at once is copied on the event loop."""
+"""Bytes of a tokenizer written at once. A tokenizer may have 30 MB, and each write is copied on the
+event loop."""
 
 _KEPT_ERROR_BYTES = 2**12
-"""Of the end of what a process writes as its errors."""
+"""Bytes kept of the end of a process's error output."""
 
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Threads and arenas would take address space that the memory limit is meant for."""
+"""Environment that keeps threads and arenas from taking address space, which the memory limit is
+meant for."""
 
 _OUTCOMES = {-signal.SIGPROF: "seconds", -signal.SIGABRT: "memory", -signal.SIGSEGV: "levels", -signal.SIGBUS: "levels"}
 
 
 class TrialProcess:
-    """Tries one structure at a time. A try that is cancelled, or that its limits end, ends the
-    process."""
+    """A process that tries one structure at a time. A trial that is cancelled or exceeds its limits
+    ends the process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -42,8 +44,8 @@ class TrialProcess:
 
     @classmethod
     async def start(cls, terms: dict[str, Any], tokenizer: bytes) -> TrialProcess:
-        """A process that is ready. OSError, RuntimeError or TimeoutError if it does not become
-        so."""
+        """Start a process and wait until it is ready. OSError, RuntimeError or TimeoutError if it
+        does not get ready."""
         process = await asyncio.create_subprocess_exec(
             *module_command("slipstream.structures.child"),
             stdin=PIPE,
@@ -65,16 +67,16 @@ class TrialProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """Id of the process."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it may be asked again."""
+        """True if the process can take another structure."""
         return not self._is_over and self._process.returncode is None
 
     async def run(self, structure: Structure, wall_seconds: float) -> dict[str, Any]:
-        """What came of a structure: its outcome is also "seconds", "memory", "levels" or
+        """Try a structure and return its outcome, which is also "seconds", "memory", "levels" or
         "ended"."""
         try:
             asked = encode_frame({"kind": structure.kind.value, "source": structure.source})
@@ -92,13 +94,13 @@ class TrialProcess:
         return answer
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill the process."""
         self._is_over = True
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     async def close(self) -> None:
-        """End it and see it ended."""
+        """Kill the process and wait for its end."""
         self.kill()
         await self._process.wait()
         await self._reading
@@ -109,7 +111,7 @@ class TrialProcess:
         return self._process.stdout
 
     async def _ask(self, frames: Sequence[bytes], seconds: float) -> dict[str, Any] | None:
-        """Its answer; None if it ended instead."""
+        """Return the process's answer, or None if the process ended instead."""
         try:
             async with asyncio.timeout(seconds):
                 for frame in frames:
@@ -128,7 +130,8 @@ class TrialProcess:
             await pipe.drain()
 
     async def _read_errors(self) -> None:
-        """Keep the end of them, until the process is gone. Unread, a full pipe would hold it up."""
+        """Keep the end of the error output until the process is gone. A full pipe that is not read
+        would block it."""
         assert self._process.stderr is not None
         while more := await self._process.stderr.read(_KEPT_ERROR_BYTES):
             self._errors = (self._errors + more)[-_KEPT_ERROR_BYTES:]
@@ -137,4 +140,4 @@ class TrialProcess:
         code = await self._process.wait()
         await self._reading
         lines = self._errors.decode(errors="replace").strip().splitlines()
-        return f"it ended at its start with {code}" + (f": {lines[-1]}" if lines else "")
+        return f"the process ended during its start with {code}" + (f": {lines[-1]}" if lines else "")

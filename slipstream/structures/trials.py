@@ -1,5 +1,5 @@
-"""Trying structures before they are compiled: a few processes, one at a time for each caller, and
-what came of it is kept."""
+"""Trials of structures before they are compiled: in a few processes, one at a time for each caller,
+with stored outcomes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ log = logging.getLogger(__name__)
 
 PROCESS_COUNT = 2
 KEPT_OUTCOMES = 1024
-"""An outcome is a line or two."""
+"""Most stored outcomes. Each has a line or two."""
 
 MOST_WAITING = 32
-"""Structures of one caller that wait for its slot: each may be 64 KiB."""
+"""Most structures of one caller that wait for its slot. Each may have 64 KiB."""
 
 _START_ERRORS = (OSError, RuntimeError, TimeoutError)
 
 _WALL_SECONDS, _WALL_FACTOR = 10.0, 10.0
-"""A process gets its processor time in so many seconds, and so many times as many, on a machine
-with much else to do."""
+"""Most seconds in which a process gets its processor time on a busy machine: a fixed part, and a
+multiple of the processor time."""
 
 _REPEATABLE = ("compiled", "invalid", "unsupported", "seconds", "memory", "levels")
 """Outcomes that a second try would have too."""
@@ -43,16 +43,16 @@ T = TypeVar("T")
 
 
 class StructureQueueFullError(SlipstreamError):
-    """As many structures of one caller wait to be compiled as may."""
+    """The caller has too many structures that wait to be compiled."""
 
     reason = Reason.OVERLOADED
     retry_after = 1.0
 
 
 class StructureTrialError(SlipstreamError):
-    """The process that compiles structures cannot be started, or gets no processor time.
+    """The process that compiles structures cannot start, or gets no processor time.
 
-    It is not UNAVAILABLE: other sessions would leave a draft alone that says so.
+    The error is not UNAVAILABLE, because other sessions would then avoid the draft that reports it.
     """
 
     reason = Reason.OVERLOADED
@@ -60,14 +60,15 @@ class StructureTrialError(SlipstreamError):
 
 
 async def _first_of(starting: set[asyncio.Task[None]]) -> None:
-    """Wait for a start, without ending it if the caller leaves; raises what it raises."""
+    """Wait for the first start to end, and raise what it raises. A caller that is cancelled does
+    not end the start."""
     done, _ = await asyncio.wait(starting, return_when=asyncio.FIRST_COMPLETED)
     for each in done:
         each.result()
 
 
 class StructureTrials:
-    """The trials of one service. Its processes start with the first structures, and end with
+    """The trials of one service. Its processes start with the first structures and end with
     `close`."""
 
     def __init__(
@@ -94,15 +95,14 @@ class StructureTrials:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starting: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
-        """Trials by their outcome."""
+        """Number of trials by outcome."""
 
     async def check(self, structure: Structure, caller: str) -> int:
-        """How many bytes a structure takes once it is compiled. If the caller leaves, its trial
-        ends.
+        """Return the bytes that a structure takes once it is compiled. A cancelled caller ends its
+        trial.
 
-        InvalidStructureError for what is wrong with it, or for the limit that it passes;
-        StructureUnsupportedError; StructureQueueFullError; StructureTrialError, also once the
-        trials are closed.
+        InvalidStructureError if it is invalid or exceeds a limit; StructureUnsupportedError;
+        StructureQueueFullError; StructureTrialError, also after `close`.
         """
         checked_length(structure, self.limits.source_bytes)
         key = hashlib.sha256(f"{structure.kind.value} {structure.source}".encode()).digest()
@@ -123,11 +123,11 @@ class StructureTrials:
                 await process.close()
             self._idle.clear()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # checks whose process ended leave it
+            await asyncio.sleep(0)  # let the checks whose process ended return
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are there."""
+        """Ids of the running processes."""
         return [process.pid for process in [*self._idle, *self._busy]]
 
     def _known(self, key: bytes) -> dict[str, Any] | None:
@@ -136,7 +136,8 @@ class StructureTrials:
         return self._outcomes.get(key)
 
     async def _slot(self, caller: str) -> HeldSlots:
-        """A caller's own slot, then a process's. A caller that floods waits for its own."""
+        """Take a caller's own slot, then a process's. A caller that floods waits for its own
+        slot."""
         slot = self._slots[caller]
         if slot.count > MOST_WAITING:
             raise StructureQueueFullError(f"{MOST_WAITING} structures of this caller wait to be compiled")
@@ -178,8 +179,8 @@ class StructureTrials:
         return outcome
 
     async def _process(self) -> TrialProcess:
-        """One that is ready: an idle one, or the next that starts. A start goes on when its caller
-        leaves."""
+        """Return a process that is ready: an idle one, or the next one that starts. A start
+        continues if its caller is cancelled."""
         while True:
             if self._closed:
                 raise StructureTrialError("the service stops: it compiles no structures any more")
@@ -187,7 +188,9 @@ class StructureTrials:
                 process = self._idle.pop()
                 if process.is_alive:
                     return process
-            while len(self._starting) + len(self._busy) < PROCESS_COUNT:  # one for this caller, one for the next
+            while (
+                len(self._starting) + len(self._busy) < PROCESS_COUNT
+            ):  # one process for this caller, one for the next
                 self._begin_start()
             try:
                 await _first_of(self._starting)
@@ -201,7 +204,7 @@ class StructureTrials:
         return starting
 
     def _started(self, starting: asyncio.Task[None]) -> None:
-        """One line for each that fails, whether a caller waits for it or not."""
+        """Log each failed start once, even if no caller waits for it."""
         self._starting.discard(starting)
         if not starting.cancelled() and (error := starting.exception()) is not None:
             log.error("no process can be started that compiles structures: %s", str(error) or "it is not ready in time")
@@ -214,18 +217,18 @@ class StructureTrials:
             self._idle.append(process)
 
     async def _replace(self, process: TrialProcess, turn: HeldSlots) -> None:
-        """See a process ended and have another in its place. Until then the caller that ended it
+        """Wait for the end of a process, and start another one. Until then the caller that ended it
         keeps its slot, so that it never takes the process that another caller would get."""
         try:
             await process.close()
             if not self._closed:
-                with contextlib.suppress(*_START_ERRORS):  # the next caller finds out
+                with contextlib.suppress(*_START_ERRORS):  # the next caller gets the error
                     await self._begin_start()
         finally:
             turn.release()
 
     def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that goes on when its caller leaves; `close` waits for it."""
+        """Run work that continues if its caller is cancelled. `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -178,7 +178,7 @@ async def test_a_start_that_fails_is_logged_in_one_line_each(
     assert {record.levelname for record in caplog.records} == {"ERROR"} and len(caplog.records) <= 2 * PROCESS_COUNT
     for record in caplog.records:
         assert record.exc_info is None and "\n" not in record.getMessage()
-        assert record.getMessage().endswith("it ended at its start with 3: OSError: no room")
+        assert record.getMessage().endswith("the process ended during its start with 3: OSError: no room")
 
 
 FAILS = """

@@ -1,14 +1,14 @@
-"""A GGUF model as the engine drives it: each sequence's KV in a stream of libllama's memory, which
-is a page here.
+"""The backend of a GGUF model in libllama: each sequence's KV is a stream of libllama's memory,
+which is one page here.
 
-Batch invariance on the CPU, measured with llama.cpp b11284 and b11549 in f32, bf16 and Q8_0, with
-KV in float32 and a stream for each sequence: built without llamafile's kernels and without repacked
-weights, a row has the same bits whatever is computed beside it. Built with them, it has so for
-every count of rows above one. A lone row goes another way there, and so does one that alone is
-asked for its logits: the last layer computes only such rows. So with such a build, where bits are
-promised, each sequence has two rows at least, two of them asked for logits, and sequences with as
-many rows share a batch: libllama would take others apart by what all of them have, and leave a lone
-row of the longest.
+Batch invariance on the CPU was measured with llama.cpp b11284 and b11549 in f32, bf16 and Q8_0,
+with KV in float32 and a stream for each sequence. Built without llamafile's kernels and without
+repacked weights, a row has the same bits regardless of what is computed beside it. Built with them,
+this holds for every row count above one. A lone row takes another path there. So does a row that
+alone is asked for its logits, because the last layer computes only such rows. With such a build,
+where bits are promised, each sequence therefore has at least two rows, two of them asked for
+logits. Sequences with equal row counts share a batch. libllama would split others by their common
+length, and leave a lone row of the longest.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ STREAM_MULTIPLE = 256
 """Cells that libllama rounds a stream up to."""
 
 _PADDED_ROWS = 2
-"""Of a sequence, where a lone row has other bits than one of several."""
+"""Fewest rows of a sequence, if a lone row has other bits than one of several."""
 
 _PROPOSAL_ROOM = 64
-"""Cells beyond a context: who asks for all of it is counted with a proposal's tokens, and is to
-take one stream."""
+"""Cells beyond a context. A turn that uses the whole context is counted with a proposal's tokens,
+and must still take one stream."""
 
 _MOST_STREAMS = 64
 
 _PROFILED_ROWS = 256
-"""Hold the longest forward of `Engine.profile`, however few tokens a step may have."""
+"""Rows of the longest forward of `Engine.profile`, however few tokens a step may have."""
 
 
 class LlamaCppBackend:
@@ -60,8 +60,8 @@ class LlamaCppBackend:
 
     def __init__(self, path: Path, *, threads: int, most_tokens: int, exact: bool) -> None:
         """``most_tokens`` go into one forward. ``exact`` promises that a row's bits depend on its
-        sequence alone; without it anything goes. UnsupportedModelError says what is wrong with the
-        file, or why it cannot promise that."""
+        sequence alone. UnsupportedModelError says what is wrong with the file, or why it cannot
+        promise that."""
         self.model = GgufModel(path)
         if exact:
             self.model.refuse_unproven()
@@ -75,7 +75,7 @@ class LlamaCppBackend:
         self.mark = hashlib.sha256(f"llamacpp rows={self._least_rows}".encode()).hexdigest()[:4]
         self._context: int | None = None
         self._cell_count = 0
-        """Of each stream."""
+        """Cells of each stream."""
 
     def reserve(self, memory_mib: float) -> Reserved:
         fitting = math.floor(memory_mib * MIB / self.model.bytes_per_token) // STREAM_MULTIPLE * STREAM_MULTIPLE
@@ -108,8 +108,8 @@ class LlamaCppBackend:
         return Reserved(streams, self._cell_count - _PADDED_ROWS, byte_count)
 
     def logits_of(self, tokens: list[int]) -> torch.Tensor:
-        """``[tokens, vocabulary]`` of a short text by itself, in as little memory as can be; for
-        nothing else."""
+        """Return logits ``[tokens, vocabulary]`` of a short text, in as little memory as possible.
+        The backend can do nothing else afterwards."""
         self.reserve(STREAM_MULTIPLE * self.model.bytes_per_token / MIB)
         return self.forward([Segment(tokens, 0, [1], len(tokens))])
 
@@ -119,9 +119,9 @@ class LlamaCppBackend:
             self._library.llama_memory_seq_cp(self._memory, copy.source - 1, copy.destination - 1, -1, -1)
 
     def erase_pages(self, pages: list[int]) -> None:
-        """A cell that is taken back keeps its numbers, masked; and what is no number stays none
-        when its weight is zero. So each stream is written all over, from embeddings of zeros, not
-        from a token's."""
+        """Overwrite streams with the embeddings of zeros. A cell that is freed keeps its numbers,
+        only masked, and NaN times a weight of zero is still NaN. A token's embedding may be NaN as
+        well, so zeros are used."""
         rows = Rows(STREAM_MULTIPLE, self._library.llama_model_n_embd(self.model.handle))
         for page in pages:
             self._cut(page, 0)
@@ -147,15 +147,16 @@ class LlamaCppBackend:
         self._library.llama_memory_seq_rm(self._memory, page - 1, length, -1)
 
     def _decode(self, segments: list[Segment]) -> torch.Tensor:
-        """Logits ``[rows, vocabulary]`` at the wanted rows of segments that have as many rows."""
+        """Return logits ``[rows, vocabulary]`` at the wanted rows of segments with equal row
+        counts."""
         rows = self._rows
         rows.clear()
         wanted: list[int] = []
-        """Of the rows whose logits are asked for."""
+        """Indices among the rows whose logits are asked for."""
         asked_count = 0
         for segment in segments:
             (page,) = segment.pages
-            self._cut(page, segment.start)  # what was rolled back, and the padding of the step before
+            self._cut(page, segment.start)  # drop rolled-back tokens and the last step's padding
             count = len(segment.tokens)
             row_count = max(count, self._least_rows)
             first_asked = min(count - segment.wanted, row_count - self._least_rows)
@@ -181,5 +182,5 @@ class LlamaCppBackend:
 
 
 def _free(loaded: Any, context: int, _: GgufModel) -> None:
-    """Free a context, and only then may its model go."""
+    """Free a context before its model is freed."""
     loaded.llama_free(context)

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, and the model itself in memory."""
+"""A GGUF model in memory, and the facts in its file."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from slipstream.engine.llamacpp import libllama
 _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
 _PROVEN_TYPES = ("f32", "bf16", "q8_0")
 _PROVEN_ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Types of weights, and architectures, with which a row's bits were seen not to depend on what else
-is in its batch."""
+"""Weight types and architectures for which tests showed that a row's bits do not depend on its
+batch."""
 
 _LONGEST_VALUE = 4096
 
 
 class GgufModel:
-    """`slipstream.engine.model.ModelFacts` of a file, loaded."""
+    """`slipstream.engine.model.ModelFacts` of a loaded GGUF file."""
 
     device = torch.device("cpu")
 
     def __init__(self, path: Path) -> None:
-        """UnsupportedModelError says what is wrong with it."""
+        """Load the file. UnsupportedModelError says what is wrong with it."""
         self.path = path
         self._library = libllama.load()
         refuse_no_file(path)
@@ -66,10 +66,10 @@ class GgufModel:
         self.weights_fingerprint = self._fingerprint()
 
     def refuse_unproven(self) -> None:
-        """UnsupportedModelError if nobody has looked at the bits of such a model, or a lone row of
-        them could not be told."""
+        """Raise UnsupportedModelError if the bits of such a model were never tested, or depend on
+        the batch."""
         why = "with which its text was seen not to depend on the batch. A draft's may be any"
-        others = self._tensor_types() - set(_PROVEN_TYPES)  # what the file calls itself says only what most of them are
+        others = self._tensor_types() - set(_PROVEN_TYPES)  # the file's own type names only the type of most tensors
         if others:
             raise UnsupportedModelError(
                 f"{self.path} has weights of type {', '.join(sorted(others))}; a target's must be {', '.join(_PROVEN_TYPES)}, "
@@ -103,6 +103,6 @@ class GgufModel:
         )
 
     def _fingerprint(self) -> str:
-        """Of the file, the library, and the processor's instructions that it uses."""
+        """Return a hash of the file, the library, and the processor's instructions that it uses."""
         said = [libllama.fingerprint(), self._library.llama_print_system_info().decode(), str(self.end_token_ids)]
         return fingerprint_of(self._paths, said)

@@ -1,10 +1,9 @@
-"""libllama's C API, as far as it is used, out of whichever of two packages is installed:
-llama-cpp-python, which pip builds for the machine it is on, before xllamacpp's wheel, which is
-there in seconds and runs anywhere.
+"""The part of libllama's C API that is used here, from the first of two packages that is installed.
+llama-cpp-python comes first, which pip builds for this machine. xllamacpp's wheel comes second,
+which installs in seconds and runs anywhere.
 
-The structures are those of llama.h in the releases that these are pinned to. They have no version
-of their own, so what the library itself fills them with is compared with what llama.h says before
-anything else is asked of it.
+The structures are those of llama.h in the pinned releases. They carry no version. So the library's
+default values are compared with those of llama.h before any other call.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from typing import Any
 from slipstream.engine.errors import UnsupportedModelError
 
 F32 = 0
-"""ggml's number of float32."""
+"""Number of float32 in ggml."""
 
 _SPARE = 256
-"""Bytes after each structure: one that has grown at its end is still copied whole."""
+"""Bytes after each structure, so that one that has grown at its end is still copied whole."""
 
 _INSTALL = "pip install 'slipstream-llm[llamacpp]', or llamacpp-native to have it built for this machine"
 
 _WARNING = 3
-"""Of ggml's log levels: none, debug, info, warning, error."""
+"""A log level of ggml. The levels are none, debug, info, warning and error."""
 
 
 class ModelParams(ctypes.Structure):
-    """llama_model_params."""
+    """The structure llama_model_params."""
 
     _fields_ = (
         ("devices", c_void_p),
@@ -102,19 +101,19 @@ _CONTEXT_SWITCHES = (
 
 
 class ContextParams(ctypes.Structure):
-    """llama_context_params."""
+    """The structure llama_context_params."""
 
     _fields_ = (*_CONTEXT_NUMBERS, *_CONTEXT_SWITCHES)
 
 
 class ContextParamsOfB11549(ctypes.Structure):
-    """llama_context_params with a pointer more."""
+    """The structure llama_context_params with one more pointer."""
 
     _fields_ = (*_CONTEXT_NUMBERS, ("private", c_void_p), *_CONTEXT_SWITCHES)
 
 
 class Batch(ctypes.Structure):
-    """llama_batch."""
+    """The structure llama_batch."""
 
     _fields_ = (
         ("n_tokens", c_int32),
@@ -155,7 +154,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "llama_vocab_is_eog": (c_bool, c_void_p, c_int32),
     "llama_vocab_n_tokens": (c_int32, c_void_p),
 }
-"""Each with what it returns and takes."""
+"""Functions with their result and argument types."""
 
 _MODEL_DEFAULTS = {
     "main_gpu": 0,
@@ -183,20 +182,20 @@ _CONTEXT_DEFAULTS = {
     "kv_unified": False,
     "n_samplers": 0,
 }
-"""By these it is seen that a structure is laid out as here."""
+"""Default values that show whether a structure has the layout declared here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A package with libllama in it."""
+    """A package that contains libllama."""
 
     distribution: str
-    """Its name for pip."""
+    """Name of the package for pip."""
 
     package: str
     pattern: str
-    """Of the library in the package's folder. All in the file's own folder that ends alike has a
-    part in the bits."""
+    """Path of the library in the package's folder. All files with that suffix in the library's
+    folder affect the bits."""
 
     context_params: type[ctypes.Structure]
 
@@ -205,11 +204,12 @@ BUILDS = (
     Build("llama-cpp-python", "llama_cpp", "lib/libllama.*", ContextParams),
     Build("xllamacpp", "xllamacpp", "xllamacpp*.so", ContextParamsOfB11549),
 )
-"""The first that is installed is used."""
+"""Supported packages. The first one that is installed is used."""
 
 
 def installed() -> tuple[Build, Path]:
-    """Which is used, and its file. UnsupportedModelError if none is there."""
+    """Return the package in use and its library file. UnsupportedModelError if none is
+    installed."""
     for build in BUILDS:
         spec = importlib.util.find_spec(build.package)
         if spec is not None and spec.origin is not None:
@@ -220,14 +220,15 @@ def installed() -> tuple[Build, Path]:
 
 @functools.cache
 def has_row_kernels() -> bool:
-    """Whether it was built with kernels that compute several rows in another way than one."""
+    """Return True if the library has kernels that compute several rows differently from one."""
     said = load().llama_print_system_info().decode()
     return any(f"{kernels} = 1" in said for kernels in ("LLAMAFILE", "REPACK"))
 
 
 @functools.cache
 def fingerprint() -> str:
-    """sha256 over the machine's code: another build's bits may be others."""
+    """Return the sha256 of the library's machine code, because another build may compute other
+    bits."""
     _, path = installed()
     digest = hashlib.sha256()
     for part in sorted(path.parent.glob(f"*{path.suffix}*")):
@@ -237,8 +238,8 @@ def fingerprint() -> str:
 
 @functools.cache
 def load() -> Any:
-    """The library, ready to be used. UnsupportedModelError if it is not installed or another one
-    than is known here."""
+    """Return the library, ready for use. UnsupportedModelError if it is not installed or is an
+    unknown version."""
     build, path = installed()
     params = build.context_params
     functions = _FUNCTIONS | {
@@ -273,7 +274,7 @@ def _other(why: str) -> UnsupportedModelError:
 
 
 messages: list[str] = []
-"""What the library has said since it was last asked for something: warnings and errors."""
+"""Warnings and errors that the library has logged since the last call that cleared them."""
 
 
 def _listen(level: int, text: bytes, _: object) -> None:

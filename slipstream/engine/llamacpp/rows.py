@@ -1,5 +1,5 @@
-"""What libllama computes in one go: rows of sequences, in memory of ours that is written in pieces,
-not one by one."""
+"""The batch that libllama computes in one call, in memory that NumPy writes in slices instead of
+value by value."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Rows:
     """A llama_batch. Each row belongs to one stream."""
 
     def __init__(self, most: int, embedding_size: int = 0) -> None:
-        """Of at most that many rows; with an ``embedding_size`` they hold embeddings of zeros, not
-        tokens."""
+        """``most`` is the largest number of rows. With an ``embedding_size`` the rows hold
+        embeddings of zeros instead of tokens."""
         self._tokens = np.zeros(most, np.int32)
         self._positions = np.zeros(most, np.int32)
         self._stream_counts = np.ones(most, np.int32)
@@ -43,12 +43,12 @@ class Rows:
         )
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all rows."""
         self._count = 0
 
     def add(self, stream: int, start: int, tokens: Sequence[int], *, asked_from: int) -> None:
-        """A stream's ``tokens`` from position ``start``; from index ``asked_from`` on their logits
-        are asked for."""
+        """Add a stream's ``tokens`` from position ``start``. Logits are asked for from index
+        ``asked_from`` on."""
         first, self._count = self._count, self._count + len(tokens)
         rows = slice(first, self._count)
         self._tokens[rows] = tokens
@@ -58,6 +58,6 @@ class Rows:
         self._asked[first + asked_from : self._count] = 1
 
     def batch(self) -> Batch:
-        """As libllama takes it. It points into these rows, which must outlive its use."""
+        """Return the batch for libllama. It points into these rows, which must outlive its use."""
         self._batch.n_tokens = self._count
         return self._batch

@@ -1,9 +1,9 @@
-"""Activations on a CPU whose bits do not depend on where torch's threads divide a tensor.
+"""Activations on a CPU whose bits do not depend on how torch's threads divide a tensor.
 
-torch computes a few functions, silu, sigmoid and gelu among them, in vectors of up to 32 numbers,
-and what is left over at the end of a thread's part one by one, where float32 rounds in another way.
-One part, or two equal ones, have nothing left over, since rows are padded to eight; three and more,
-which torch makes of a tensor beyond 65,536 numbers, do.
+torch computes a few functions, among them silu, sigmoid and gelu, in vectors of up to 32 numbers.
+The rest at the end of a thread's part is computed one by one, and there float32 rounds differently.
+One part, or two equal ones, have no rest, because rows are padded to eight. torch makes three or
+more parts of a tensor beyond 65,536 numbers, and those have one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 from transformers.activations import ACT2CLS
 
 _AT_ONCE = 2 * 32_768
-"""Numbers that torch gives to two threads at most."""
+"""Most numbers that torch gives to two threads."""
 
 _ROWS = 8
 
@@ -23,8 +23,8 @@ _KINDS = tuple({kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS
 
 
 def compute_in_even_parts(model: nn.Module) -> None:
-    """Have every activation of ``model`` computed in parts that are not divided unevenly. With two
-    threads all is well."""
+    """Make every activation of ``model`` compute in even parts. Two threads or fewer need no
+    change."""
     if torch.get_num_threads() <= 2:
         return
     for module in model.modules():

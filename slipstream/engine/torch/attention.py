@@ -17,31 +17,32 @@ from slipstream.engine.torch.plan import KEY_BLOCK, AttentionGroup, StepPlan
 NAME = "slipstream_paged"
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""What `F.scaled_dot_product_attention` runs on a CPU; called by its name, it also tells the
-logarithm of its weights' sum."""
+"""The operation behind `F.scaled_dot_product_attention` on a CPU. Called by its name, it also
+returns the logarithm of its weights' sum."""
 
 
 class LaidOut(Protocol):
-    """A step as far as every attention needs it."""
+    """The part of a step that every attention needs."""
 
     @property
     def slots(self) -> torch.Tensor:
-        """Int64 ``[rows]``: where each row's keys and values go."""
+        """Int64 ``[rows]``: the slot of each row's keys and values."""
 
 
 class Kernels(NamedTuple):
-    """What computes attention over pages."""
+    """Functions that compute attention over pages."""
 
     write: Callable[[Any, KvMemory, int, torch.Tensor, torch.Tensor], None]
-    """Of a step, the memory and a layer: have its rows' keys ``[heads, rows, size]`` and values
-    where the step's slots say."""
+    """Write the step's keys ``[heads, rows, size]`` and values of a layer to the step's slots.
+    Arguments: the step, the memory, the layer, keys, values."""
     attend: Callable[[Any, KvMemory, int, torch.Tensor, float, int | None, float | None], torch.Tensor]
-    """Of a step, the memory, a layer, its rows' queries ``[rows, heads, size]``, scaling, window
-    and softcap, if any: what each row attends to, ``[rows, heads, value_size]``."""
+    """Return what each row attends to, ``[rows, heads, value_size]``. Arguments: the step, the
+    memory, the layer, queries ``[rows, heads, size]``, scaling, and the window and softcap, if
+    any."""
 
 
 class Attending(NamedTuple):
-    """What a forward's attention is told."""
+    """The arguments of a forward's attention."""
 
     step: LaidOut
     memory: KvMemory
@@ -49,7 +50,7 @@ class Attending(NamedTuple):
 
 
 class ShapeProbe:
-    """Stands in for `Attending` in one dense forward that learns the shape of every attention
+    """A stand-in for `Attending` in one dense forward that learns the shape of every attention
     layer."""
 
     def __init__(self) -> None:
@@ -63,8 +64,8 @@ class ShapeProbe:
         value: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> None:
-        """Take one layer's shape. TypeError if it would be computed wrongly here: then nothing else
-        would tell."""
+        """Record one layer's shape. TypeError if the layer would be computed wrongly here, because
+        nothing else would show it."""
         layer: int = module.layer_idx  # type: ignore[assignment]
         if layer in self.layers:
             raise TypeError(f"{type(module).__name__} attends more than once in a layer")
@@ -88,12 +89,12 @@ def paged_attention(
     s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention signature: query ``[1, heads, rows, size]``, key and value
-    ``[1, kv_heads, rows, size]``.
+    """Compute attention with transformers' signature: query ``[1, heads, rows, size]``, key and
+    value ``[1, kv_heads, rows, size]``.
 
-    Returns ``[1, rows, heads, value_size]``. A layer's window is what `ShapeProbe` learnt of its
-    mask. TypeError if the architecture lost ``plan`` on its way here or uses something this
-    attention does not do.
+    Returns ``[1, rows, heads, value_size]``. A layer's window is what `ShapeProbe` learnt from its
+    mask. TypeError if the architecture lost ``plan`` on its way here, or uses something that this
+    attention does not support.
     """
     if plan is None:
         raise TypeError(f"{type(module).__name__} does not pass keyword arguments on to its attention")
@@ -125,7 +126,7 @@ def _attend_groups(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """By a plan's groups."""
+    """Attend to the plan's groups, one by one."""
     output: torch.Tensor | None = None
     for group in step.groups:
         attended = _attend(group, memory, layer, rows, scaling, window, softcap)
@@ -147,13 +148,13 @@ def _attend(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """One group's queries, taken from ``rows`` ``[rows, heads, size]``:
-    ``[batch * queries, heads, value_size]``."""
-    # The layer's shape and not the tensors': a recording must not compute what is known.
+    """Attend for one group's queries, taken from ``rows`` ``[rows, heads, size]``. Returns ``[batch
+    * queries, heads, value_size]``."""
+    # Use the layer's shape, not the tensors': a recording must not compute known values.
     shape = memory.layers[layer]
     kv_heads, repeats, size = shape.head_count, shape.queries_per_key, shape.key_size
     picked = rows if group.contiguous else rows.index_select(0, group.rows)
-    # The query heads that share a key head become more queries of it: no key is copied.
+    # Query heads that share a key head become more queries of it, so no key is copied.
     query = picked.view(group.batch, -1, kv_heads, repeats, size).permute(0, 2, 3, 1, 4)
     query = query.reshape(group.batch, kv_heads, -1, size)
     key = _gather(group, memory.keys[layer], kv_heads, memory.page_count)
@@ -170,8 +171,8 @@ def _attend(
 
 
 def _gather(group: AttentionGroup, pages: torch.Tensor, heads: int, page_count: int) -> torch.Tensor:
-    """One group's keys or values ``[batch, kv_heads, keys, size]``: where they lie in a row a view,
-    and else a copy."""
+    """Return one group's keys or values ``[batch, kv_heads, keys, size]``: a view if they lie in a
+    row, and a copy otherwise."""
     if group.first_slot is not None:
         return pages.flatten(1, 2).narrow(1, group.first_slot, group.key_count).unsqueeze(0)
     picked = pages.flatten(0, 1).index_select(0, group.tables(heads, page_count))
@@ -187,12 +188,13 @@ def _attend_spans(
     window: int | None,
     repeats: int,
 ) -> torch.Tensor:
-    """Attention to both spans by themselves and a log-sum-exp merge of the two (Milakov and
-    Gimelshein 2018).
+    """Attend to both spans separately, and merge the two by log-sum-exp (Milakov and Gimelshein
+    2018).
 
     A span that a query does not see changes none of its bits: its share is exactly 0. The shares
-    are a softmax over two numbers, which the library computes row by row; an exponential over all
-    rows at once would round those at a batch's end, which do not fill a vector, in another way.
+    are a softmax over two numbers, which the library computes row by row. An exponential over all
+    rows at once would round the rows at a batch's end differently, because they do not fill a
+    vector.
     """
     outputs, log_sums = [], []
     for span in group.spans:
@@ -220,11 +222,11 @@ def _walk(
     softcap: float | None,
     repeats: int,
 ) -> torch.Tensor:
-    """Attention that the library's kernel lacks: values of a size of their own,
-    ``softcap * tanh(score / softcap)``.
+    """Attention that the library's kernel lacks: values of their own size, and ``softcap *
+    tanh(score / softcap)``.
 
-    Walks the keys in blocks of at most KEY_BLOCK with a running softmax: each block has one shape,
-    so its sums have one order, and a block that is all masked changes nothing.
+    Walks the keys in blocks of at most KEY_BLOCK with a running softmax. Each block has one shape,
+    so its sums have one order. A fully masked block changes nothing.
     """
     top = query.new_full((*query.shape[:-1], 1), -torch.inf, dtype=torch.float32)
     weight_sum = torch.zeros_like(top)
@@ -238,7 +240,7 @@ def _walk(
                 scores = torch.tanh(scores / softcap) * softcap
             scores = scores + mask[..., start - span.start : block.stop - span.start]
             new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
-            # A block before a sliding window is all masked: both tops are then -inf, and their
+            # A block before a sliding window is fully masked. Both tops are then -inf, and their
             # difference must not be NaN.
             finite_top = new_top.masked_fill(new_top == -torch.inf, 0.0)
             weights = (scores - finite_top).exp()
@@ -250,7 +252,7 @@ def _walk(
 
 
 GATHERED = Kernels(_write, _attend_groups)
-"""torch's own attention, of keys that are gathered."""
+"""torch's own attention, over gathered keys."""
 
 AttentionInterface.register(NAME, paged_attention)
 AttentionMaskInterface.register(NAME, window_mask)

@@ -1,13 +1,13 @@
 """A model's forward on a CPU, captured: the same operations on the same bits, without Python
 between them.
 
-A 1.6 M-parameter draft's step takes 0.93 ms through its modules, half of it Python. Recorded as a
-graph of the very same operations, replayed without any optimisation, it takes 0.47 ms; eight rows
-of a 488 M-parameter target take 0.83 of what they take through its modules. Nothing here may change
-a bit, so a capture is made only where recording met no data-dependent branch, and trusted only
+A step of a 1.6 M-parameter draft takes 0.93 ms through its modules, and half of this is Python.
+Recorded as a graph of the same operations, and replayed without any optimisation, it takes 0.47 ms.
+Eight rows of a 488 M-parameter target take 0.83 of their time through the modules. No bit may
+change. So a capture is made only if the recording met no data-dependent branch. It is trusted only
 after it has given the modules' own bits on later inputs.
 
-torch's tracer is deprecated in favour of compilers; those need a C++ toolchain at run time, and
+torch's tracer is deprecated in favour of compilers. Those need a C++ toolchain at run time, and
 replaying an FX graph from Python gains nothing (0.88 ms).
 """
 
@@ -30,35 +30,34 @@ Forward = Callable[[StepPlan], torch.Tensor]
 _Key = tuple[int, int, int, int, bool]
 
 MAX_PARAMETERS = 1_000_000_000
-"""Above, arithmetic dwarfs dispatch, and a recording takes seconds: about ten forwards, of which
-some time others wait."""
+"""Largest captured model. Above it arithmetic dwarfs dispatch, and a recording takes seconds: about
+ten forwards, during part of which other jobs wait."""
 
 _USES_BEFORE_CAPTURE = 2
 _NO_SLOT = torch.tensor(-1)
 _TRIALS = 2
 SETTLED_AFTER = _USES_BEFORE_CAPTURE + 1 + _TRIALS
-"""Forwards of one shape after which it takes as long as it will."""
+"""Forwards of one shape after which its time has settled."""
 
 _MAX_CAPTURES = 48
-"""Each takes 12 MiB of the embedded target and 20 to 34 of one of 17 layers: a graph says where
-each operation was met."""
+"""Most captures. Each takes 12 MiB for the embedded target and 20 to 34 MiB for a target of 17
+layers, because a graph records where each operation was met."""
 
 
 @dataclass(slots=True)
 class _Capture:
     replays: list[Callable[..., torch.Tensor]]
-    """The same operations, the fastest form first. One that turns out not to run gives way to the
-    next."""
+    """Forms of the same operations, the fastest first. A form that does not run is dropped."""
     trials_left: int = _TRIALS
 
 
 class CapturedForward:
-    """Calls ``forward``, or for shapes that come again and again its recording. Belongs to one
-    thread."""
+    """Calls ``forward``, or its recording for shapes that come again. One thread at a time may use
+    it."""
 
     def __init__(self, forward: Forward, weights: Sequence[torch.Tensor] = ()) -> None:
-        """``weights``: tensors that a recording cannot hold and is handed in each call, as packed
-        ones are."""
+        """``weights``: tensors that a recording cannot hold and gets in each call, such as packed
+        ones."""
         self._forward = forward
         self._weights = weights
         self._use_counts: dict[_Key, int] = {}
@@ -66,7 +65,7 @@ class CapturedForward:
         self._enabled = True
 
     def __call__(self, plan: StepPlan) -> torch.Tensor:
-        """Logits at all the plan's logit rows, padding included."""
+        """Return the logits at all the plan's logit rows, including padding."""
         key = self._key(plan)
         if key is None:
             return self._forward(plan)
@@ -88,12 +87,12 @@ class CapturedForward:
         return logits
 
     def _replay(self, capture: _Capture, plan: StepPlan) -> torch.Tensor | None:
-        """None if no form of the recording runs, which ends all captures."""
+        """Run the recording. None if no form of it runs; then all captures end."""
         while capture.replays:
             try:
                 with optimized_execution(False):
                     return capture.replays[0](*_inputs(plan), *self._weights)
-            except RuntimeError as error:  # the static runtime mistakes some types of a mixture of experts in bfloat16
+            except RuntimeError as error:  # the static runtime gets some types of a bfloat16 mixture of experts wrong
                 log.info("a form of a captured forward does not run: %s", str(error).splitlines()[0])
                 del capture.replays[0]
         self._captures.clear()
@@ -101,12 +100,12 @@ class CapturedForward:
         return None
 
     def _key(self, plan: StepPlan) -> _Key | None:
-        """What a recording depends on; None for a plan that is not worth one."""
+        """Return the shape that a recording depends on; None for a plan that is not worth one."""
         rows = plan.slots.shape[0]
         if not self._enabled or rows > SMALL_STEP or len(plan.groups) != 1 or not plan.groups[0].contiguous:
             return None
         logit_rows = plan.logit_rows.shape[0]
-        if logit_rows not in (1, rows):  # a target's prefill: each sequence has few
+        if logit_rows not in (1, rows):  # a target's prefill wants few rows; each shape comes seldom
             return None
         group = plan.groups[0]
         return rows, logit_rows, group.key_count, group.query_positions.shape[1], group.first_slot is not None
@@ -145,7 +144,7 @@ class CapturedForward:
             obstacles = [str(warning.message) for warning in met if issubclass(warning.category, TracerWarning)]
             if not obstacles:
                 return _simplified(graph, single_row=plan.slots.shape[0] == 1)
-        except (AttributeError, RuntimeError) as error:  # these are torch's own tools, not its interface
+        except (AttributeError, RuntimeError) as error:  # these are torch's internals, not its public interface
             obstacles = [str(error)]
         log.info("forwards are not captured: %s", obstacles[0].splitlines()[0])
         self._enabled = False
@@ -153,20 +152,20 @@ class CapturedForward:
 
 
 def _traced(run: Callable[..., torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> torch.Graph:
-    """What ``torch.jit.trace`` records. That would keep each recording for as long as the process
-    lives, and look for the names of all values in Python's frames, which takes as long as the
-    rest."""
+    """Return the graph that ``torch.jit.trace`` would record. That function would keep each
+    recording as long as the process lives. It would also look up the names of all values in
+    Python's frames, which takes as long as the rest."""
     graph: torch.Graph = torch._C._create_graph_by_tracing(run, inputs, lambda value: "", True, False)[0]
     return graph
 
 
 def _simplified(graph: torch.Graph, *, single_row: bool) -> list[Callable[..., torch.Tensor]]:
-    """The recording, the fastest form first, less two thirds of its nodes: sizes and what is
-    computed from them, which its key has fixed.
+    """Return forms of the recording, the fastest first, without two thirds of its nodes: sizes and
+    what is computed from them, which the key fixes.
 
-    A draft's step then takes 0.41 ms instead of 0.45, a target's 6.1 instead of 6.4; where one row
-    makes an operation little more than its call, torch's static runtime saves another tenth. The
-    operations on tensors are the same ones, and the trials would show if they were not.
+    A draft's step then takes 0.41 ms instead of 0.45, and a target's 6.1 instead of 6.4. With one
+    row an operation is little more than its call, and torch's static runtime saves another tenth.
+    The operations on tensors are the same ones; the trials would show a difference.
     """
     torch._C._jit_pass_inline(graph)
     torch._C._jit_pass_peephole(graph, False)

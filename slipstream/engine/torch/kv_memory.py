@@ -1,4 +1,4 @@
-"""The KV memory: one pair of tensors a layer, reserved whole at start."""
+"""The KV memory: a pair of tensors for each layer, reserved at start."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from slipstream.engine.sequence import PageCopy
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One attention layer's cache: heads and head sizes of keys and of values; and how many query
-    heads share each key head."""
+    """Shape of one attention layer's cache: heads, the sizes of keys and values, and the query
+    heads that share a key head."""
 
     head_count: int
     key_size: int
     value_size: int
     queries_per_key: int = 1
     window: int | None = None
-    """Keys that a query sees at most, if not all."""
+    """Most keys that a query sees, or None for all."""
 
 
 def bytes_per_page(layers: list[LayerShape], page_size: int, dtype: torch.dtype) -> int:
-    """Bytes that one page takes over all layers."""
+    """Return the bytes that one page takes over all layers."""
     return page_size * dtype.itemsize * sum(s.head_count * (s.key_size + s.value_size) for s in layers)
 
 
 class KvMemory:
-    """Keys and values ``[heads, pages + 1, page_size, size]`` for each layer; page 0 is the padding
+    """Keys and values ``[heads, pages + 1, page_size, size]`` for each layer. Page 0 is the padding
     page.
 
-    One head's keys lie together, for attention reads them head by head: with the heads of a slot
-    together a model of 24 heads takes up to twice as long for it on a CPU, for the same bits.
-    Zeroed, since a masked key must still be a finite number.
+    The keys of one head lie together, because attention reads them head by head. With the heads of
+    a slot together, a model of 24 heads takes up to twice as long for attention on a CPU, for the
+    same bits. The memory starts as zeros, because a masked key must still be a finite number.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class KvMemory:
         self.byte_count = sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
 
     def erase(self, pages: list[int]) -> None:
-        """Overwrite pages with zeros, and wait until that is done."""
+        """Overwrite pages with zeros, and wait until this is done."""
         for memory in (*self.keys, *self.values):
             memory[:, pages] = 0
-            memory[0, pages[-1], 0, 0].item()  # a device that is lost says so only when something is read back
+            memory[0, pages[-1], 0, 0].item()  # a lost device reports its error only when something is read back
 
     def copy(self, copies: list[PageCopy]) -> None:
         """Copy whole pages, in order."""

@@ -1,10 +1,10 @@
 """Linear layers on a CPU whose weights lie in the order in which oneDNN reads them.
 
-torch hands oneDNN a weight as the checkpoint has it, and oneDNN reorders it in each call. Reordered
-once, the layers of the embedded target take half to three quarters of the time. In bfloat16 every
-bit stays as it was; in float32 a sum may round otherwise. Rows padded to a multiple of 8 have the
-same bits in a call of any row count and on any thread count (measured from 64 to 18,944 features);
-a single row has not.
+torch passes a weight to oneDNN as the checkpoint has it, and oneDNN reorders it in each call. If
+the weights are reordered once, the layers of the embedded target take half to three quarters of the
+time. In bfloat16 every bit stays the same; in float32 a sum may round differently. Rows padded to a
+multiple of 8 have the same bits for any row count and any thread count (measured from 64 to 18,944
+features). A single row has not.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 FOR_SINGLE_ROWS = 2**18
-"""Weights of a float32 layer from which packing pays where a forward has one row, as a draft's
-has."""
+"""Fewest weights of a float32 layer for which packing pays in forwards of one row, such as a
+draft's."""
 
 _OPS = torch.ops.mkldnn
 
-# A trace cannot record the operation's empty list of scalars itself; this it can.
+# A trace cannot record the operation's empty list of scalars, but it can record this function.
 _GRAPH = """graph(%inputs : Tensor, %weight : Tensor, %bias : Tensor?):
   %none : str = prim::Constant[value="none"]()
   %empty : str = prim::Constant[value=""]()
@@ -35,7 +35,10 @@ def _packed_linear() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor | Non
     operation: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
     try:
         operation = torch._C._create_function_from_graph("packed_linear", torch._C.parse_ir(_GRAPH))
-    except (AttributeError, RuntimeError):  # torch's own tools, not its interface: without them nothing is captured
+    except (
+        AttributeError,
+        RuntimeError,
+    ):  # torch's internals, not its public interface; without them nothing is captured
 
         def operation(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
             outputs: torch.Tensor = _OPS._linear_pointwise(inputs, weight, bias, "none", [], "")
@@ -61,13 +64,13 @@ class PackedLinear(nn.Module):
         self.packed: torch.Tensor = _OPS._reorder_linear_weight(weight)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """``nn.Linear``'s."""
+        """Compute what ``nn.Linear`` computes."""
         return _LINEAR(inputs, self.packed, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Which layers of a model were replaced."""
+    """The layers of a model that were replaced."""
 
     model: nn.Module
     replaced: dict[str, nn.Linear | Conv1D]
@@ -79,8 +82,8 @@ class Packing:
 
 
 def pack(model: nn.Module, least_weights: int = 0) -> Packing:
-    """Replace the linear layers of ``model`` that oneDNN can pack; those in float32 only from
-    ``least_weights`` weights on."""
+    """Replace the linear layers of ``model`` that oneDNN can pack. float32 layers need at least
+    ``least_weights`` weights."""
     found = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
     chosen = {name: linear for name, linear in found.items() if _pays(linear.weight, least_weights)}
     for name, linear in chosen.items():
@@ -89,7 +92,7 @@ def pack(model: nn.Module, least_weights: int = 0) -> Packing:
 
 
 def packed_weights(model: nn.Module) -> list[torch.Tensor]:
-    """What the packed layers hold."""
+    """Return the weights of the packed layers."""
     return [module.packed for module in model.modules() if isinstance(module, PackedLinear)]
 
 

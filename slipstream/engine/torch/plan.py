@@ -1,5 +1,5 @@
-"""The plan of one step: a ragged batch laid out as one row of tokens, and what attention needs to
-know about it.
+"""The plan of one step: a ragged batch laid out as one row of tokens, with the data that attention
+needs.
 
 ::
 
@@ -17,8 +17,8 @@ Batch invariance on the CPU, measured with torch 2.13 in fp32 and bf16, rests on
   keys of a segment are attended to as a first block of 128 and what follows, padded to a multiple
   of 512, masked.
 
-A draft only guesses, so it may do without (TIGHT): one row stays one row, which halves a small
-draft's step. More rows are padded there too, for few shapes to record
+A draft only guesses, so it needs no batch invariance (TIGHT): one row stays one row, which halves a
+small draft's step. Several rows are padded there too, so that there are few shapes to record
 (`slipstream.engine.torch.capture`).
 """
 
@@ -39,17 +39,16 @@ from slipstream.engine.model import Segment
 from slipstream.engine.pages import PADDING_PAGE
 
 SMALL_STEP = 64
-"""Rows of a step that is mostly overhead."""
+"""Most rows of a step that is mostly overhead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What the rows and queries of a step, and the keys of each segment, are padded to a multiple
-    of.
+    """The multiples to which a step's rows and queries, and each segment's keys, are padded.
 
-    With ``first_keys``, that many keys are attended to by themselves, and only those after them are
-    padded to the multiple: a short sequence then pays for few. With ``single_row`` a step of one
-    row is not padded, nor are the queries of each of several segments.
+    With ``first_keys``, that many keys are attended to separately, and only the keys after them are
+    padded to the multiple. A short sequence then pays for few keys. With ``single_row``, a step of
+    one row is not padded, nor are the queries of each of several segments.
     """
 
     row_multiple: int
@@ -58,27 +57,27 @@ class Padding:
     single_row: bool = False
 
     def rows(self, count: int) -> int:
-        """The padded count of a step's ``count`` rows."""
+        """Return the padded count of a step's ``count`` rows."""
         return count if count == 1 and self.single_row else _round_up(count, self.row_multiple)
 
     def queries(self, count: int) -> int:
-        """The padded count of ``count`` queries of one of several segments."""
+        """Return the padded count of ``count`` queries of one of several segments."""
         return count if self.single_row else _round_up(count, self.row_multiple)
 
     def logit_rows(self, wanted: int, row_count: int) -> int:
-        """The padded count of ``wanted`` logits: those of all rows where a small step wants many,
-        for few shapes of it."""
+        """Return the padded count of ``wanted`` logits. A small step that wants many gets those of
+        all rows, so that it has few shapes."""
         count = self.queries(wanted)
         return row_count if self.row_multiple < count and row_count <= SMALL_STEP else count
 
     def keys(self, count: int) -> int:
-        """The padded count of ``count`` keys."""
+        """Return the padded count of ``count`` keys."""
         return self.first_keys + _round_up(max(0, count - self.first_keys), self.key_multiple)
 
     @property
     def mark(self) -> str:
-        """Four hexadecimal digits that another rule has others of: sums are taken in another order
-        under it."""
+        """Four hexadecimal digits that differ between padding rules, because each rule sums in its
+        own order."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:4]
 
 
@@ -86,9 +85,9 @@ KEY_BLOCK = 512
 """Keys that the CPU's attention kernel takes at a time."""
 
 _KEYS_AT_ONCE = 4 * KEY_BLOCK
-"""Keys gathered for one attention call. More would leave the processor's cache, and each call's
-memory would come fresh from the system: 16 sequences attended at once took 99 ms a forward of the
-embedded target, four at a time 27."""
+"""Most keys gathered for one attention call. More would leave the processor's cache, and each
+call's memory would come fresh from the system. 16 sequences attended at once took 99 ms for a
+forward of the embedded target, four at a time 27."""
 
 FIRST_KEYS = 128
 """Keys in the first block, and so the largest page."""
@@ -101,12 +100,12 @@ TIGHT = Padding(row_multiple=8, key_multiple=128, single_row=True)
 class AttentionGroup:
     """A few segments with equal padded query and key counts, attended to in one call.
 
-    ``rows`` int64 ``[batch * queries]`` picks each query's row (padding picks row 0) and ``real``
-    the queries that are not padding, both empty if ``contiguous``; ``table`` int64
-    ``[batch * pages]``; ``query_positions`` int64 ``[batch, queries]``. ``contiguous`` says that
-    the queries are exactly all rows in order: the step has one segment. With a ``first_slot``
-    (int64, no dimensions, in CPU memory) the keys lie in a row from there, and nothing is gathered:
-    what follows a segment's own keys is masked.
+    ``rows`` int64 ``[batch * queries]`` picks each query's row (padding picks row 0), and ``real``
+    picks the queries that are not padding. Both are empty if ``contiguous``. ``table`` is int64
+    ``[batch * pages]``; ``query_positions`` int64 ``[batch, queries]``. With ``contiguous`` the
+    queries are exactly all rows in order, because the step has one segment. With a ``first_slot``
+    (int64, no dimensions, in CPU memory) the keys lie in a row from there, and nothing is gathered.
+    Keys after the segment's own are masked.
     """
 
     batch: int
@@ -123,12 +122,12 @@ class AttentionGroup:
     _tables: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """The queries have moved: what was computed of their positions is so no more."""
+        """Forget masks: the query positions have changed."""
         self._masks.clear()
         self._unseen.clear()
 
     def tables(self, heads: int, page_count: int) -> torch.Tensor:
-        """`head_tables` of the group, flat."""
+        """Return `head_tables` of the group, flat."""
         known = (heads, page_count)
         if known not in self._tables:
             self._tables[known] = head_tables(self.table.view(self.batch, -1), heads, page_count).flatten()
@@ -136,14 +135,14 @@ class AttentionGroup:
 
     @property
     def spans(self) -> list[range]:
-        """The keys in the parts that are attended to one by one."""
+        """The ranges of keys that are attended to separately."""
         if 0 < self.first_keys < self.key_count:
             return [range(self.first_keys), range(self.first_keys, self.key_count)]
         return [range(self.key_count)]
 
     def mask(self, keys: range, window: int | None, repeats: int, dtype: torch.dtype) -> torch.Tensor:
-        """Additive causal mask ``[batch, 1, repeats * queries, keys]``: a query sees its own and
-        the ``window - 1`` keys before it, or all before it if window is None."""
+        """Return the additive causal mask ``[batch, 1, repeats * queries, keys]``. A query sees its
+        own key and the ``window - 1`` keys before it, or all keys before it if window is None."""
         known = (keys, window, repeats, dtype)
         if known not in self._masks:
             queries = self.query_positions.unsqueeze(-1)
@@ -156,8 +155,8 @@ class AttentionGroup:
         return self._masks[known]
 
     def unseen(self, window: int | None, repeats: int) -> torch.Tensor:
-        """Float32 ``[batch, 1, repeats * queries, 2]``: -inf for a span that a query does not see,
-        else 0."""
+        """Return float32 ``[batch, 1, repeats * queries, 2]``: -inf for a span that a query does
+        not see, otherwise 0."""
         if (window, repeats) not in self._unseen:
             queries, first = self.query_positions, self.first_keys
             unseen = torch.zeros(*queries.shape, 2, device=queries.device)
@@ -169,17 +168,16 @@ class AttentionGroup:
 
 
 def head_tables(table: torch.Tensor, heads: int, page_count: int) -> torch.Tensor:
-    """Int64 ``[batch, heads, pages]``: the pages of ``table`` ``[batch, pages]`` for each head, in
-    memory that has all ``page_count`` pages of a head after those of the head before."""
+    """Return int64 ``[batch, heads, pages]``: the pages of ``table`` ``[batch, pages]`` for each
+    head. The memory has all ``page_count`` pages of one head before those of the next."""
     firsts = torch.arange(0, heads * page_count, page_count, device=table.device)
     return table.unsqueeze(1) + firsts.unsqueeze(-1)
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """One forward: int64 ``input_ids`` and ``positions`` ``[1, rows]``, ``slots`` ``[rows]`` where
-    each row's KV goes, ``logit_rows`` padded like the rows, of which the first ``logit_count``
-    count."""
+    """One forward: int64 ``input_ids`` and ``positions`` ``[1, rows]``, ``slots`` ``[rows]`` of
+    each row's KV, and padded ``logit_rows``, of which the first ``logit_count`` count."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -193,8 +191,8 @@ class StepPlan:
 def build_plan(
     segments: list[Segment], page_size: int, device: torch.device, padding: Padding, slot_count: int = 0
 ) -> StepPlan:
-    """Lay out a batch. The padding's key multiple must be one of ``page_size`` too; ``slot_count``
-    is the memory's size."""
+    """Lay out a batch. ``page_size`` must divide the padding's key multiple. ``slot_count`` is the
+    memory's size."""
     rows = _Rows.from_segments(segments, page_size)
     row_count = padding.rows(len(rows.input_ids))
     padded = [0] * (row_count - len(rows.input_ids))
@@ -220,14 +218,14 @@ def build_plan(
 
 
 class _Rows(NamedTuple):
-    """A step's rows without its padding, in integers. Lists, since most segments have few tokens:
-    an array for each would cost more than all the rest."""
+    """A step's rows without padding, as integers. Lists are used because most segments have few
+    tokens: arrays would cost more than all the rest."""
 
     input_ids: list[int]
     positions: list[int]
     slots: list[int]
     wanted: list[int]
-    """The rows whose logits are."""
+    """Rows whose logits are wanted."""
 
     @classmethod
     def from_segments(cls, segments: list[Segment], page_size: int) -> _Rows:
@@ -245,7 +243,7 @@ class _Rows(NamedTuple):
 def _layouts(
     segments: list[Segment], row_count: int, page_size: int, padding: Padding, slot_count: int
 ) -> list[_Layout]:
-    """The segments by what an attention call has to have alike."""
+    """Group the segments that one attention call can compute together."""
     alone = len(segments) == 1
     shapes: dict[tuple[int, int, int], list[tuple[Segment, int]]] = defaultdict(list)
     row = 0
@@ -253,9 +251,9 @@ def _layouts(
         count = len(segment.tokens)
         end = segment.start + count
         key_count = padding.keys(end)
-        # Several sequences' keys gathered into one call beat as many calls on keys where they lie
-        # (docs/history/log.md), and few keys gathered are no slower; so short sequences have one shape,
-        # wherever their pages are.
+        # Several sequences' keys gathered into one call are faster than as many calls on keys in
+        # place (docs/history/log.md), and a gather of few keys is no slower. So short sequences
+        # have one shape, wherever their pages are.
         first_slot = -1
         if alone and key_count > FIRST_KEYS:
             first_slot = _first_slot(segment.pages[: -(-end // page_size)], page_size)
@@ -272,7 +270,7 @@ def _layouts(
 
 
 def _first_slot(pages: TokenSequence[int], page_size: int) -> int:
-    """Where a segment's keys begin, if they lie in a row; -1 if not."""
+    """Return the first slot of a segment's keys if they lie in a row, and -1 otherwise."""
     if pages[-1] - pages[0] != len(pages) - 1 or [*pages] != [*range(pages[0], pages[-1] + 1)]:
         return -1
     return pages[0] * page_size
@@ -283,7 +281,7 @@ def _parts(members: list[tuple[Segment, int]], size: int) -> list[list[tuple[Seg
 
 
 class _Layout(NamedTuple):
-    """An `AttentionGroup` in integers; ``first_slot`` is -1 where keys are gathered."""
+    """An `AttentionGroup` as integers. ``first_slot`` is -1 if keys are gathered."""
 
     batch: int
     rows: list[int]
@@ -305,7 +303,7 @@ class _Layout(NamedTuple):
         *,
         contiguous: bool,
     ) -> _Layout:
-        """Of segments, each with its first row."""
+        """Lay out segments, each given with its first row."""
         table: list[int] = []
         positions: list[int] = []
         for segment, _ in members:
@@ -317,12 +315,13 @@ class _Layout(NamedTuple):
                 pages = segment.pages[: -(-end // page_size)]
                 table += pages
                 table += [PADDING_PAGE] * (key_count // page_size - len(pages))
-        # In the common case of one session nothing is picked, so nothing is computed for it.
+        # With one session, the common case, nothing is picked, so nothing is computed for it.
         rows, real = ([], []) if contiguous else _picks(members, query_count)
         return cls(len(members), rows, real, table, positions, key_count, contiguous, first_slot)
 
     def in_tensors(self, parts: Iterator[torch.Tensor], padding: Padding) -> AttentionGroup:
-        """The group, of the next ``parts``: its rows, real queries, table and positions."""
+        """Return the group made of the next ``parts``: its rows, real queries, table and
+        positions."""
         return AttentionGroup(
             batch=self.batch,
             rows=next(parts),
@@ -337,7 +336,7 @@ class _Layout(NamedTuple):
 
 
 def _picks(members: list[tuple[Segment, int]], query_count: int) -> tuple[list[int], list[int]]:
-    """Each query's row, padding picking row 0, and the indices of the queries that are not
+    """Return each query's row (padding picks row 0), and the indices of the queries that are not
     padding."""
     rows = [0] * (len(members) * query_count)
     real: list[int] = []
@@ -353,11 +352,11 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 def _tensors(lists: list[list[int]], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Parts of one: a device is given all of them at once, and each made by itself takes as long as
-    all together."""
+    """Return the lists as parts of one tensor. One copy to a device takes as long as the copy of
+    each part alone."""
     together = _tensor([*itertools.chain.from_iterable(lists)], device)
     return torch.split(together, [len(values) for values in lists])
 
 
 def _tensor(values: list[int], device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.array(values, dtype=np.int64)).to(device)  # by numpy in a third of the time
+    return torch.from_numpy(np.array(values, dtype=np.int64)).to(device)  # numpy takes a third of the time

@@ -1,4 +1,5 @@
-"""Models that compute by a plan, over pages: transformers' own classes, on CPUs and CUDA."""
+"""The backend of models that compute a step from a plan, over pages: transformers' own classes on
+CPUs and CUDA."""
 
 from __future__ import annotations
 
@@ -15,47 +16,47 @@ from slipstream.processors import own_processors
 
 
 class PlanModel(ModelFacts, Protocol):
-    """Plans in, logits out."""
+    """A model that takes plans and returns logits."""
 
     settled_after: int
 
     @property
     def device(self) -> torch.device:
-        """Of its memory."""
+        """Device of the model's memory."""
 
     bytes_per_token: int
-    """KV bytes one token takes over all layers."""
+    """KV bytes of one token over all layers."""
 
     def reserve(self, page_count: int, page_size: int) -> int:
-        """Reserve KV memory for that many pages; returns its bytes."""
+        """Reserve KV memory for that many pages. Returns its bytes."""
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
         """Copy whole pages, in order."""
 
     def erase_pages(self, pages: list[int]) -> None:
-        """Overwrite pages with zeros: a masked key must still be a finite number. Raises what the
-        device raises, at once, if it cannot compute any more."""
+        """Overwrite pages with zeros: a masked key must still be a finite number. Raises at once
+        what the device raises, if it can no longer compute."""
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
-        """Logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the model's
-        dtype."""
+        """Return logits ``[plan.logit_count, vocabulary]`` at the plan's wanted rows, in the
+        model's dtype."""
 
 
 class PlannedBackend:
-    """`Backend` of a model that computes by a plan, padded by a rule."""
+    """`Backend` of a model that computes from a plan, with a padding rule."""
 
     multi_step_runner: MultiStepRunner | None = None
     any_thread = False
     warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 
     def __init__(self, model: PlanModel, *, page_size: int = 16, padding: Padding = BATCH_INVARIANT) -> None:
-        """UnsupportedModelError if the page size does not fit."""
+        """Wrap a model. UnsupportedModelError if the page size does not fit."""
         if FIRST_KEYS % page_size:
             raise UnsupportedModelError(f"page_size must divide {FIRST_KEYS}, but is {page_size}")
         self.model = model
         self.mark = padding.mark
         self.row_multiple = padding.rows(2)
-        self.multi_step = padding.single_row  # rows are not padded, which what a target promises needs
+        self.multi_step = padding.single_row  # only a draft's rows may stay unpadded
         self.settled_after = model.settled_after
         self.processors = own_processors(torch.get_num_threads() if model.device.type == "cpu" else 0)
         self._page_size = page_size

@@ -1,5 +1,5 @@
-"""transformers' own classes over paged KV. Importing this takes seconds: only what serves such a
-model does."""
+"""transformers' own classes over paged KV. The import takes seconds, so only a service of such a
+model imports this."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROBE_ROWS = 8
 
 
 class Step(attention.LaidOut, Protocol):
-    """What a model's modules are told of a step."""
+    """The part of a step that a model's modules read."""
 
     @property
     def input_ids(self) -> torch.Tensor:
@@ -50,11 +50,11 @@ class TransformersModel:
         single_rows: bool = False,
         kernels: attention.Kernels = attention.GATHERED,
     ) -> None:
-        """Wrap a loaded ``PreTrainedModel``; UnsupportedModelError with the reason if it cannot be
+        """Wrap a loaded ``PreTrainedModel``. UnsupportedModelError with the reason if it cannot be
         served. ``generation`` is its generation_config.json.
 
-        ``single_rows`` says that most forwards will have one row, so that its layers are laid out
-        for that; ``kernels`` compute the attention of its steps.
+        ``single_rows`` lays the layers out for forwards of one row. ``kernels`` compute the
+        attention of its steps.
         """
         self._model = model
         config = model.config.get_text_config()
@@ -81,7 +81,7 @@ class TransformersModel:
         if is_captured:
             self._run = capture.CapturedForward(self.compute, packing.packed_weights(model))
             self.settled_after = capture.SETTLED_AFTER
-        # Our attention has its own mask; a mask of four dimensions keeps transformers from
+        # Our attention has its own mask. A mask of four dimensions keeps transformers from
         # computing one.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
 
@@ -114,7 +114,7 @@ class TransformersModel:
         return self._run(plan)[: plan.logit_count]
 
     def compute(self, step: Step) -> torch.Tensor:
-        """Logits at all of a step's logit rows, padding included."""
+        """Return the logits at all of a step's logit rows, including padding."""
         assert self._memory is not None, "reserve() comes first"
         output = self._model(
             input_ids=step.input_ids,
@@ -129,8 +129,8 @@ class TransformersModel:
 
 
 def _probe_packed(model: Any, least_weights: int) -> list[LayerShape]:
-    """Pack the model's layers and probe it; leave it as it was if it reads its layers' weights
-    itself."""
+    """Pack the model's layers and probe it. A model that reads its layers' weights itself stays
+    unpacked."""
     packed = packing.pack(model, least_weights)
     try:
         return _probe_layers(model)
@@ -140,13 +140,13 @@ def _probe_packed(model: Any, least_weights: int) -> list[LayerShape]:
 
 
 def _probe_layers(model: Any) -> list[LayerShape]:
-    """The attention layers' shapes, learnt in one small dense forward; it also shows that ``plan``
-    arrives."""
+    """Return the attention layers' shapes from one small dense forward, which also shows that
+    ``plan`` arrives."""
     name = type(model).__name__
     parameters = inspect.signature(model.forward).parameters
     if "logits_to_keep" not in parameters:
         raise UnsupportedModelError(f"{name} cannot give logits at chosen rows (no logits_to_keep)")
-    if "position_ids" not in parameters:  # it would count each step's rows from 0
+    if "position_ids" not in parameters:  # otherwise it would count each step's rows from 0
         raise UnsupportedModelError(f"{name} cannot be told its tokens' positions (no position_ids)")
     probe = attention.ShapeProbe()
     ids = torch.zeros(1, _PROBE_ROWS, dtype=torch.int64, device=model.device)
@@ -158,7 +158,7 @@ def _probe_layers(model: Any) -> list[LayerShape]:
         raise
     except TypeError as error:
         raise UnsupportedModelError(f"{name} cannot be served: {error}") from error
-    except Exception as error:  # any of transformers' hundreds of forwards
+    except Exception as error:  # any of transformers' hundreds of forwards may raise anything
         raise UnsupportedModelError(f"{name} cannot be served: a trial forward failed with {error!r}") from error
     layer_count = model.config.get_text_config().num_hidden_layers
     if sorted(probe.layers) != list(range(layer_count)):

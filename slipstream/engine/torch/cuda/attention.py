@@ -1,13 +1,13 @@
-"""Paged attention on CUDA, exact by construction: what a row attends to is walked in one order,
-whatever runs beside it.
+"""Paged attention on CUDA, exact by construction: a row's keys are read in one order, regardless of
+what runs beside it.
 
 A program computes one key head for some rows of one sequence and a chunk of its keys. It reads keys
-and values where their pages lie, in tiles from the chunk's first key on, with a running softmax
-(Milakov and Gimelshein 2018), and what chunks have is put together in their order. A tile or a
-chunk that a row does not see multiplies its sums by exactly one and adds exactly nothing, and where
-chunks begin is said by the keys' positions (`slipstream.engine.torch.cuda.step`). So a row's bits
-depend on its own sequence alone: not on the rows that share its program, on other sequences, or on
-how much room there is.
+and values in place from their pages, in tiles from the chunk's first key on, with a running softmax
+(Milakov and Gimelshein 2018). Then the chunks are joined in their order. A tile or chunk that a row
+does not see multiplies its sums by exactly one and adds exactly nothing. The keys' positions alone
+decide where chunks begin (`slipstream.engine.torch.cuda.step`). So a row's bits depend on its own
+sequence alone: not on the rows that share its program, on other sequences, or on the size of the
+memory.
 """
 
 from subprocess import CalledProcessError
@@ -23,36 +23,37 @@ from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, PIE
 from slipstream.engine.torch.kv_memory import KvMemory, LayerShape
 
 _SMALL_HEAD = 64
-"""Numbers of a head, at most, of whose keys twice as many are in a tile."""
+"""Largest head size with twice as many keys in a tile."""
 
 _STAGES = {torch.bfloat16: 3, torch.float32: 1}
-"""Tiles under way: one is multiplied, the next one comes, and of the one after that the pages are
-looked up. Those of float32 fill the memory that a program shares."""
+"""Tiles in progress: one is multiplied, the next one is loaded, and the pages of the one after it
+are looked up. Tiles of float32 fill the memory that a program shares."""
 
 _MOST_TILE = 64
-"""Rows of a tile, if no more heads share a key head: a program's shared memory holds it whole."""
+"""Most rows of a tile, unless more heads share a key head. A program's shared memory holds the
+whole tile."""
 
 _PRECISION = "tf32x3"
-"""Of products of float32: three of the matrix units' own, whose errors make about one of float32's.
-The plain units take thirty times as long."""
+"""Precision of float32 products: three products of the matrix units, whose errors add up to about
+one float32 rounding. The plain units take thirty times as long."""
 
 _JOINED_HEADS = 8
-"""Of a row, whose chunks a program puts together."""
+"""Heads of a row whose chunks one program joins."""
 
 _PROGRAMS = 1024
-"""That share the pieces of a step: one that has two of them takes twice as long as others, and one
-that has none costs what it takes to begin (docs/history/gpu.md)."""
+"""Programs that share the pieces of a step. A program with two pieces takes twice as long as
+others, and a program without any still costs its start (docs/history/gpu.md)."""
 
 PIECE_INTEGERS, SHORT_CHUNKS = tl.constexpr(PIECE), tl.constexpr(LONG_AFTER)
 SHORT_KEYS, LONG_KEYS = tl.constexpr(CHUNK), tl.constexpr(LONG_CHUNK)
 
 _LEAST_TILE = 16
-"""Rows, and numbers of a head, that a matrix instruction takes at least."""
+"""Fewest rows, and numbers of a head, of a matrix instruction."""
 
 
 def compile_launcher() -> None:
-    """Have what launches kernels compiled, on a machine's first start. UnsupportedModelError if
-    nothing is there to do it."""
+    """Compile the code that launches kernels, on a machine's first start. UnsupportedModelError
+    without a C compiler."""
     try:
         triton.runtime.driver.active.get_current_target()
     except (RuntimeError, OSError, CalledProcessError) as error:
@@ -95,8 +96,8 @@ def _attend_rows(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Each row to the keys of its sequence up to itself, or to the last ``window`` of them. Padding
-    has zeros."""
+    """Attend each row to the keys of its sequence up to itself, or to the last ``window`` of them.
+    Padding gets zeros."""
     shape = memory.layers[layer]
     keys, values = memory.keys[layer], memory.values[layer]
     rows = _packed(rows)
@@ -157,19 +158,19 @@ def _attend_rows(
 
 
 def key_count(shape: LayerShape, dtype: torch.dtype) -> int:
-    """Keys in a tile: a program's shared memory holds some of them."""
+    """Return the number of keys in a tile. A program's shared memory holds some tiles."""
     if dtype == torch.float32:
         return 32
     return 128 if max(shape.key_size, shape.value_size) <= _SMALL_HEAD else 64
 
 
 def _packed(heads: torch.Tensor) -> torch.Tensor:
-    """With the numbers of a head one after another."""
+    """Return the heads with each head's numbers next to each other."""
     return heads if heads.stride(-1) == 1 else heads.contiguous()
 
 
 PAGED = Kernels(_write_rows, _attend_rows)
-"""Over pages where they lie."""
+"""Attention over pages, read in place."""
 
 _STRIDES = ["key_row_stride", "key_head_stride", "value_row_stride", "value_head_stride", "slots"]
 
@@ -193,7 +194,7 @@ def _write(
     value_size: tl.constexpr,
     value_dims: tl.constexpr,
 ):
-    """A row's keys and values."""
+    """Write a row's keys and values."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.arange(0, lanes).to(tl.int64)[:, None]
     slot = head * slots + tl.load(places + row)
@@ -207,8 +208,8 @@ def _write(
     tl.store(value_memory + slot * value_size + dim, value, mask=is_real)
 
 
-# Integers that Triton would otherwise compile for by their value: another compilation may round
-# otherwise.
+# Triton would otherwise compile for the values of these integers, and another compilation may round
+# differently.
 @triton.jit(do_not_specialize=["row_stride", "head_stride", "slots", "scaling", "softcap", "most_chunks", "groups"])
 def _attend(
     rows,
@@ -241,7 +242,8 @@ def _attend(
     value_dims: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Every so many-th piece, and a key head; see `Step.pieces` and `Step.tables`."""
+    """Attend for every ``groups``-th piece and one key head; see `Step.pieces` and
+    `Step.tables`."""
     head = tl.program_id(1)
     skipped = tl.program_id(2) * part
     for piece in range(tl.program_id(0), tl.load(piece_count), groups):
@@ -252,7 +254,7 @@ def _attend(
             first_position = tl.load(told + 2) + skipped
             table = tables + tl.load(told + 3)
             chunk = tl.load(told + 4)
-            # Query heads that share a key head are more queries of it.
+            # Query heads that share a key head become more queries of it.
             lane = tl.arange(0, lanes)
             query = lane // repeats  # beyond `part` in lanes that are there for a power of two
             is_real = (query < count) & (query < part)
@@ -331,9 +333,9 @@ def _over_keys(
     value_dims: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Of queries ``[lanes, dims]`` and the keys from ``start`` to ``end``: the weighted sum of
-    their values, the largest score and the sum of the weights. Keys after ``last`` are not
-    there."""
+    """Attend queries ``[lanes, dims]`` to the keys from ``start`` to ``end``. Returns the weighted
+    sum of their values, the largest score and the sum of the weights. Keys after ``last`` do not
+    count."""
     dim = tl.arange(0, dims)
     value_dim = tl.arange(0, value_dims)
     top = tl.full([lanes], float("-inf"), dtype=tl.float32)
@@ -357,8 +359,8 @@ def _over_keys(
             is_seen = is_seen & (key[None, :] > position[:, None] - window)
         score = tl.where(is_seen, score, float("-inf"))
         new_top = tl.maximum(top, tl.max(score, axis=1))
-        # Before a sliding window all is masked: both tops are then -inf, and their difference must
-        # not be NaN.
+        # Before a sliding window all keys are masked. Both tops are then -inf, and their difference
+        # must not be NaN.
         finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
         weight = tl.exp(score - finite_top[:, None])
         rescale = tl.exp(top - finite_top)
@@ -368,7 +370,7 @@ def _over_keys(
             mask=is_there[:, None] & (value_dim < value_size)[None, :],
             other=0.0,
         )
-        # Not accumulated by the instruction: `total` is rescaled first.
+        # The instruction does not accumulate, because `total` is rescaled first.
         total = total * rescale[:, None] + tl.dot(weight.to(value_tile.dtype), value_tile, input_precision=precision)
         top = new_top
     return total, top, weight_sum
@@ -376,7 +378,7 @@ def _over_keys(
 
 @triton.jit
 def _chunk_start(chunk):
-    """Of its keys' positions."""
+    """Return the position of a chunk's first key."""
     is_short = chunk < SHORT_CHUNKS
     return tl.where(is_short, chunk * SHORT_KEYS, SHORT_CHUNKS * SHORT_KEYS + (chunk - SHORT_CHUNKS) * LONG_KEYS)
 
@@ -394,7 +396,7 @@ def _join(
     size: tl.constexpr,
     dims: tl.constexpr,
 ):
-    """Some heads of a row that has several chunks, in their order."""
+    """Join the chunks of some heads of a row, in their order."""
     row = tl.program_id(0).to(tl.int64)
     chunks = tl.load(chunk_counts + row)
     if chunks <= 1:

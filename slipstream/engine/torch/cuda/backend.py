@@ -1,4 +1,4 @@
-"""A transformers model on CUDA, as the engine drives it."""
+"""The backend of a transformers model on CUDA."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ from slipstream.processors import Processors, device_processor
 from slipstream.sampling.blocks import BlockedLogits
 
 EXACT_ROWS = (128,)
-"""Every forward of a target has so many rows, padding included. cuBLAS and torch's reductions
-choose how to sum by the row count; with one count there is one choice, and a row's sums do not
-depend on the rows beside it. Reading the weights takes about as long as multiplying them with so
-many rows (docs/history/gpu.md)."""
+"""Row counts of a target's forwards, including padding: only one. cuBLAS and torch's reductions
+choose the order of a sum by the row count. With one count there is one order, and a row's sums do
+not depend on the rows beside it. Reading the weights takes about as long as multiplying them with
+this many rows (docs/history/gpu.md)."""
 
 DRAFT_ROWS = (1, 8, 16, 32, 64, 128)
-"""A draft only guesses: the fewest that hold its rows."""
+"""Row counts of a draft's forwards. A draft only guesses, so each forward takes the smallest that
+holds its rows."""
 
 _TRIAL_TOKENS = 24
 _TRIAL_SEQUENCES = 3
 _TRIALS = 3
-"""At load, of a target's rows among others."""
+"""Trials at load in which a target's rows must keep their bits beside other rows."""
 
 
 def load_cuda(
     name: str, *, device: str, dtype: str, page_size: int, exact: bool, trust: Trust = NO_TRUST
 ) -> CudaBackend:
-    """Load a model directory or hub id; ``exact``: a row's bits depend on its sequence alone.
-    UnsupportedModelError."""
+    """Load a model directory or hub id. With ``exact`` a row's bits depend on its sequence alone.
+    UnsupportedModelError if it cannot be served."""
     compile_launcher()
     loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
-    torch.cuda.set_device(loaded.device)  # of this thread, which computes: Triton and graphs take the current one
+    torch.cuda.set_device(loaded.device)  # for this thread, which computes: Triton and graphs use the current device
     model = TransformersModel(
         loaded, read_generation_config(directory_of(name, weights=True, trust=trust)), kernels=PAGED
     )
@@ -62,17 +63,17 @@ class CudaBackend:
     """`Backend` of a transformers model on a CUDA device."""
 
     any_thread = False
-    row_multiple = 1  # forwards cost by row counts, but choosing costs by the row
+    row_multiple = 1  # a forward's cost depends on its padded size, but choosing costs by the row
     warmed_lengths: tuple[int, ...] = ()
     settled_after = SETTLED_AFTER
 
     def __init__(
         self, model: TransformersModel, *, page_size: int, row_counts: Sequence[int], fused: Fused | None = None
     ) -> None:
-        """``row_counts`` that forwards may have, rising; one, where a row's bits must depend on its
-        sequence alone. ``fused``: what the model's parts were replaced by."""
+        """``row_counts`` that forwards may have, rising; only one if a row's bits must depend on
+        its sequence alone. ``fused``: the numbers of replaced modules."""
         self.model = model
-        # Which kernels there are, and which is chosen, is said by the libraries' versions.
+        # The libraries' versions decide which kernels exist and which one is chosen.
         versions = torch.__version__, torch.version.cuda, triton.__version__
         chunks = CHUNK, LONG_AFTER, LONG_CHUNK
         tiles = sorted({key_count(shape, DTYPES[model.dtype]) for shape in model.layers})
@@ -113,7 +114,7 @@ class CudaBackend:
 
     @torch.inference_mode()
     def forward(self, segments: list[Segment]) -> BlockedLogits:
-        """In memory of the host, which the next forward overwrites."""
+        """Return logits in the host's memory, which the next forward overwrites."""
         wanted = sum(segment.wanted for segment in segments)
         self._host.make_room(wanted)
         done = 0
@@ -124,23 +125,22 @@ class CudaBackend:
             if count:
                 self._host.fetch(logits[:count], done)
                 done += count
-            self._wait()  # the step's integers are read until then, and so are its logits
+            self._wait()  # until then the device reads the step's integers and logits
         return self._host.first(wanted)
 
     def _see_rows_alone(self, page_count: int) -> None:
-        """UnsupportedModelError if rows are seen to depend on those beside them, as where each
-        expert of a mixture multiplies as many rows as have chosen it, by what is fastest for so
-        many.
-        """
+        """Raise UnsupportedModelError if a trial shows that rows depend on those beside them. So it
+        is where each expert of a mixture multiplies the rows that chose it with the fastest kernel
+        for that count."""
         size = self._page_size
         pages_each = min(-(-_TRIAL_TOKENS // size), page_count // _TRIAL_SEQUENCES)
         count = min(_TRIAL_TOKENS, pages_each * size, self.model.context_length)
         if not count:
-            return  # there is no room for others
+            return  # there is no room for other sequences
         generator = torch.Generator().manual_seed(0)
 
         def drawn(place: int) -> Segment:
-            """In pages of its own: what two write to the same place is whose is last."""
+            """Return a segment in its own pages, because two writes to one place would race."""
             text = torch.randint(self.model.vocabulary_size, (count,), generator=generator).tolist()
             return Segment(text, 0, range(1 + place * pages_each, 1 + (place + 1) * pages_each), count)
 
@@ -154,8 +154,8 @@ class CudaBackend:
                 )
 
     def _make_steps(self) -> None:
-        """All of them, with the memory that their attention takes: what is missing is missed before
-        anybody is served."""
+        """Allocate all steps with their attention's memory, so that a lack of memory shows before
+        the first request."""
         for size in self._row_counts:
             step = self._forward_of(size).step
             if step.most_chunks > 1:
@@ -169,7 +169,7 @@ class CudaBackend:
         self.multi_step_runner = CudaRunner(self._forward_of, chooser, most)
 
     def _forward_of(self, row_count: int) -> RecordedForward:
-        """The smallest that has room."""
+        """Return the smallest forward that has room."""
         size = next(count for count in self._row_counts if count >= row_count)
         if size not in self._forwards:
             step = Step(size, self._page_size, self._most_pages, self.model.device)

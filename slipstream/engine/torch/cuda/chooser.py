@@ -1,13 +1,14 @@
-"""A draft's choices where its logits are: its next step begins without the host.
+"""Choices of a draft on the device that has its logits, so that its next step begins without the
+host.
 
-The noise, and what of it wins, are those of `slipstream.sampling.kernel`, and so is what a top-k, a
-top-p and a min-p keep. But logarithms and sums are the device's, so that once in a long while two
-tokens that are nearly as good change places. A draft only guesses, so that this costs a rejected
-token; a target's choices are the host's, always.
+The noise and its winner follow `slipstream.sampling.kernel`, and so do top-k, top-p and min-p. But
+logarithms and sums are the device's. So once in a long while two tokens that are nearly equal
+change places. A draft only guesses, so this costs a rejected token. A target's choices are always
+made on the host.
 
-Tokens are looked at all, by as many programs as a row has sections; before that one program for
-each row finds what a top-k and a min-p keep, and after it one puts together what has won, and sees
-whether a top-p keeps it. If not, the race is run again among what it keeps.
+One program for each section of a row reads its tokens. Before that, one program for each row finds
+what a top-k and a min-p keep. After it, one program finds the row's winner and checks whether a
+top-p keeps it. If not, the race is run again among the tokens that it keeps.
 """
 
 from __future__ import annotations
@@ -24,38 +25,39 @@ from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 
 _SECTION_BLOCKS = 16
-"""That a program races through."""
+"""Blocks of a section, which one program reads."""
 _TOGETHER = 8192
-"""Tokens that a row's one program looks at together, where it looks at all of them."""
+"""Tokens that a row's program reads at once when it reads the whole row."""
 _WARPS = 16
-"""Of such a program."""
+"""Warps of such a program."""
 _KEPT = 3
 """Numbers of a choice: its token, its margin and its log-probability."""
 
 
 class Found:
-    """Memory on the device for what is found of some rows in a step."""
+    """Device memory for the results of some rows in a step."""
 
     def __init__(self, rows: int, sections: int, device: torch.device) -> None:
         self.scores = torch.empty(rows, sections, 2, dtype=torch.float64, device=device)
-        """Of each section's best two."""
+        """Scores of each section's best two tokens."""
         self.tokens = torch.empty(rows, sections, dtype=torch.int64, device=device)
         self.tops = torch.empty(rows, sections, dtype=torch.float32, device=device)
-        """Each section's largest logit, NaN if one is."""
+        """The largest logit of each section, NaN if it has one."""
         self.masses = torch.empty(rows, sections, dtype=torch.float32, device=device)
-        """Of its tokens' weights, the largest one's being 1."""
+        """Sum of each section's weights, where its largest weight is 1."""
         self.lowest = torch.empty(rows, dtype=torch.float32, device=device)
-        """Logit that is kept."""
+        """Lowest logit that is kept."""
         self.kept = torch.empty(rows, dtype=torch.float32, device=device)
-        """The mass that a top-p is a part of: what a top-k keeps, less than 0 where that is all."""
+        """Mass that a top-p is a share of: the mass that a top-k keeps, or less than 0 for all of
+        it."""
         self.is_settled = torch.empty(rows, dtype=torch.int32, device=device)
         self.next_tokens = torch.empty(rows, dtype=torch.int64, device=device)
-        """What the last step has chosen."""
+        """Choices of the last step."""
 
 
 class Chooser:
-    """Chooses for up to ``most_rows`` rows of ``vocabulary_size`` logits, step after step. Belongs
-    to one thread."""
+    """Chooses for up to ``most_rows`` rows of ``vocabulary_size`` logits, step after step. One
+    thread at a time may use it."""
 
     def __init__(self, vocabulary_size: int, most_rows: int, device: torch.device) -> None:
         self._size = vocabulary_size
@@ -63,14 +65,14 @@ class Chooser:
         self._found = Found(most_rows, self._sections, device)
         self._words = torch.empty(3, most_rows, dtype=torch.int64, device=device)
         self._numbers = torch.empty(3, most_rows, dtype=torch.float64, device=device)
-        self._choices = self._told = torch.empty(0, most_rows, _KEPT, dtype=torch.float64)
+        self._choices = self._arrived = torch.empty(0, most_rows, _KEPT, dtype=torch.float64)
         self._events: list[torch.cuda.Event] = []
         self._rows = slice(0)
-        self._done = self._heard = 0
+        self._done = self._arrived_count = 0
         self._is_bounded = self._is_nucleus = False
 
     def compile_kernels(self, dtype: torch.dtype) -> None:
-        """Have all that it may need compiled, for logits of that type."""
+        """Compile all kernels that it may need for logits of this type."""
         logits = torch.zeros(1, self._size, dtype=dtype, device=self._words.device)
         for top_p in (1.0, 0.9):
             for top_k in (0, 5):
@@ -78,8 +80,8 @@ class Chooser:
                 self.choose(logits)
 
     def begin_run(self, rules: Sequence[SamplingRule], positions: Sequence[int], step_count: int) -> None:
-        """So many steps of rows with these rules are to come, at most, whose first choices are at
-        ``positions``."""
+        """Start a run of at most ``step_count`` steps of rows with these rules, whose first choices
+        are at ``positions``."""
         count = len(rules)
         seeds = np.array([rule.seed for rule in rules], dtype=np.uint64).view(np.int64)
         words = np.stack([seeds, np.array(positions), np.array([rule.top_k for rule in rules])])
@@ -90,10 +92,10 @@ class Chooser:
         self._is_bounded = any(rule.top_k > 0 or rule.min_p > 0 for rule in drawn)
         self._is_nucleus = any(rule.top_p < 1 for rule in drawn)
         self._make_room(step_count)
-        self._rows, self._done, self._heard = slice(count), 0, 0
+        self._rows, self._done, self._arrived_count = slice(count), 0, 0
 
     def choose(self, logits: torch.Tensor) -> None:
-        """Of the next step's logits ``[rows, vocabulary]``."""
+        """Choose from the next step's logits ``[rows, vocabulary]``."""
         step = self._done
         if self._is_bounded:
             self._bound(logits)
@@ -103,28 +105,30 @@ class Chooser:
             self._race(logits, step, again=True)
             self._settle(logits, step, again=True)
         if self._events:
-            self._told[step, self._rows].copy_(self._choices[step, self._rows], non_blocking=True)
+            self._arrived[step, self._rows].copy_(self._choices[step, self._rows], non_blocking=True)
             self._events[step].record()
         self._done += 1
 
     def next_tokens(self) -> torch.Tensor:
-        """What the last step has chosen: int64 ``[rows]`` on the device, which the next step
-        overwrites."""
+        """Return the last step's choices, int64 ``[rows]`` on the device. The next step overwrites
+        them."""
         return self._found.next_tokens[self._rows]
 
     def arrived_tokens(self) -> list[list[int]]:
-        """The tokens of each step that the host has come to know since it was asked last."""
-        begin = self._heard
-        while self._heard < self._done and (not self._events or _has_come(self._events[self._heard])):
-            self._heard += 1
-        steps: list[list[int]] = self._told[begin : self._heard, self._rows, 0].long().tolist()
+        """Return the tokens of each step that has reached the host since the last call."""
+        begin = self._arrived_count
+        while self._arrived_count < self._done and (
+            not self._events or _has_arrived(self._events[self._arrived_count])
+        ):
+            self._arrived_count += 1
+        steps: list[list[int]] = self._arrived[begin : self._arrived_count, self._rows, 0].long().tolist()
         return steps
 
     def fetch(self) -> list[list[Choice]]:
-        """What all steps have chosen, up to the first of which a logit was not finite."""
+        """Return the choices of all steps before the first one with a logit that is not finite."""
         if self._events:
             self._events[self._done - 1].synchronize()
-        kept = self._told[: self._done, self._rows].numpy()
+        kept = self._arrived[: self._done, self._rows].numpy()
         finite = np.isfinite(kept[:, :, 2]).all(axis=1)
         count = self._done if finite.all() else int(finite.argmin())
         return [
@@ -132,14 +136,14 @@ class Chooser:
         ]
 
     def _make_room(self, step_count: int) -> None:
-        """For so many steps' choices, there and here."""
+        """Make room for the choices of ``step_count`` steps, on the device and on the host."""
         if step_count <= len(self._choices):
             return
         device = self._words.device
         shape = step_count, self._words.shape[1], _KEPT
-        self._choices = self._told = torch.empty(shape, dtype=torch.float64, device=device)
+        self._choices = self._arrived = torch.empty(shape, dtype=torch.float64, device=device)
         if device.type == "cuda":
-            self._told = torch.empty(shape, dtype=torch.float64, pin_memory=True)
+            self._arrived = torch.empty(shape, dtype=torch.float64, pin_memory=True)
             self._events = [torch.cuda.Event() for _ in range(step_count)]  # type: ignore[no-untyped-call]
 
     def _bound(self, logits: torch.Tensor) -> None:
@@ -195,13 +199,13 @@ class Chooser:
         )
 
     def _tables(self, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What a race and who settles it both begin with."""
+        """Return the first arguments of both the race and its settlement."""
         found = self._found
         tables = found.scores, found.tokens, found.tops, found.masses, found.lowest
         return (logits, self._words, self._numbers, *tables)
 
 
-def _has_come(event: torch.cuda.Event) -> bool:
+def _has_arrived(event: torch.cuda.Event) -> bool:
     return bool(event.query())  # type: ignore[no-untyped-call]
 
 
@@ -219,8 +223,8 @@ NO_TOKEN = tl.constexpr(2**62)
 
 @triton.jit
 def _four_words(seed, position, domain: tl.constexpr, index):
-    """As `slipstream.sampling.kernel.four_words`, of counters: their index is that of a word over
-    four. All are uint64."""
+    """Compute `slipstream.sampling.kernel.four_words` of counters, whose index is that of a word
+    divided by four. All numbers are uint64."""
     first = index + 1
     second = tl.zeros_like(index) + position
     third = tl.zeros_like(index) + domain
@@ -241,7 +245,7 @@ def _four_words(seed, position, domain: tl.constexpr, index):
 
 @triton.jit
 def _word_of(seed, position, domain: tl.constexpr, index):
-    """The words of some indices."""
+    """Return the words of some indices."""
     first, second, third, fourth = _four_words(seed, position, domain, index // GROUP)
     place = index % GROUP
     return tl.where(place == 0, first, tl.where(place == 1, second, tl.where(place == 2, third, fourth)))
@@ -249,13 +253,13 @@ def _word_of(seed, position, domain: tl.constexpr, index):
 
 @triton.jit
 def _wait(word):
-    """Exponential with mean 1, float64."""
+    """Return an exponential variable with mean 1, float64."""
     return -tl.log(((word >> UNUSED_BITS).to(tl.float64) + 0.5) * (1.0 / (1 << 52)))
 
 
 @triton.jit
 def _better(best, second, token, score, other):
-    """The best two of those so far and another, which has a higher id than the token that is
+    """Return the best two of the tokens so far and another one, which has a higher id than the
     best."""
     is_better = score > best
     second = tl.maximum(second, tl.where(is_better, best, score))
@@ -281,7 +285,7 @@ def _race(
     again: tl.constexpr,
     blocks: tl.constexpr,
 ):
-    """A section of a row: its best tokens by logit and noise of those that are kept yet, its
+    """Race a section of a row: find its best tokens by logit and noise among those still kept, its
     largest logit and its mass."""
     row, section = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if again:  # noqa: SIM102 # known when it is compiled
@@ -354,7 +358,8 @@ def _bound(
     together: tl.constexpr,
     low_bits: tl.constexpr,
 ):
-    """The lowest logit that a row's top-k and min-p keep, and the mass of what a top-k keeps."""
+    """Find the lowest logit that a row's top-k and min-p keep, and the mass of what a top-k
+    keeps."""
     row = tl.program_id(0).to(tl.int64)
     own = logits + row * row_stride
     temperature, min_p = tl.load(numbers + row), tl.load(numbers + 2 * most_rows + row)
@@ -378,13 +383,13 @@ def _bound(
 
 @triton.jit
 def _largest(tile):
-    """Of a tile of two dimensions."""
+    """Return the largest number of a tile of two dimensions."""
     return tl.max(tl.max(tile, axis=1), axis=0)
 
 
 @triton.jit
 def _score(value, temperature, least, time):
-    """A logit over the temperature, with noise; -inf if it is not kept."""
+    """Return a logit over the temperature, with noise; -inf if it is not kept."""
     return tl.where(value >= least, (value / temperature).to(tl.float64) - tl.log(time), float("-inf"))
 
 
@@ -414,8 +419,8 @@ def _settle(
     together: tl.constexpr,
     low_bits: tl.constexpr,
 ):
-    """Of a row's sections the best token: the choice, if its top-p keeps it. If not, what it keeps
-    is found, and only that is in the race again."""
+    """Choose the best token of a row's sections if its top-p keeps it. Otherwise find what the
+    top-p keeps, and race those tokens again."""
     row = tl.program_id(0).to(tl.int64)
     if again:  # noqa: SIM102
         if tl.load(is_settled + row) != 0:
@@ -471,7 +476,7 @@ def _settle(
 
 @triton.jit
 def _mass(own, least, largest, sharpness, size, together: tl.constexpr):
-    """Of a row's tokens with that logit at least, the largest one's weight being 1."""
+    """Return the mass of a row's tokens with at least that logit, where the largest weight is 1."""
     total = tl.zeros([together], dtype=tl.float32)
     for start in range(0, size, together):
         token = start + tl.arange(0, together)
@@ -484,8 +489,8 @@ def _mass(own, least, largest, sharpness, size, together: tl.constexpr):
 def _border(
     own, wanted, largest, sharpness, size, together: tl.constexpr, low_bits: tl.constexpr, by_mass: tl.constexpr
 ):
-    """The largest logit such that those of a row that have it at least are as many as wanted, or of
-    that mass. It is found bit by bit; the lowest bits are those of no logit."""
+    """Find the largest logit such that the row's tokens with at least that logit reach the wanted
+    count or mass. It is found bit by bit; the lowest bits are those of no logit."""
     found = tl.full([], 0, tl.int64)
     for at in range(32 - low_bits):
         tried = found + (tl.full([], 1, tl.int64) << (31 - at))
@@ -505,7 +510,7 @@ def _border(
 
 @triton.jit
 def _next_up(value):
-    """The least float32 above."""
+    """Return the least float32 above."""
     bits = value.to(tl.int32, bitcast=True)
     above = tl.where(value == 0, 1, tl.where(bits >= 0, bits + 1, bits - 1))
     return above.to(tl.float32, bitcast=True)

@@ -1,5 +1,5 @@
-"""What a model's parts are replaced by on a device: fewer and larger kernels. A draft's step is
-little but their beginnings."""
+"""Replacement of a model's modules on a device by fewer and larger kernels. A draft's step is
+mostly kernel launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.engine.torch.cuda.rotary import fuse_rotary
 
 
 class Fused(NamedTuple):
-    """How many of each."""
+    """Numbers of replaced modules."""
 
     norms: int
     rotary: int
@@ -23,6 +23,6 @@ class Fused(NamedTuple):
 
 
 def fuse(model: nn.Module) -> Fused:
-    """Replace what a trial shows to be what its replacement computes. Sums may round otherwise than
-    the modules' own."""
+    """Replace each module whose replacement a trial shows to be equal. Sums may round differently
+    than the module's own."""
     return Fused(fuse_norms(model), fuse_rotary(model), join_products(model), fuse_gates(model))

@@ -1,5 +1,5 @@
-"""Gated feed-forward blocks with one product for gate and inputs, and one kernel for what becomes
-of the two."""
+"""Gated feed-forward blocks with one product for gate and inputs, and one kernel for the
+activation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import triton
 import triton.language as tl
 from torch import nn
 
-from slipstream.engine.torch.cuda.products import can_be_joined, give_back, joined
+from slipstream.engine.torch.cuda.products import can_be_joined, free_cached_memory, joined
 
 _PROJECTIONS = ("gate_proj", "up_proj")
 _COLUMNS = 1024
-"""That a program computes."""
+"""Columns that a program computes."""
 _PROBED_ROWS = 8
 _PROBED_SCALES = 1.0, 30.0, 1000.0
-"""Of the inputs: some blocks clamp what is large."""
+"""Scales of the trial's inputs. Some blocks clamp large values."""
 _MOST_ERROR = 2.0**-6
-"""Of a gated input: two roundings to bfloat16 and the next number."""
+"""Largest relative error of a gated input: two roundings to bfloat16 and the next number."""
 
 
 def gate(both: torch.Tensor) -> torch.Tensor:
-    """``silu(gate) * value`` ``[..., size]`` of ``[..., 2 * size]``, gates first. Activation and
-    product are rounded."""
+    """Return ``silu(gate) * value`` ``[..., size]`` of ``[..., 2 * size]``, gates first. Activation
+    and product are rounded."""
     size = both.shape[-1] // 2
     gated = both.new_empty(*both.shape[:-1], size)
     _gate[gated.numel() // size, triton.cdiv(size, _COLUMNS)](both, gated, size, columns=_COLUMNS)
@@ -41,19 +41,19 @@ class GatedBlock(nn.Module):
         self.down_proj = block.down_proj
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Of ``inputs`` ``[..., hidden]``."""
+        """Compute the block for ``inputs`` ``[..., hidden]``."""
         outputs: torch.Tensor = self.down_proj(gate(F.linear(inputs, *self.joint)))
         return outputs
 
 
 @torch.inference_mode()
 def fuse_gates(model: nn.Module) -> int:
-    """Replace feed-forward blocks of ``model`` that are gated by a SiLU, as a trial shows. Returns
-    how many."""
+    """Replace the feed-forward blocks of ``model`` that a trial shows to be gated by a SiLU.
+    Returns their number."""
     found = [name for name, module in model.named_modules() if _is_gated(module)]
     for name in found:
         model.set_submodule(name, GatedBlock(model.get_submodule(name)))
-        give_back()
+        free_cached_memory()
     return len(found)
 
 
@@ -71,7 +71,7 @@ def _is_gated(block: Any) -> bool:
     inputs = torch.randn(_PROBED_ROWS, down.weight.shape[0], generator=generator).to(down.weight)
     try:
         return all(_gates(block, inputs * scale, layers, calls) for scale in _PROBED_SCALES)
-    except Exception:  # any of transformers' hundreds of blocks, and others': it wants something else
+    except Exception:  # the block needs other arguments, so it is not replaced
         return False
     finally:
         for hook in hooks:
@@ -81,8 +81,8 @@ def _is_gated(block: Any) -> bool:
 def _gates(
     block: Any, inputs: torch.Tensor, layers: list[Any], calls: list[tuple[Any, torch.Tensor, torch.Tensor]]
 ) -> bool:
-    """Whether of these inputs the block makes what `gate` would. Its ``layers`` tell their
-    ``calls``."""
+    """Return True if the block computes what `gate` computes for these inputs. Hooks on its
+    ``layers`` record their ``calls``."""
     calls.clear()
     output = block(inputs)
     if [call[0] for call in calls] != layers:

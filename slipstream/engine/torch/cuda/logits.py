@@ -1,6 +1,5 @@
-"""Logits on their way to the host, where tokens are chosen. The largest of each block is found
-where they are computed: it is what `slipstream.sampling.blocks` looks at first.
-"""
+"""The copy of logits to the host, where tokens are chosen. The device finds the largest logit of
+each block, which `slipstream.sampling.blocks` reads first."""
 
 from __future__ import annotations
 
@@ -12,37 +11,37 @@ from slipstream.sampling.blocks import BlockedLogits, block_count
 from slipstream.sampling.kernel import BLOCK
 
 _BLOCKS = 64
-"""That a program looks at."""
+"""Blocks that a program reads."""
 _ROWS = 64
-"""Room is made for a multiple of them."""
+"""Multiple of rows for which room is made."""
 _INTEGERS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 
 
 class HostLogits:
-    """Memory of the host for a forward's logits and their blocks' maxima, used again by the
-    next."""
+    """Host memory for a forward's logits and their blocks' maxima. The next forward uses it
+    again."""
 
     def __init__(self, vocabulary_size: int, dtype: torch.dtype, *, pinned: bool) -> None:
         self._vocabulary_size, self._dtype, self._pinned = vocabulary_size, dtype, pinned
         self._make(0)
 
     def make_room(self, row_count: int) -> None:
-        """For so many rows. What is there may be lost."""
+        """Make room for ``row_count`` rows. The content may be lost."""
         if len(self._logits) < row_count:
             self._make(-(-row_count // _ROWS) * _ROWS)
 
     def fetch(self, logits: torch.Tensor, first: int) -> None:
-        """Have rows copied ``[rows, vocabulary]``, from row ``first`` on: they are there when the
-        device has come so far."""
+        """Start the copy of rows ``[rows, vocabulary]``, from row ``first`` on. It is complete when
+        the device has got that far."""
         rows, logits = (
             slice(first, first + len(logits)),
             logits.to(self._dtype),
-        )  # a head may have another than its model
+        )  # a head may have another dtype than its model
         self._maxima[rows].copy_(find_maxima(logits), non_blocking=True)
         self._logits[rows].copy_(logits, non_blocking=True)
 
     def first(self, row_count: int) -> BlockedLogits:
-        """So many rows."""
+        """Return the first ``row_count`` rows."""
         return BlockedLogits(self._logits[:row_count], self._maxima[:row_count].numpy())
 
     def _make(self, row_count: int) -> None:
@@ -52,8 +51,8 @@ class HostLogits:
 
 
 def find_maxima(logits: torch.Tensor) -> torch.Tensor:
-    """Float32 ``[rows, blocks]`` of logits ``[rows, vocabulary]``, as
-    `slipstream.sampling.kernel.find_maxima` finds them: NaN where one of a block is."""
+    """Return float32 ``[rows, blocks]`` of logits ``[rows, vocabulary]``, as
+    `slipstream.sampling.kernel.find_maxima` finds them: NaN if a block has one."""
     rows, size = logits.shape
     blocks = block_count(size)
     maxima = torch.empty(rows, blocks, dtype=torch.float32, device=logits.device)
@@ -66,8 +65,8 @@ def find_maxima(logits: torch.Tensor) -> torch.Tensor:
 
 @triton.jit(do_not_specialize=["row_stride", "size", "blocks"])
 def _find(stored, maxima, row_stride, size, blocks, width: tl.constexpr, at_once: tl.constexpr, shift: tl.constexpr):
-    """By the numbers' bits: as integers they rise as the numbers do, but for those below zero,
-    which fall."""
+    """Compare the numbers by their bits. As integers they rise as the numbers do, except that those
+    below zero fall."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1) * at_once + tl.arange(0, at_once)
     token = block[:, None] * width + tl.arange(0, width)[None, :]

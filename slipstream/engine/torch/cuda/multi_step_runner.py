@@ -1,4 +1,4 @@
-"""A draft's steps one after another on the device: the host lays one out while another is computed.
+"""A multi-step run on the device: the host lays out one step while another is computed.
 
 ::
 
@@ -6,9 +6,9 @@
     device          | step 1 | step 2 | step 3 | step 4 |
                             chosen -> the next step's tokens
 
-All that a step needs is known before it, but for its tokens: these it takes from where the step
-before has chosen them. The host hears of them a step later, and ends the run where nothing is to
-follow.
+Everything that a step needs is known before it, except its tokens. It reads them from the memory in
+which the step before has chosen them. The host gets them a step later, and ends the run when no
+sequence is left.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from slipstream.sampling.rule import SamplingRule
 
 
 class CudaRunner:
-    """`slipstream.engine.model.MultiStepRunner` of a backend whose forwards it shares."""
+    """A `slipstream.engine.model.MultiStepRunner` that shares its backend's forwards."""
 
     def __init__(self, forward_of: Callable[[int], RecordedForward], chooser: Chooser, most_rows: int) -> None:
-        """``forward_of`` so many rows, of which a step has at most ``most_rows``."""
+        """``forward_of`` returns the forward for a row count, at most ``most_rows``."""
         self._forward_of, self._chooser, self._most_rows = forward_of, chooser, most_rows
 
     @torch.inference_mode()
     def run(
         self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, stop_flag: StopFlag
     ) -> list[list[Choice]]:
-        """See `slipstream.engine.model.MultiStepRunner`. Where it ends early a step may have been computed
-        in vain."""
+        """Run as `slipstream.engine.model.MultiStepRunner` says. If the run ends early, its last
+        computed step may be unused."""
         if sum(len(segment.tokens) for segment in segments) > self._most_rows:
             return []
         row_count, done, appended = len(segments), 0, segments

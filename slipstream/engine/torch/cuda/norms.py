@@ -1,4 +1,5 @@
-"""RMS norms in one kernel: transformers' own take six or seven, and a model has two a layer."""
+"""RMS norms in one kernel. transformers' own take six or seven kernels, and a layer has two
+norms."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from torch import nn
 
 _PROBED_ROWS = 8
 _MOST_ERROR = 2.0**-6
-"""Of a number that is one in the mean: two roundings to bfloat16 and the next number."""
+"""Largest error of a number whose mean is one: two roundings to bfloat16 and the next number."""
 
 
 class FusedRmsNorm(nn.Module):
@@ -20,14 +21,14 @@ class FusedRmsNorm(nn.Module):
         self.variance_epsilon = epsilon
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Of ``inputs`` ``[..., size]``."""
+        """Compute the norm of ``inputs`` ``[..., size]``."""
         return F.rms_norm(inputs, self.weight.shape, self.weight, self.variance_epsilon)
 
 
 @torch.inference_mode()
 def fuse_norms(model: nn.Module) -> int:
-    """Replace the norms of ``model`` that are just that, as a trial shows: some add one to their
-    weights, or have none. Returns how many."""
+    """Replace the norms of ``model`` that a trial shows to be plain RMS norms. Some add one to
+    their weights, or have none. Returns their number."""
     found = {name: norm for name, norm in model.named_modules() if type(norm).__name__.endswith("RMSNorm")}
     fused = {name: other for name, norm in found.items() if (other := _fused(norm)) is not None}
     for name, norm in fused.items():
@@ -44,7 +45,7 @@ def _fused(norm: nn.Module) -> FusedRmsNorm | None:
     inputs = torch.randn(_PROBED_ROWS, len(weight), generator=generator).to(weight)
     try:
         expected = norm(inputs)
-    except TypeError:  # it wants more than its inputs
+    except TypeError:  # it needs other arguments
         return None
     error = (other(inputs).float() - expected.float()).abs()
     return other if bool((error <= _MOST_ERROR * expected.float().abs() + 1e-30).all()) else None

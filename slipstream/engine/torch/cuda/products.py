@@ -1,5 +1,5 @@
-"""Products of the same inputs in one call: a small one takes a device as long to begin as to
-compute."""
+"""Products of the same inputs in one call. A device takes as long to start a small product as to
+compute it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TOGETHER = ("q_proj", "k_proj", "v_proj")
 
 
 class Joint:
-    """Weights of several layers below one another ``[outputs, inputs]``, and what they have last
-    made of which inputs."""
+    """The stacked weights ``[outputs, inputs]`` of several layers, with the last inputs and their
+    outputs."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.weight, self.bias = joined(layers)
@@ -25,8 +25,8 @@ class Joint:
 
 
 class JoinedLinear(nn.Module):
-    """One of a joint's layers. The first to see inputs computes for all; the last lets go of
-    them."""
+    """One layer of a joint. The first layer to see inputs computes for all, and the last one drops
+    the outputs."""
 
     def __init__(self, joint: Joint, features: slice, *, is_first: bool, is_last: bool) -> None:
         super().__init__()
@@ -36,16 +36,16 @@ class JoinedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """``nn.Linear``'s."""
+        """The weight of an ``nn.Linear``."""
         return self.joint.weight[self.features]
 
     @property
     def bias(self) -> torch.Tensor | None:
-        """``nn.Linear``'s."""
+        """The bias of an ``nn.Linear``."""
         return None if self.joint.bias is None else self.joint.bias[self.features]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """``nn.Linear``'s."""
+        """Compute what ``nn.Linear`` computes."""
         joint = self.joint
         if self._is_first:
             joint.inputs, joint.outputs = inputs, F.linear(inputs, joint.weight, joint.bias)
@@ -58,39 +58,39 @@ class JoinedLinear(nn.Module):
 
 
 def joined(layers: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The weights of layers below one another, and their biases if they have any."""
+    """Return the stacked weights of layers, and their stacked biases if they have any."""
     weight = torch.cat([layer.weight.detach() for layer in layers])
     biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
     return weight, torch.cat(biases) if biases else None
 
 
 def can_be_joined(layers: Sequence[Any]) -> bool:
-    """Whether they are layers of the same inputs' size, dtype and device, of which all have a bias
-    or none."""
+    """Return True if the layers have equal input sizes, dtypes and devices, and all or none of them
+    have a bias."""
     if not all(type(layer) is nn.Linear for layer in layers):
         return False
     alike = {(layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None) for layer in layers}
     return len(alike) == 1
 
 
-def give_back() -> None:
-    """What replaced weights have left goes back to the device: in pieces it fits nothing here, and
-    others may want it."""
+def free_cached_memory() -> None:
+    """Return the memory of replaced weights to the device. The pieces fit nothing here, and other
+    processes may need them."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 @torch.inference_mode()
 def join_products(model: nn.Module) -> int:
-    """Join the layers of ``model`` that make queries, keys and values. Returns how many modules had
-    such."""
+    """Join the layers of ``model`` that compute queries, keys and values. Returns the number of
+    changed modules."""
     count = 0
     for module in model.modules():
         layers = [getattr(module, name, None) for name in _TOGETHER]
         if can_be_joined(layers):
             _join(module, layers)
             layers.clear()
-            give_back()
+            free_cached_memory()
             count += 1
     return count
 

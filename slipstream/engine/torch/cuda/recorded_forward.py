@@ -1,10 +1,10 @@
 """Forwards as CUDA graphs: the same kernels on the same addresses, without Python between them.
 
-A forward of 32 layers launches over a thousand kernels, and Python takes longer to ask for one than
-the device to run it. A step's integers and its logits lie in memory of their own, so a graph
-recorded once is replayed for every step of as many rows: 8 B parameters in 8.4 ms instead of 25.
-Nothing here may change a bit: a recording is trusted only after it has given the modules' own bits
-on later inputs.
+A forward of 32 layers launches over a thousand kernels, and Python takes longer to launch one than
+the device to run it. A step's integers and its logits have their own memory. So a graph that was
+recorded once is replayed for every step of the same row count: 8 B parameters take 8.4 ms instead
+of 25. No bit may change: a recording is trusted only after it has given the modules' own bits on
+later inputs.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from slipstream.engine.torch.cuda.step import Step
 log = logging.getLogger(__name__)
 
 _EAGER_USES = 2
-"""Before a recording: kernels are compiled and chosen in them, which a recording cannot do."""
+"""Uses before a recording. Kernels are compiled and chosen in them, which a recording cannot do."""
 
 _TRIALS = 2
 
 SETTLED_AFTER = _EAGER_USES + 1 + _TRIALS
-"""Forwards of one row count after which it takes as long as it will."""
+"""Forwards of one row count after which its time has settled."""
 
 
 _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one dtype and shape are the same; also what is no number."""
+    """Return True if two tensors of one dtype and shape are equal, NaN included."""
     integers = _INTEGERS[one.element_size()]
     return torch.equal(one.view(integers), other.view(integers))
 
 
 class RecordedForward:
     """Computes one step's logits ``[rows, vocabulary]``, by a recording as soon as there is one.
-    Belongs to one thread."""
+    One thread at a time may use it."""
 
     def __init__(self, compute: Callable[[Step], torch.Tensor], step: Step) -> None:
         self.step = step
@@ -50,7 +50,7 @@ class RecordedForward:
         self._logits: torch.Tensor
 
     def __call__(self) -> torch.Tensor:
-        """Of what the step has taken last. The logits are overwritten by the next call."""
+        """Compute the step that was laid out last. The next call overwrites the logits."""
         if self._may_record:
             if not self._eager_uses_left:
                 self._record()
@@ -70,7 +70,7 @@ class RecordedForward:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._logits = self._compute(self.step)
             self._graph = graph
-        except RuntimeError as error:  # a forward that looks at what it has computed
+        except RuntimeError as error:  # a forward that reads its own results on the host
             log.info("forwards are not recorded: %s", str(error).splitlines()[0])
 
     def _try(self) -> None:

@@ -1,5 +1,5 @@
-"""Rotary positions of queries and keys in one kernel, in the modules' own bits: transformers'
-functions take ten."""
+"""Rotary positions of queries and keys in one kernel, with the modules' own bits. transformers'
+functions take ten kernels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from torch import nn
 from slipstream.engine.torch.cuda.recorded_forward import same_bits
 
 _NAME = "apply_rotary_pos_emb"
-"""As every architecture of transformers' calls its function, whatever it does."""
+"""Name of this function in every architecture of transformers, though it computes different
+things."""
 
 _HEADS = 8
-"""That a program rotates."""
+"""Heads that a program rotates."""
 
 _PROBED_HEADS = 4, 2
 _PROBED_ROWS, _PROBED_SIZE = 8, 16
@@ -29,11 +30,10 @@ Rotate = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 def rotate(
     queries: torch.Tensor, keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``x * cos + turned(x) * sin`` of queries ``[1, heads, rows, size]`` and of keys
-    ``[1, key_heads, rows, size]``, where ``turned`` has minus the second half of ``x`` and then the
-    first; ``cos`` and ``sin`` are ``[1, rows, size]``. All have one dtype, to which each product
-    and the sum are rounded.
-    """
+    """Return ``x * cos + turned(x) * sin`` of queries ``[1, heads, rows, size]`` and of keys ``[1,
+    key_heads, rows, size]``. ``turned`` has minus the second half of ``x`` and then the first;
+    ``cos`` and ``sin`` are ``[1, rows, size]``. All have one dtype, to which each product and the
+    sum are rounded."""
     rows, size = cos.shape[-2:]
     cos, sin = cos.contiguous(), sin.contiguous()
     rotated = [heads.new_empty(rows, heads.shape[1], size) for heads in (queries, keys)]
@@ -61,9 +61,9 @@ def rotate(
 
 
 def fuse_rotary(model: nn.Module) -> int:
-    """Have attention modules rotate by `rotate` where a trial shows that this is what their own
-    function does, to the bit. Returns how many. Others, which turn pairs of neighbours, or a part
-    of each head, go on with their own."""
+    """Make attention modules use `rotate` if a trial shows that their own function gives the same
+    bits. Returns the number of changed modules. Functions that turn neighbouring pairs, or a part
+    of each head, stay."""
     known: dict[Any, Rotate | None] = {}
     like = next(model.parameters())
     count = 0
@@ -76,8 +76,8 @@ def fuse_rotary(model: nn.Module) -> int:
             known[own] = _fused(own, like)
         fused = known[own]
         if fused is not None:
-            # The same code with another function by that name: of this module alone, not of all
-            # that its file has.
+            # The same code with another function by that name, for this module alone and not for
+            # all modules of its file.
             names = {**forward.__globals__, _NAME: fused}
             other = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
             other.__kwdefaults__ = forward.__kwdefaults__
@@ -88,7 +88,7 @@ def fuse_rotary(model: nn.Module) -> int:
 
 @torch.inference_mode()
 def _fused(own: Any, like: torch.Tensor) -> Rotate | None:
-    """What does as ``own`` does, or None."""
+    """Return a replacement of ``own``, or None."""
     if not callable(own):
         return None
     generator = torch.Generator().manual_seed(0)
@@ -96,14 +96,14 @@ def _fused(own: Any, like: torch.Tensor) -> Rotate | None:
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(like)
 
-    # As attention has them: the heads of a row together.
+    # The layout that attention uses: the heads of a row together.
     queries, keys = (drawn(1, _PROBED_ROWS, count, _PROBED_SIZE).transpose(1, 2) for count in _PROBED_HEADS)
     angles = drawn(1, _PROBED_ROWS, _PROBED_SIZE), drawn(1, _PROBED_ROWS, _PROBED_SIZE)
     try:
         expected = own(queries, keys, *angles)
         if not all(_are_same(*pair) for pair in zip(rotate(queries, keys, *angles), expected, strict=True)):
             return None
-    except Exception:  # any of transformers' functions by that name, and others': it wants something else
+    except Exception:  # a function by that name that needs other arguments
         return None
 
     def fused(*given: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,7 +116,7 @@ def _fused(own: Any, like: torch.Tensor) -> Rotate | None:
 
 
 def _can_rotate(queries: Any, keys: Any, cos: Any, sin: Any) -> bool:
-    """Whether `rotate` knows these shapes, strides and dtypes."""
+    """Return True if `rotate` supports these shapes, strides and dtypes."""
     if not all(isinstance(given, torch.Tensor) for given in (queries, keys, cos, sin)):
         return False
     is_whole = cos.shape[-1] == queries.shape[-1] == keys.shape[-1] and cos.dim() == 3 and cos.shape[0] == 1
@@ -151,7 +151,7 @@ def _rotate(
     dims: tl.constexpr,
     at_once: tl.constexpr,
 ):
-    """Some heads of a row: queries' first, then keys'."""
+    """Rotate some heads of a row: first those of the queries, then those of the keys."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
     query_groups = tl.cdiv(query_heads, at_once)

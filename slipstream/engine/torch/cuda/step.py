@@ -1,5 +1,5 @@
-"""One forward's integers in memory of its own on the device, of one size however many sequences
-share the forward.
+"""The integers of one forward in their own memory on the device. Their size does not depend on how
+many sequences share the forward.
 
 ::
 
@@ -9,9 +9,9 @@ share the forward.
 A CUDA graph reads the same addresses each time it is replayed, so a step has room for as many rows
 as it may ever have, as many pieces of attention, and the longest table of pages.
 
-A piece is a block of queries and a chunk of the keys that they attend to: with many keys one
-sequence would otherwise be one program's. Where a chunk begins is said by the keys' positions
-alone, so that a row's sums are divided alike whatever is beside it and however much comes after it.
+A piece is a block of queries and a chunk of the keys that they attend to. Without chunks, one
+program would compute a long sequence alone. The keys' positions alone decide where chunks begin. So
+a row's sums are divided in the same way, regardless of what is beside it or comes after it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from slipstream.engine.model import Segment
 from slipstream.engine.pages import PADDING_PAGE
 
 QUERIES = 16
-"""Rows of one sequence that are attended for together, at most."""
+"""Most rows of one sequence that are attended for together."""
 
 CHUNK = 512
 """Keys that a piece attends to."""
 
 LONG_CHUNK = 2048
-"""The same from `LONG_AFTER` on: what pieces find is kept for each row and chunk until it is put
-together."""
+"""Keys of a piece from `LONG_AFTER` chunks on. Each row and chunk has partial results until they
+are joined."""
 
 LONG_AFTER = 16
-"""Chunks that are short."""
+"""Number of short chunks."""
 
 PIECE = 6
 """Integers of a piece."""
 
 
 def chunk_count(length: int) -> int:
-    """Of the chunks in which so many keys lie."""
+    """Return the number of chunks that hold ``length`` keys."""
     short = -(-length // CHUNK)
     return short if short <= LONG_AFTER else LONG_AFTER - (-(length - LONG_AFTER * CHUNK) // LONG_CHUNK)
 
 
 class Partial(NamedTuple):
-    """Float32, of each row, chunk and head: weighted values ``[rows, chunks, heads, size]``, the
-    largest score, and the sum of the weights."""
+    """Float32 results of each row, chunk and head: weighted values ``[rows, chunks, heads, size]``,
+    the largest score, and the sum of the weights."""
 
     values: torch.Tensor
     tops: torch.Tensor
@@ -58,10 +58,10 @@ class Partial(NamedTuple):
 
 
 class Step:
-    """Integers of a forward of ``row_count`` rows."""
+    """The integers of a forward of ``row_count`` rows."""
 
     def __init__(self, row_count: int, page_size: int, most_pages: int, device: torch.device) -> None:
-        """``most_pages``: of the longest sequence."""
+        """``most_pages``: pages of the longest sequence."""
         self.row_count = row_count
         self.most_chunks = chunk_count(most_pages * page_size)
         self._page_size = page_size
@@ -74,14 +74,15 @@ class Step:
         self._here = torch.zeros(sum(counts), dtype=torch.int64, pin_memory=device.type == "cuda")
         there = torch.split(self._there, counts)
         self.input_ids, self.positions = there[0].unsqueeze(0), there[1].unsqueeze(0)
-        """Both ``[1, rows]``."""
+        """Token ids and positions, both ``[1, rows]``."""
         self.slots, self.logit_rows = there[2], there[3]
-        """Where each row's keys and values go, and the rows whose logits come first."""
+        """The slots of each row's keys and values, and the rows whose logits come first."""
         self.chunk_counts, self.piece_count = there[4], there[5]
-        """Of each row: the chunks that were attended to for it, 0 if it is padding. And ``[1]``."""
+        """Number of chunks attended to for each row, 0 for padding; and ``[1]``, the number of
+        pieces."""
         self.pieces = there[6]
-        """``[pieces * PIECE]``: a block's first row, its rows, its first row's position, where its
-        sequence's table begins, the chunk, and how many chunks the block has."""
+        """Pieces ``[pieces * PIECE]``: a block's first row, its row count, its first row's
+        position, the start of its sequence's table, the chunk, and the block's chunk count."""
         self.tables = there[7]
         """Pages of the sequences, one table after another."""
         here = [part.numpy() for part in torch.split(self._here, counts)]
@@ -90,8 +91,8 @@ class Step:
         self._pieces = pieces.reshape(most_pieces, PIECE)
 
     def partial(self, heads: int, size: int) -> Partial:
-        """Memory for what pieces find of rows with so many heads, and values of a size, until it is
-        put together."""
+        """Return memory for the partial results of rows with ``heads`` heads and values of
+        ``size``, until they are joined."""
         known = (heads, size)
         if known not in self._partial:
             shape = self.row_count, self.most_chunks, heads
@@ -101,9 +102,9 @@ class Step:
         return self._partial[known]
 
     def lay_out(self, segments: Sequence[Segment]) -> int:
-        """Lay out segments of ``row_count`` rows at most; returns how many logits are wanted, which
-        come first. Waits until the device has read what was laid out before, after whatever it was
-        to compute before that."""
+        """Lay out segments of at most ``row_count`` rows. Returns the number of wanted logits,
+        which come first. Waits until the device has read the last layout, after all earlier
+        work."""
         if self._is_read is not None:
             self._is_read.synchronize()
         size = self._page_size
@@ -143,8 +144,8 @@ class Step:
 
 
 def split(segments: Sequence[Segment], row_count: int) -> list[list[Segment]]:
-    """The segments in forwards of ``row_count`` rows at most, to be computed in order: a segment
-    may go on in the next."""
+    """Split the segments into forwards of at most ``row_count`` rows, to be computed in order. A
+    segment may continue in the next forward."""
     parts: list[list[Segment]] = [[]]
     room = row_count
     for segment in segments:
