@@ -9,7 +9,8 @@ from slipstream.hosting.settings import ModelServiceSettings
 
 
 class DraftSettings(ModelServiceSettings):
-    """Serve a draft model, which proposes tokens. Each flag is also a SLIPSTREAM_DRAFT_* variable."""
+    """Serve a draft model, which proposes tokens. Each flag is also a SLIPSTREAM_DRAFT_*
+    variable."""
 
     model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_DRAFT_", cli_prog_name="python -P -m draft_service")
 

@@ -1,4 +1,4 @@
-"""What the orchestrator can be told, by flag or environment variable."""
+"""Settings of the orchestrator, by flag or environment variable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slipstream.transport.tokens import reloaded_bearer
 
 
 class OrchestratorSettings(StructureSettings, ListenSettings):
-    """Keeps the sessions and runs the rounds. Each flag is also a SLIPSTREAM_ORCHESTRATOR_*
+    """Keep the sessions and run the rounds. Each flag is also a SLIPSTREAM_ORCHESTRATOR_*
     variable."""
 
     model_config = SettingsConfigDict(
@@ -36,119 +36,150 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
         cli_implicit_flags=True,
     )
 
-    address: str = Field("127.0.0.1:50051", description="host:port to listen on; port 0 takes a free one")
+    address: str = Field("127.0.0.1:50051", description="host:port to listen on. Port 0 picks a free port")
     verifier: str = Field(
         "127.0.0.1:50052",
-        description="host:port of the verifier service; several, separated by commas, share the sessions, and so do all "
-        "addresses of a host name",
+        description="host:port of the verifier service. Several verifiers, separated by commas, share the sessions, and so "
+        "do all addresses of one host name",
     )
     draft: str = Field(
         "127.0.0.1:50053",
-        description="host:port of the draft service; several, separated by commas or addresses of a host name, share the "
-        "sessions; empty: none, plain decoding only",
+        description="host:port of the draft service. Several drafts, separated by commas or addresses of one host name, "
+        "share the sessions. Empty: no draft, plain decoding",
     )
     resolve_seconds: float = Field(
-        10, gt=0, description="how often host names are looked up; at once each second while a service is away"
+        10,
+        gt=0,
+        description="seconds between two lookups of the services' host names. While a service is away, names are looked up "
+        "every second",
     )
     peer_tls_ca: str = Field(
         "",
-        description="PEM file with certificate authorities: verifiers, draft and other orchestrator processes of the same "
-        "store are reached by TLS and have to show a certificate of one of them; empty: plaintext. As the next two read again "
-        "where a connection is made after it has changed",
+        description="PEM file with certificate authorities. With it, verifiers, drafts and other orchestrator processes of "
+        "the same store are reached by TLS, and have to show a certificate of one of these authorities. Empty: plaintext. "
+        "This file and the next two are read again when they change, for new connections",
     )
-    peer_tls_certificate: str = Field("", description="PEM file with the certificate chain that is shown to them")
-    peer_tls_key: str = Field("", description="PEM file with that certificate's key")
+    peer_tls_certificate: str = Field(
+        "", description="PEM file with the certificate chain that the orchestrator shows to its peers"
+    )
+    peer_tls_key: str = Field("", description="PEM file with the key of --peer-tls-certificate")
     peer_tls_name: str = Field(
-        "", description="name that their certificates are for, where that is not the address they are reached at"
+        "", description="host name in the peers' certificates, if it differs from the address they are reached at"
     )
     peer_token_file: str = Field(
-        "", description="file with the token to show to verifiers and draft. Read again when it changes"
+        "",
+        description="file with the token that the orchestrator shows to verifiers and drafts. It is read again when it "
+        "changes",
     )
     draft_length: int | None = Field(
         None,
         ge=0,
-        description="draft tokens a round unless a request says otherwise; 0: off; left out: chosen round by round",
+        description="draft tokens in a round, unless the request sets them. 0: no speculation. By default the orchestrator "
+        "chooses the length for every round",
     )
     draft_sharpening: float | None = Field(
-        None, gt=0, le=1, description="factor on the draft's temperature; left out: learnt for each temperature"
+        None,
+        gt=0,
+        le=1,
+        description="factor on the draft's temperature. By default the orchestrator learns the best factor for each "
+        "temperature",
     )
     share_ngrams: bool = Field(
         False,
-        description="propose what other sessions said too; no text changes, but its speed may tell that others said it",
+        description="propose text from other sessions too. The generated text stays the same, but its speed can reveal that "
+        "another session has the same text. Turn it on only where all sessions belong to one tenant",
     )
     process_count: int = Field(
         1,
         ge=1,
         le=64,
-        description="processes that share the port, the connections and the sessions: when one core is not enough",
+        description="number of processes that share the port, the connections and the sessions. Raise it when one "
+        "processor core is fully used",
     )
     learnt_directory: str | None = Field(
         None,
-        description="where to keep between starts how fast this machine and pair are and how often the draft is right; empty: "
-        "nowhere; left out: the user's cache",
+        description="folder for what the orchestrator measures between starts: step times and acceptance of each pair. "
+        "Deleting it is safe. Empty: nothing is saved. By default the user's cache folder",
     )
     default_max_token_count: int | None = Field(
         None,
         ge=1,
-        description="tokens a turn may generate unless a request says so; by default what the model's generation_config.json "
-        "says (max_new_tokens, max_length), or else 512",
+        description="most tokens that a turn may generate, unless the request sets it. By default the value of the model's "
+        "generation_config.json (max_new_tokens, max_length), or 512",
     )
     store: str = Field(
         "",
-        description="where sessions are kept: a file's path (SQLite), postgresql://USER@HOST/NAME, or memory; left out: a file "
-        "in the user's state folder",
+        description="where sessions are stored: the path of a SQLite file, postgresql://USER@HOST/NAME, or memory, which "
+        "loses them at the end of the process. By default a file in the user's state folder",
     )
     session_lease_seconds: float = Field(
-        5, gt=0, description="how long a process that keeps sessions may say nothing before others go on with its turns"
+        5,
+        gt=0,
+        description="seconds without a sign of life after which other processes take over the sessions of a process. Raise "
+        "it where processes pause for seconds; lower it for a faster takeover",
     )
     advertise: str = Field(
         "",
-        description="host:port at which other processes of the same store reach this one; left out: --address. Several "
-        "processes (--process-count) have a port each, this one and the next: needed where other machines share the store",
+        description="host:port at which other processes of the same store reach this process. Needed where processes on "
+        "other machines share the store. With --process-count, the next processes use the next ports. By default --address",
     )
     access: str = Field(
         "",
-        description="file (TOML) that says who may ask, by which tokens, and how much each may have; empty: anybody may, "
-        "and all sessions are everybody's",
+        description="TOML file that lists the callers, their tokens and their limits. Empty: every caller is served, and all "
+        "callers share all sessions",
     )
-    max_session_count: int = Field(4096, ge=1, description="sessions kept in the store; one more is refused")
+    max_session_count: int = Field(
+        4096, ge=1, description="most sessions in the store. The orchestrator refuses to create more"
+    )
     max_running_turns: int | None = Field(
         None,
         ge=1,
-        description="turns that each process runs at once, whatever memory for KV they take; left out: as many as steps and "
-        "memory are measured to bear",
+        description="turns that each process runs at once, whether or not their KV fits into memory. By default the "
+        "orchestrator measures how many turns the verifiers' steps and memory allow",
     )
     queue_seconds: float = Field(
         10,
         ge=0,
-        description="how long a turn waits for a place in a burst; one that would wait longer is told when to come back",
+        description="most seconds that a turn waits for its admission permit. A turn that would wait longer is refused, and "
+        "the error says when to retry",
     )
-    session_ttl_seconds: float = Field(3600, gt=0, description="idle time after which a session expires")
-    lease_seconds: float = Field(600, gt=0, description="lease to ask for on the services' KV caches")
+    session_ttl_seconds: float = Field(3600, gt=0, description="seconds without a turn after which a session expires")
+    lease_seconds: float = Field(
+        600,
+        gt=0,
+        description="seconds for which the services keep the KV cache of an idle session, if they allow as much",
+    )
     draft_deadline_seconds: float = Field(
-        2, gt=0, description="longest wait for a proposal before a round goes without"
+        2, gt=0, description="most seconds that a round waits for its proposal. After that it verifies without one"
     )
     verifier_deadline_seconds: float = Field(
         10,
         gt=0,
-        description="least time that a verification gets before its verifier, silent, counts as away; long prompts get more",
+        description="seconds after which a verifier that does not answer counts as away. Long prompts get more time",
     )
-    verifier_patience_seconds: float = Field(30, gt=0, description="how long a turn waits for a lost verifier")
-    drain_seconds: float = Field(30, ge=0, description="time that running turns get to end after SIGTERM")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe log line shown")
-    log_format: LogFormat = Field("text", description="text for people, json for machines: one object a line")
+    verifier_patience_seconds: float = Field(
+        30, gt=0, description="most seconds that a turn waits for a lost verifier before it fails"
+    )
+    drain_seconds: float = Field(30, ge=0, description="seconds that running turns have to end after SIGTERM")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="least severe log lines that are written"
+    )
+    log_format: LogFormat = Field(
+        "text", description="format of log lines: text for people, json (one object a line) for programs"
+    )
     metrics_address: str = Field(
         "",
-        description="host:port where Prometheus finds /metrics; empty: nowhere; of several processes each has the next port",
+        description="host:port that serves /metrics to Prometheus. Empty: no metrics. With --process-count, each process "
+        "uses the next port",
     )
     trace_detail: Detail = Field(
         Detail.FULL,
-        description="what is traced where OTEL_EXPORTER_OTLP_ENDPOINT is set: each turn, its rounds too, or also what each "
-        "round asked of the peers",
+        description="spans to export if OTEL_EXPORTER_OTLP_ENDPOINT is set: turns only, turns and rounds, or also the "
+        "requests of each round to its peers",
     )
 
     def connector(self) -> Connector:
-        """How peers and other orchestrators are reached. FileError, PlaintextError."""
+        """Return what connects to peers and other orchestrators. FileError, PlaintextError."""
         files = TlsFiles(
             self.peer_tls_certificate,
             self.peer_tls_key,
@@ -159,7 +190,9 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
         files.check()
         for name in ("certificate", "name"):
             if getattr(self, f"peer_tls_{name}") and not self.peer_tls_ca:
-                raise FileError(f"--peer-tls-ca is needed beside --peer-tls-{name}: it makes peers be reached by TLS")
+                raise FileError(
+                    f"--peer-tls-ca is needed beside --peer-tls-{name}: without it, peers are reached in plaintext"
+                )
         if self.peer_token_file and not self.peer_tls_ca and not self.insecure:
             refuse_plaintext_token([*self.verifier_addresses, *self.draft_addresses])
         return Connector(
@@ -171,7 +204,7 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
 
     @property
     def learnt_path(self) -> Path | None:
-        """Where to keep what is learnt."""
+        """Return the folder for what is measured between starts; None if there is none."""
         if self.learnt_directory is None:
             try:
                 return user_cache_path("slipstream", appauthor=False) / "learnt"
@@ -181,31 +214,31 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
 
     @property
     def store_place(self) -> str:
-        """Where sessions are kept. StoreFormatError if that is not said and this user has no home
-        folder."""
+        """Return where sessions are stored. StoreFormatError if --store is not set and this user
+        has no home folder."""
         if self.store:
             return self.store
         try:
             return str(user_state_path("slipstream", appauthor=False) / "sessions.db")
         except RuntimeError as error:
             raise StoreFormatError(
-                "this user has no home folder to keep sessions in: choose --store FILE, or memory to keep none, or set HOME or "
+                "this user has no home folder to store sessions in: set --store to a file or to memory, or set HOME or "
                 "XDG_STATE_HOME"
             ) from error
 
     @property
     def admission(self) -> AdmissionSettings:
-        """How many turns run, and how long others wait."""
+        """Return how many turns run, and how long others wait."""
         return AdmissionSettings(self.max_running_turns, self.queue_seconds, self.process_count)
 
     @property
     def verifier_addresses(self) -> list[str]:
-        """The verifiers' addresses, each once."""
+        """Return the verifiers' addresses, each once."""
         return _listed(self.verifier)
 
     @property
     def draft_addresses(self) -> list[str]:
-        """The drafts', likewise."""
+        """Return the drafts' addresses, each once."""
         return _listed(self.draft)
 
     @model_validator(mode="after")
@@ -216,8 +249,8 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
                 raise ValueError(f"advertise must be host:port, but is {self.advertise!r}")
             first, last = int(digits), int(digits) + self.process_count - 1
             if shared.isdecimal() and first <= int(shared) <= last:
-                what = f"advertise stands for the ports {first} to {last}, one for each process"
-                raise ValueError(f"{what}: {shared} is the one that all share (--address)")
+                what = f"advertise covers the ports {first} to {last}, one for each process"
+                raise ValueError(f"{what}: {shared} is the port that all processes share (--address)")
         return self
 
     @field_validator("verifier")

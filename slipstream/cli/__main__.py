@@ -89,7 +89,7 @@ def up(
     for name, address in chosen.items():
         if not insecure and not stays_here(address):
             _fail(
-                f"--{name}-address {address} is not on loopback, and in plaintext whoever is on the network can read and "
+                f"--{name}-address {address} is not on loopback, and in plaintext anyone on the network can read and "
                 "change what is said there: choose a loopback address, or start the services one by one with --tls-certificate "
                 "and --tls-key, or give --insecure if that is wanted"
             )

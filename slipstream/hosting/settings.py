@@ -1,4 +1,4 @@
-"""What every service that hosts a model can be told, by flag or environment variable."""
+"""Settings of every service that hosts a model, by flag or environment variable."""
 
 from __future__ import annotations
 
@@ -36,75 +36,99 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
     )
 
     model: str = Field(
-        description="transformers model directory or hub id, or a .gguf file; 'embedded' for the pair in the package; "
-        "'arithmetic:KEY=VALUE&...' for the paper model (see slipstream/engine/arithmetic.py)"
+        description="model to serve: a transformers model directory, a hub id or a .gguf file. 'embedded' is the model pair "
+        "in the package. 'arithmetic:KEY=VALUE&...' is a model that computes simple arithmetic, for tests (see "
+        "slipstream/engine/arithmetic.py)"
     )
     peer_token_file: str = Field(
         "",
-        description="file with a token that callers of every method but health must show; empty: none is asked for. Read "
-        "again when it changes",
+        description="file with a token that callers have to show for every method but health. Empty: no token is needed. The "
+        "file is read again when it changes",
     )
     allow_pickle: bool = Field(
         False,
-        description="load pytorch_model.bin where there are no safetensors, by torch's unpickler for tensors alone "
-        "(weights_only): any other pickle is refused all the same",
+        description="load pytorch_model.bin if the model has no safetensors files. Only torch's unpickler for tensors "
+        "(weights_only) reads it; other pickle files are refused",
     )
     trust_remote_code: bool = Field(
         False,
-        description="run Python files that come with the model and that its configuration names (auto_map): they may "
-        "do whatever this service may",
+        description="run the Python files that come with the model and that its configuration names (auto_map). They can do "
+        "everything that this service can do",
     )
-    device: str = Field("cpu", description="torch device: cpu, cuda, cuda:1")
+    device: str = Field("cpu", description="torch device, such as cpu, cuda or cuda:1")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", description="type of the weights and of the KV cache; a .gguf file says its own"
+        "bfloat16", description="type of the weights and of the KV cache. A .gguf file sets its own type"
     )
     engine: Literal["auto", "compiled", "torch", "llamacpp"] = Field(
         "auto",
-        description="what computes: compiled serves Llama, Mistral, Qwen2 and Qwen3 on the cpu, several times as fast, of a "
-        ".gguf file where its matrices are F32, BF16 or Q8_0; torch serves every checkpoint, llamacpp every .gguf file; auto "
-        "takes compiled where it can",
+        description="engine that computes the model. compiled is the fastest on the cpu: it serves Llama, Mistral, Qwen2 and "
+        "Qwen3, and .gguf files whose matrices are F32, BF16 or Q8_0. torch serves every checkpoint, llamacpp every .gguf "
+        "file. auto takes compiled where it can",
     )
-    threads: int = Field(0, ge=0, description="threads that compute and choose; 0 takes torch's own choice")
-    kv_memory_mib: float = Field(512, gt=0, description="memory for KV pages in MiB, reserved at start")
+    threads: int = Field(
+        0,
+        ge=0,
+        description="threads that compute and choose tokens. 0: torch's own choice. Lower it where draft and verifier share "
+        "the processors",
+    )
+    kv_memory_mib: float = Field(
+        512,
+        gt=0,
+        description="MiB of memory for the KV cache, reserved at start. Raise it for more or longer sessions",
+    )
     page_size: int = Field(
-        16, ge=1, le=128, description="tokens a KV page holds; a divisor of 128. A .gguf file's holds a whole context"
+        16, ge=1, le=128, description="tokens in a KV page; a divisor of 128. A .gguf file's page holds a whole context"
     )
     max_draft_length: int = Field(
-        64, ge=1, le=MAX_DRAFT_LENGTH, description="most proposal tokens an item may carry or ask for"
+        64, ge=1, le=MAX_DRAFT_LENGTH, description="most proposal tokens that an item may carry or ask for"
     )
-    max_step_tokens: int = Field(512, ge=8, description="tokens in one forward, over all sequences")
-    prefill_chunk: int = Field(256, ge=8, description="tokens of one prompt in one forward")
-    queue_limit: int = Field(1024, ge=1, description="unfinished items; one more is refused")
+    max_step_tokens: int = Field(
+        512,
+        ge=8,
+        description="most tokens in one forward, over all sequences. Raise it for throughput, lower it for latency",
+    )
+    prefill_chunk: int = Field(256, ge=8, description="most tokens of one prompt in one forward")
+    queue_limit: int = Field(1024, ge=1, description="most unfinished items. The service refuses more")
     max_sequence_count: int = Field(
-        8192, ge=1, description="open sequences; for one more an idle one of whoever holds most is ended"
+        8192,
+        ge=1,
+        description="most open sequences. To open one more, the service ends an idle sequence of the caller that holds most",
     )
-    default_lease_seconds: float = Field(600, gt=0, description="idle time after which a sequence's pages come back")
-    max_lease_seconds: float = Field(3600, gt=0, description="longest lease a caller can get")
+    default_lease_seconds: float = Field(
+        600,
+        gt=0,
+        description="idle seconds after which a sequence loses its KV pages, unless the caller asks for a lease",
+    )
+    max_lease_seconds: float = Field(3600, gt=0, description="longest lease in seconds that a caller can get")
     peer_grace_seconds: float = Field(
-        30, ge=0, description="time for which an orchestrator's idle sequences outlive its last stream"
+        30, ge=0, description="seconds that an orchestrator's idle sequences stay after its last stream has ended"
     )
-    drain_seconds: float = Field(10, ge=0, description="time that running calls get to end after SIGTERM")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe log line shown")
-    log_format: LogFormat = Field("text", description="text for people, json for machines: one object a line")
-    metrics_address: str = Field("", description="host:port where Prometheus finds /metrics; empty: nowhere")
+    drain_seconds: float = Field(10, ge=0, description="seconds that running calls have to end after SIGTERM")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="least severe log lines that are written"
+    )
+    log_format: LogFormat = Field(
+        "text", description="format of log lines: text for people, json (one object a line) for programs"
+    )
+    metrics_address: str = Field("", description="host:port that serves /metrics to Prometheus. Empty: no metrics")
 
     def listening(self) -> Listening:
-        """What the server is to be told. FileError, PlaintextError."""
+        """Return how the server has to listen. FileError, PlaintextError."""
         listening = super().listening()
         if not self.peer_token_file:
             return listening
         return dataclasses.replace(listening, token=reloaded_bearer("--peer-token-file", self.peer_token_file))
 
     def trust(self) -> Trust:
-        """What of the checkpoint is used that could do other things than compute."""
+        """Return which parts of a checkpoint that can run code are trusted."""
         return Trust(pickle=self.allow_pickle, code=self.trust_remote_code)
 
     def batch_limits(self) -> BatchLimits:
-        """The model thread's part."""
+        """Return the limits of the model thread."""
         return BatchLimits(self.max_step_tokens, self.prefill_chunk, self.queue_limit)
 
     def host_limits(self) -> HostLimits:
-        """The host's part."""
+        """Return the limits of the engine host."""
         return HostLimits(
             self.max_sequence_count,
             self.default_lease_seconds,
@@ -117,8 +141,8 @@ SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
 
 def read_settings(kind: type[SettingsT], service_name: str) -> SettingsT:
-    """The settings that flags and environment variables make. Exits with one readable line if any
-    is wrong."""
+    """Return the settings of flags and environment variables. Exits with one readable line if a
+    value is wrong."""
     try:
         return kind()
     except ValidationError as error:

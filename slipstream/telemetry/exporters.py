@@ -1,7 +1,7 @@
-"""Where traces and metrics are sent, by OpenTelemetry's environment variables.
+"""Exporters of traces and metrics, by OpenTelemetry's environment variables.
 
-Without an endpoint or an exporter's name nothing is sent. Of what the specification has beyond
-that, each value is followed or refused in one line.
+Without an endpoint or an exporter's name nothing is exported. A value that is not supported is
+refused with one line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ExporterT = TypeVar("ExporterT")
 _PROTOCOLS = ("grpc", "http/protobuf")
 _ENDPOINTS = {
     "TRACES": ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-    # What takes traces, Jaeger for one, often takes nothing else.
+    # A collector of traces, such as Jaeger, often accepts nothing else.
     "METRICS": ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",),
 }
 
@@ -35,8 +35,8 @@ class TelemetrySettingsError(SlipstreamError):
 
 
 def exporter_names(signal: Signal) -> list[str]:
-    """Return which exporters are asked for: ``otlp``, ``console``. TelemetrySettingsError for
-    others."""
+    """Return the exporters that the environment names: ``otlp``, ``console``.
+    TelemetrySettingsError for others."""
     if _said("OTEL_SDK_DISABLED").lower() == "true":
         return []
     variable = f"OTEL_{signal}_EXPORTER"
@@ -49,34 +49,34 @@ def exporter_names(signal: Signal) -> list[str]:
         if name not in ("otlp", "console"):
             further = "; Prometheus finds metrics at --metrics-address" if name == "prometheus" else ""
             raise TelemetrySettingsError(
-                f"{variable}={_said(variable)} is not supported: otlp, console, both, or none alone are{further}"
+                f"{variable}={_said(variable)} is not supported: set it to otlp, to console, to both, or to none{further}"
             )
     return list(dict.fromkeys(names))
 
 
 def protocol(signal: Signal) -> str:
-    """Return how OTLP is spoken: ``grpc``, unless ``http/protobuf`` is asked for.
+    """Return the protocol of OTLP: ``grpc`` by default, or ``http/protobuf``.
     TelemetrySettingsError for others."""
     for variable in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if said := _said(variable):
             if said not in _PROTOCOLS:
-                raise TelemetrySettingsError(f"{variable}={said} is not supported: {' and '.join(_PROTOCOLS)} are")
+                raise TelemetrySettingsError(f"{variable}={said} is not supported: set it to {' or '.join(_PROTOCOLS)}")
             return said
     return "grpc"
 
 
 def span_exporters() -> list[SpanExporter]:
-    """Return what takes spans. TelemetrySettingsError."""
+    """Return the exporters of spans. TelemetrySettingsError."""
     return [_made(ConsoleSpanExporter if name == "console" else _otlp_spans) for name in exporter_names("TRACES")]
 
 
 def metric_exporters() -> list[MetricExporter]:
-    """Return what takes metrics. TelemetrySettingsError."""
+    """Return the exporters of metrics. TelemetrySettingsError."""
     return [_made(ConsoleMetricExporter if name == "console" else _otlp_metrics) for name in exporter_names("METRICS")]
 
 
 def milliseconds(variable: str, default: float) -> float:
-    """Return a variable's value. TelemetrySettingsError if it is no positive number."""
+    """Return a variable's value in milliseconds. TelemetrySettingsError if it is not positive."""
     said = _said(variable)
     try:
         value = float(said) if said else default
@@ -112,8 +112,8 @@ def _made(make: Callable[[], ExporterT]) -> ExporterT:
         return make()
     except SlipstreamError:
         raise
-    except Exception as error:  # of its other variables: headers, compression, certificates
-        raise TelemetrySettingsError(f"the OTEL_EXPORTER_OTLP_* variables cannot be followed: {error}") from error
+    except Exception as error:  # from its other variables: headers, compression, certificates
+        raise TelemetrySettingsError(f"the OTEL_EXPORTER_OTLP_* variables are not usable: {error}") from error
 
 
 def _said(variable: str) -> str:

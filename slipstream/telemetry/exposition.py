@@ -1,5 +1,4 @@
-"""Metrics to those who look at them: Prometheus, which comes and asks, and an OTLP collector, which
-is told now and then."""
+"""Export of metrics: Prometheus fetches them, and an OTLP collector gets them periodically."""
 
 from __future__ import annotations
 
@@ -45,17 +44,16 @@ _SCOPE = InstrumentationScope("slipstream", VERSION)
 
 
 class MetricsAddressError(SlipstreamError):
-    """Metrics cannot be served where they should be."""
+    """Metrics cannot be served on --metrics-address."""
 
     reason = Reason.ADDRESS_IN_USE
 
 
 class Exposition:
-    """Use as a context: inside it metrics can be read, at an address and by OTLP, if either is
-    asked for."""
+    """Context manager that exports metrics: at an address for Prometheus, by OTLP, or both."""
 
     def __init__(self, service_name: str, address: str, source: Source) -> None:
-        """``address`` is host:port to serve ``/metrics`` on; empty: nowhere."""
+        """Export readings of ``source``. ``address`` is host:port of ``/metrics``; empty: none."""
         self._service_name = service_name
         self._address = address
         self._source = source
@@ -96,13 +94,13 @@ class Exposition:
 
 
 class PrometheusSource:
-    """Readings as prometheus_client takes them from a collector."""
+    """A collector of prometheus_client that returns readings."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
     def collect(self) -> Iterable[Family]:
-        """One family an instrument."""
+        """Yield one metric family for each instrument."""
         for reading in self._source():
             yield _family(reading)
 
@@ -129,7 +127,7 @@ def _family(reading: Reading) -> Family:
 
 
 class _Pusher:
-    """Tells exporters every OTEL_METRIC_EXPORT_INTERVAL milliseconds, and once more at the end."""
+    """Thread that exports every OTEL_METRIC_EXPORT_INTERVAL milliseconds and at the end."""
 
     def __init__(self, source: Source, resource: Resource, exporters: Sequence[MetricExporter]) -> None:
         self._source = source
@@ -142,7 +140,7 @@ class _Pusher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell it once more, and no more."""
+        """Export once more, then stop."""
         self._stopped.set()
         export_last("metrics", self._thread.join)
 
@@ -157,13 +155,13 @@ class _Pusher:
         for exporter in self._exporters:
             try:
                 exporter.export(otlp_metrics(self._source(), self._resource, self._begun, time.time_ns()))
-            except Exception:  # the collector may be another's: a fault of it ends nothing here
+            except Exception:  # a fault of the collector must not end this thread
                 log.exception("metrics could not be exported")
 
 
 def otlp_metrics(readings: Iterable[Reading], resource: Resource, begun: int, now: int) -> MetricsData:
-    """Readings in OpenTelemetry's model, cumulative since ``begun``, in nanoseconds since the
-    epoch."""
+    """Return readings in OpenTelemetry's model, cumulative since ``begun``. Times are nanoseconds
+    since the epoch."""
     metrics = [_metric(reading, begun, now) for reading in readings]
     scope = ScopeMetrics(scope=_SCOPE, metrics=metrics, schema_url="")
     return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
@@ -186,7 +184,7 @@ def _metric(reading: Reading, begun: int, now: int) -> Metric:
                     sum=value.sum,
                     bucket_counts=counts,
                     explicit_bounds=value.bounds,
-                    min=None,  # type: ignore[arg-type]  # not known: the encoder leaves them out
+                    min=None,  # type: ignore[arg-type]  # unknown: the encoder leaves them out
                     max=None,  # type: ignore[arg-type]
                 )
             )

@@ -1,8 +1,8 @@
-"""Every metric, once: its name, kind, unit, labels, and what it says. docs/reference/metrics.md shows the
-same, and a test holds them together.
+"""Every metric: name, kind, unit, labels and meaning.
 
-Names end as vLLM's do where vLLM has the like, for dashboards already read those. Every name begins
-with ``slipstream_``; a counter's ends in ``_total`` where Prometheus reads it.
+docs/reference/metrics.md is generated from this module. Names end as vLLM's do where vLLM has the
+same metric, because dashboards already read those. Prometheus sees every name with the prefix
+``slipstream_``, and a counter with the suffix ``_total``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What can be done with a metric's values."""
+    """The kind of a metric, as Prometheus knows it."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -32,7 +32,7 @@ class Instrument:
 
     @property
     def exposed_name(self) -> str:
-        """As Prometheus reads it."""
+        """Return the name that Prometheus reads."""
         return f"slipstream_{self.name}" + ("_total" if self.kind is Kind.COUNTER else "")
 
 
@@ -68,10 +68,10 @@ _STEPS = (
     1.0,
     2.5,
 )
-"""Seconds of what a round is made of."""
+"""Bounds in seconds, for the parts of a round."""
 
 _WAITS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Seconds that a person waits."""
+"""Bounds in seconds, for the time that a user waits."""
 
 _SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
@@ -85,123 +85,133 @@ ACCEPTED_TOKENS = _counter("spec_decode_num_accepted_tokens", "tokens", "Draft t
 DRAFT_TOKENS_PER_POS = _counter(
     "spec_decode_num_draft_tokens_per_pos",
     "tokens",
-    "Draft tokens verified, by place in the proposal, 0 the first.",
+    "Draft tokens verified, by position in the proposal, from 0.",
     "position",
 )
 ACCEPTED_TOKENS_PER_POS = _counter(
-    "spec_decode_num_accepted_tokens_per_pos", "tokens", "Draft tokens accepted, by place in the proposal.", "position"
+    "spec_decode_num_accepted_tokens_per_pos",
+    "tokens",
+    "Draft tokens accepted, by position in the proposal, from 0.",
+    "position",
 )
 ROUNDS = _counter(
     "rounds",
     "rounds",
-    "Rounds by how they ended (recovered, bonus, plain, failed, cancelled), what the draft did meanwhile (none, wait, "
-    "enumerate, run_ahead) and the rung of the ladder that the proposal came from (draft, ngram, plain).",
+    "Rounds by outcome (recovered, bonus, plain, failed, cancelled), by what the draft did during the verification (none, "
+    "wait, enumerate, run_ahead), and by the source of the proposal (draft, ngram, plain).",
     "outcome",
     "way",
     "rung",
 )
-BRANCH_HITS = _counter("branch_hits", "rounds", "Rounds for whose beginning the draft had prepared.")
-BRANCH_MISSES = _counter("branch_misses", "rounds", "Rounds for whose beginning it was asked to prepare and had not.")
-PROMPT_TOKENS = _counter("prompt_tokens", "tokens", "Prompt tokens of turns that have a token.")
-GENERATION_TOKENS = _counter("generation_tokens", "tokens", "Tokens that rounds brought.")
+BRANCH_HITS = _counter("branch_hits", "rounds", "Rounds that began with a proposal which the draft had prepared.")
+BRANCH_MISSES = _counter(
+    "branch_misses", "rounds", "Rounds for which the draft was asked to prepare, but had no matching proposal."
+)
+PROMPT_TOKENS = _counter("prompt_tokens", "tokens", "Prompt tokens of turns that have generated a token.")
+GENERATION_TOKENS = _counter("generation_tokens", "tokens", "Tokens that rounds committed.")
 PREFIX_CACHE_QUERIES = _counter("prefix_cache_queries", "tokens", "Prompt tokens looked up in the verifiers' caches.")
-PREFIX_CACHE_HITS = _counter("prefix_cache_hits", "tokens", "Prompt tokens found there.")
+PREFIX_CACHE_HITS = _counter("prefix_cache_hits", "tokens", "Prompt tokens found in the verifiers' caches.")
 LOST_CONTEXT_TOKENS = _counter(
     "lost_context_tokens",
     "tokens",
-    "Tokens of sessions that the next message's prompt could not keep: the chat template or the tokenizer gives other ids "
-    "there. Their KV is computed again.",
+    "Tokens of a session that the prompt of its next message does not share: the chat template or the tokenizer gives "
+    "other ids. Their KV is computed again.",
 )
-REQUESTS_SUCCEEDED = _counter("request_success", "turns", "Turns that ended, by why.", "finished_reason")
+REQUESTS_SUCCEEDED = _counter("request_success", "turns", "Turns that ended, by finish reason.", "finished_reason")
 REQUESTS_FAILED = _counter(
-    "request_failure", "turns", "Turns that could not go on, by the reason clients get.", "reason"
+    "request_failure", "turns", "Turns that failed, by the reason that the client gets.", "reason"
 )
-REQUESTS_REJECTED = _counter(
-    "requests_rejected", "requests", "Messages and generations refused, by the reason.", "reason"
-)
+REQUESTS_REJECTED = _counter("requests_rejected", "requests", "Messages and generations refused, by reason.", "reason")
 CALLS_REFUSED = _counter(
     "calls_refused",
     "calls",
-    "Calls of any method that ended with an error instead of an answer, and commands of a Chat, by method and reason.",
+    "Calls and Chat commands that ended with an error, by method and reason.",
     "method",
     "reason",
 )
 STORE_WRITABLE = _gauge(
-    "store_writable", "1", "Whether sessions can be written: 0 where the disk is full or the database away."
+    "store_writable", "1", "1 if sessions can be written, 0 if the disk is full or the database is away."
 )
 DRAFT_FALLBACKS = _counter(
     "draft_fallbacks",
     "requests",
-    "Requests that a draft failed, by why: the turn went on without.",
+    "Requests that a draft did not answer, by reason. The turn continued without a proposal.",
     "address",
     "reason",
 )
 DRAFT_RECOVERIES = _counter(
-    "draft_recoveries", "events", "Times that a draft answered again after it had failed.", "address"
+    "draft_recoveries", "events", "Times that a draft answered again after a failure.", "address"
 )
-DRAFT_FAILOVERS = _counter("draft_failovers", "sessions", "Sessions that moved to another draft, theirs being away.")
+DRAFT_FAILOVERS = _counter(
+    "draft_failovers", "sessions", "Sessions that moved to another draft because theirs was away."
+)
 DRAFT_VERIFIED_TOKENS = _counter(
-    "draft_verified_tokens", "tokens", "Tokens of a draft's that were verified.", "address"
+    "draft_verified_tokens", "tokens", "Tokens verified that a draft had proposed.", "address"
 )
-DRAFT_ACCEPTED_TOKENS = _counter("draft_accepted_tokens", "tokens", "Of these, those that were accepted.", "address")
-VERIFY_RETRIES = _counter("verify_retries", "requests", "Verifications asked for again, by why.", "reason")
+DRAFT_ACCEPTED_TOKENS = _counter(
+    "draft_accepted_tokens", "tokens", "Tokens accepted that a draft had proposed.", "address"
+)
+VERIFY_RETRIES = _counter("verify_retries", "requests", "Verifications that were retried, by reason.", "reason")
 VERIFIER_FAILOVERS = _counter("verifier_failovers", "sessions", "Sessions that moved to another verifier.")
 SPECULATION_SWITCHED_OFF = _counter(
-    "speculation_switched_off", "events", "Times that a session stopped drafting for it did not pay."
+    "speculation_switched_off", "events", "Times that a session stopped drafting because it did not pay."
 )
 RECONNECTS = _counter(
-    "peer_reconnects", "streams", "Streams to a peer that brought something, after its first.", "peer", "address"
+    "peer_reconnects", "streams", "Streams to a peer after the first one, if they brought an answer.", "peer", "address"
 )
 PEER_FAULTS = _counter(
     "peer_faults",
     "messages",
-    "What a peer sent that cannot be, by the field that was wrong; wire_version: a release that does not fit.",
+    "Invalid messages from a peer, by the field that was wrong. wire_version: the peer's release does not fit.",
     "peer",
     "address",
     "field",
 )
-SESSIONS_EXPIRED = _counter("sessions_expired", "sessions", "Sessions that were idle for too long.")
+SESSIONS_EXPIRED = _counter("sessions_expired", "sessions", "Sessions that expired after being idle.")
 SPANS_FOLDED = _counter("rounds_not_traced", "rounds", "Rounds of traced turns that have no span of their own.")
 
-REQUESTS_RUNNING = _gauge("num_requests_running", "requests", "Turns (a model service: items) in work.")
+REQUESTS_RUNNING = _gauge("num_requests_running", "requests", "Running turns; in a model service, running items.")
 REQUESTS_WAITING = _gauge(
     "num_requests_waiting",
     "requests",
-    "Turns that wait for a place, messages that wait for their chat's turn (a model service: items for their first forward).",
+    "Turns that wait for an admission permit and messages that wait in their chat; in a model service, items that wait for "
+    "their first forward.",
 )
-TURN_PLACES = _gauge("num_turn_places", "turns", "Turns that may run at once, as verifications are measured.")
+TURN_PLACES = _gauge("num_turn_places", "turns", "Admission permits: turns that may run at once.")
 TURN_PLACES_SET_BY = _gauge(
     "turn_places_set_by",
     "1",
-    "Always 1: what sets the number of places: max_running_turns (the flag), measured (the verifiers' steps), or nothing "
-    "(no verifier has been reached yet).",
+    "Always 1. The label names what sets the number of admission permits: max_running_turns (the flag), measured (the "
+    "verifiers' steps), or nothing (no verifier has been reached yet).",
     "source",
 )
 ADMISSION_LIMIT = _gauge(
     "admission_limit",
     "1",
-    "What admitted turns share: turns (places), kv_tokens (memory for KV; left out where --max-running-turns is set) and queue "
-    "(requests that wait).",
+    "Limits of admission: turns (permits), kv_tokens (tokens that fit into KV memory; absent if --max-running-turns is set) "
+    "and queue (requests that wait).",
     "limit",
 )
 ADMISSION_USED = _gauge("admission_used", "1", "How much of each admission_limit is used.", "limit")
 ADMISSION_REFUSED = _counter(
     "admission_refused",
     "requests",
-    "Requests refused as OVERLOADED, by what there was too little of: turns, kv_tokens, prompts (others' are read first), "
-    "deadline (it would be cut), queue.",
+    "Requests refused as OVERLOADED, by the limit that was reached: turns, kv_tokens, prompts (earlier prompts have to be "
+    "read first), deadline (the request would end too late), queue.",
     "limit",
 )
-SESSIONS = _gauge("num_sessions", "sessions", "Sessions kept.")
+SESSIONS = _gauge("num_sessions", "sessions", "Sessions of this process.")
 SESSIONS_NOT_DRAFTING = _gauge(
-    "num_sessions_speculation_off", "sessions", "Sessions with a turn running that left the draft alone."
+    "num_sessions_speculation_off",
+    "sessions",
+    "Sessions whose running turn decodes without the draft because drafting does not pay.",
 )
-PEER_SESSIONS = _gauge("peer_sessions", "sessions", "Sessions that live on a peer.", "peer", "address")
-PEER_REACHABLE = _gauge("peer_reachable", "1", "Whether a peer says that it serves.", "peer", "address")
+PEER_SESSIONS = _gauge("peer_sessions", "sessions", "Sessions that use a peer.", "peer", "address")
+PEER_REACHABLE = _gauge("peer_reachable", "1", "1 if the peer reports that it serves, else 0.", "peer", "address")
 INFO = _gauge(
     "info",
     "1",
-    "Always 1: what runs here. Fingerprints are those of GetServerInfo.",
+    "Always 1. The labels describe the service and its model. Fingerprints are those of GetServerInfo.",
     "service",
     "version",
     "model",
@@ -213,51 +223,64 @@ INFO = _gauge(
 )
 
 TIME_TO_FIRST_TOKEN = _histogram(
-    "time_to_first_token_seconds", "s", "From asking for a turn to its first token.", _WAITS
+    "time_to_first_token_seconds", "s", "Time from the request for a turn to its first token.", _WAITS
 )
-PLACE_WAIT = _histogram("turn_place_wait_seconds", "s", "From asking for a turn to its place.", _WAITS)
+PLACE_WAIT = _histogram(
+    "turn_place_wait_seconds", "s", "Time from the request for a turn to its admission permit.", _WAITS
+)
 INTER_TOKEN_LATENCY = _histogram(
     "inter_token_latency_seconds",
     "s",
-    "Of each token after a turn's first round: its round's time over its tokens.",
+    "Time for each token after a turn's first round: the round's time divided by its tokens.",
     _STEPS,
 )
-E2E_LATENCY = _histogram("e2e_request_latency_seconds", "s", "From asking for a turn to its end.", _WAITS)
-ROUND_TIME = _histogram("round_seconds", "s", "A round, from its plan to its answer.", _STEPS)
-VERIFY_TIME = _histogram("verify_seconds", "s", "A verification's forwards, on the verifier's clock.", _STEPS)
-DRAFT_TIME = _histogram("draft_seconds", "s", "A draft request's forwards, on the draft's clock.", _STEPS)
-DRAFT_WAIT = _histogram("draft_wait_seconds", "s", "How long a round waited for its proposal.", _STEPS)
-QUEUE_TIME = _histogram("queue_seconds", "s", "From an item's arrival at a peer to its first forward.", _STEPS, "peer")
+E2E_LATENCY = _histogram("e2e_request_latency_seconds", "s", "Time from the request for a turn to its end.", _WAITS)
+ROUND_TIME = _histogram("round_seconds", "s", "Time of a round, from its plan to its answer.", _STEPS)
+VERIFY_TIME = _histogram("verify_seconds", "s", "Time of a verification's forwards, by the verifier's clock.", _STEPS)
+DRAFT_TIME = _histogram("draft_seconds", "s", "Time of a draft request's forwards, by the draft's clock.", _STEPS)
+DRAFT_WAIT = _histogram("draft_wait_seconds", "s", "Time that a round waited for its proposal.", _STEPS)
+QUEUE_TIME = _histogram(
+    "queue_seconds", "s", "Time from an item's arrival at a peer to its first forward.", _STEPS, "peer"
+)
 NETWORK_TIME = _histogram(
-    "network_seconds", "s", "What a request took beyond the peer's own account of it.", _STEPS, "peer"
+    "network_seconds", "s", "Time of a request beyond what the peer itself reports.", _STEPS, "peer"
 )
 VERIFIER_IDLE = _histogram(
     "verifier_idle_seconds",
     "s",
-    "How long the verifier had nothing to do for a round's session: from its last answer's leaving.",
+    "Time that the verifier had no work for the session, from its last answer to this round's request.",
     _STEPS,
 )
 WINDOW_ACCEPTANCE = _histogram(
-    "window_acceptance_ratio", "1", "Each round: the session's acceptance over its last 200 draft tokens.", _SHARES
+    "window_acceptance_ratio",
+    "1",
+    "Acceptance over the session's last 200 draft tokens, observed at every round.",
+    _SHARES,
 )
 
 # --- a model service's
 
 SEQUENCES = _gauge("num_sequences", "sequences", "Open handles, each under a lease.")
-KV_USAGE = _gauge("kv_cache_usage_perc", "1", "Share of the KV pages that open sequences hold, from 0 to 1.")
-KV_PAGES = _gauge("kv_pages", "pages", "KV pages: held by open sequences, cached for prefix reuse, free.", "state")
-STEPS = _counter("engine_steps", "steps", "Forwards.")
-STEP_TOKENS = _histogram("step_tokens", "tokens", "Rows of a forward, over all sequences.", _COUNTS)
+KV_USAGE = _gauge("kv_cache_usage_perc", "1", "Share of KV pages that open sequences hold, from 0 to 1.")
+KV_PAGES = _gauge(
+    "kv_pages", "pages", "KV pages by state: held by open sequences, cached for prefix reuse, or free.", "state"
+)
+STEPS = _counter("engine_steps", "steps", "Forwards of the engine.")
+STEP_TOKENS = _histogram("step_tokens", "tokens", "Tokens of a forward, over all sequences.", _COUNTS)
 STEP_ITEMS = _histogram("step_items", "items", "Items that took part in a forward.", _COUNTS)
-STEP_TIME = _histogram("step_seconds", "s", "A forward, choosing included.", _STEPS)
-ITEM_QUEUE_TIME = _histogram("item_queue_seconds", "s", "From an item's arrival to its first forward.", _STEPS)
-ITEMS = _counter("items", "items", "Items answered, by how: ok, or the reason of the error.", "outcome")
+STEP_TIME = _histogram("step_seconds", "s", "Time of a forward, with the choice of tokens.", _STEPS)
+ITEM_QUEUE_TIME = _histogram("item_queue_seconds", "s", "Time from an item's arrival to its first forward.", _STEPS)
+ITEMS = _counter("items", "items", "Items answered, by outcome: ok, or the reason of the error.", "outcome")
 PREEMPTIONS = _counter(
-    "num_preemptions", "sequences", "Idle sequences whose pages were taken for others: they are computed again."
+    "num_preemptions",
+    "sequences",
+    "Idle sequences that lost their KV pages to other sequences. Their KV is computed again when they continue.",
 )
 
 ASYNCIO_TASKS = _gauge(
-    "asyncio_tasks", "tasks", "Tasks of the event loop: as many as there is to do, and back when it is done."
+    "asyncio_tasks",
+    "tasks",
+    "Tasks of the event loop. The number falls back when the load ends; if it only grows, tasks leak.",
 )
 
 SHARED_BY_ALL = (INFO, ASYNCIO_TASKS, REQUESTS_RUNNING, REQUESTS_WAITING, PREFIX_CACHE_QUERIES, PREFIX_CACHE_HITS)

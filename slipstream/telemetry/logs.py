@@ -1,5 +1,4 @@
-"""Log lines: for people as text, for machines as JSON with whatever a line knows of its session,
-turn and trace."""
+"""Log lines: text for people, or JSON for programs, with the session, turn and trace of a line."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ LogFormat = Literal["text", "json"]
 
 
 def configure_logging(name: str, level: str, log_format: LogFormat) -> None:
-    """Of a whole process, called ``name``."""
+    """Set up the logging of a process; ``name`` is in every line."""
     handler = logging.StreamHandler()
     if log_format == "json":
         handler.setFormatter(

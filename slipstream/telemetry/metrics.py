@@ -1,9 +1,8 @@
-"""What metrics are made of: plain numbers that are cheap to add to, and readings of them when
-somebody asks.
+"""Values of metrics: numbers that are cheap to update, and readings of them.
 
-OpenTelemetry's own instruments take 5 to 7 us an observation, which for the fifteen of a round is a
-quarter of what the orchestrator computes in it; these take 0.1 to 0.4.
-`slipstream.telemetry.exposition` gives them to Prometheus and OTLP. Pure.
+An observation by OpenTelemetry's own instruments takes 5 to 7 us. A round has fifteen, a quarter of
+the orchestrator's work in it. An observation here takes 0.1 to 0.4 us.
+`slipstream.telemetry.exposition` exports the readings to Prometheus and OTLP. Pure.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _FOLDED_FROM = 2_000
 
 
 class Distribution:
-    """A histogram's counts and sum. One thread observes; any may read, and finds all that had been
-    observed before."""
+    """Counts and sum of a histogram. One thread observes; any thread may read all that was observed
+    before."""
 
     __slots__ = ("_counts", "_fresh", "_lock", "_sum", "bounds", "observe", "observe_all")
 
@@ -36,13 +35,13 @@ class Distribution:
         self._fresh: list[float] = []
         self._lock = threading.Lock()
         self.observe: Callable[[float], None] = self._fresh.append
-        """One value. An append is all that it costs: they are counted later, many at a time."""
+        """Observe one value. This only appends: values are counted later, many at a time."""
         self.observe_all: Callable[[list[float]], None] = self._fresh.extend
-        """Several values."""
+        """Observe several values."""
 
     def fold(self, least: int = _FOLDED_FROM) -> None:
-        """Count what has been observed, if that are as many. Who observes calls it now and then:
-        there are never many more."""
+        """Count the observed values if there are at least that many. The observing thread calls
+        this regularly, which bounds their number."""
         if len(self._fresh) < least:
             return
         with self._lock:
@@ -54,35 +53,33 @@ class Distribution:
 
     @property
     def counts(self) -> list[int]:
-        """Observations of each bucket."""
+        """Return the number of observations in each bucket."""
         self.fold(1)
         return [int(count) for count in self._counts]
 
     @property
     def sum(self) -> float:
-        """Of all values."""
+        """Return the sum of all values."""
         self.fold(1)
         return self._sum
 
     @property
     def count(self) -> int:
-        """Observations so far."""
+        """Return the number of observations."""
         return sum(self.counts)
 
 
 class Reading(NamedTuple):
-    """What an instrument says just now: a value for each set of labels, which are in the
-    instrument's order."""
+    """The current values of an instrument, by labels in the instrument's order."""
 
     instrument: Instrument
     values: Mapping[Labels, float | Distribution]
 
 
 Source = Callable[[], Iterable[Reading]]
-"""Asked whenever metrics are looked at, from any thread."""
+"""Returns the current readings; may be called from any thread."""
 
 
 def reading(instrument: Instrument, value: float | Distribution | Mapping[Any, Any]) -> Reading:
-    """A reading of one value without labels, or of a number or distribution for each tuple of
-    labels."""
+    """Return a reading of one value without labels, or of a value for each tuple of labels."""
     return Reading(instrument, dict(value) if isinstance(value, Mapping) else {(): value})

@@ -1,9 +1,9 @@
-"""Every span and attribute name, once. GenAI names follow OpenTelemetry's semantic conventions."""
+"""Names of all spans and attributes. GenAI names follow OpenTelemetry's semantic conventions."""
 
 from __future__ import annotations
 
 PROVIDER = "slipstream"
-"""Whose spans say that they answered."""
+"""Provider name that the spans of turns carry."""
 
 # Spans
 CHAT = "chat {model}"
@@ -78,6 +78,6 @@ STEP_COUNT = "slipstream.step_count"
 SERVER_ADDRESS = "server.address"
 SERVER_PORT = "server.port"
 
-# How what a span shows ended, where it did not end well
+# How a failed or cancelled operation ended
 ERROR_TYPE = "error.type"
 OUTCOME = "slipstream.outcome"

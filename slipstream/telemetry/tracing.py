@@ -1,10 +1,10 @@
-"""Tracing set-up and the little that our spans need beyond OpenTelemetry's API.
+"""Tracing: set-up, and helpers that OpenTelemetry's API lacks.
 
-Stream metadata travels once a stream, so every item carries its own traceparent. Without
-OTEL_EXPORTER_OTLP_ENDPOINT nothing is recorded and a span costs about a microsecond.
+Stream metadata travels once for each stream, so every item carries its own traceparent. Without
+OTEL_EXPORTER_OTLP_ENDPOINT nothing is recorded, and a span costs about a microsecond.
 
-Most spans are written once they have ended (`write_span`): of a turn's rounds only the end tells
-which are worth one, and making it then costs 4 us where a live span costs 45.
+Most spans are written after they have ended (`write_span`). Only the end of a turn tells which of
+its rounds deserve a span. Writing it then costs 4 us; a live span costs 45 us.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from slipstream.telemetry.last_export import export_last
 from slipstream.version import VERSION
 
 _LONGEST_MESSAGE = 1000
-"""Characters of a status."""
+"""Most characters of a span's status message."""
 
 _EXPORT_DELAY, _EXPORT_BATCH, _EXPORT_QUEUE = "200", "64", "8192"
-"""Milliseconds and spans, where the environment says nothing else: a process that is killed takes
-along no more than that, and a batch holds up the event loop for three milliseconds. The library's
-own are 5,000, 512 and 2,048."""
+"""Defaults of the exporter: milliseconds between batches, spans in a batch, spans in the queue.
+
+A killed process loses at most one batch, and a batch holds up the event loop for three
+milliseconds. The library's own defaults are 5,000, 512 and 2,048."""
 
 AttributeValue = str | bool | int | float | Sequence[str]
 
@@ -55,8 +56,8 @@ _propagator = TraceContextTextMapPropagator()
 
 @contextmanager
 def exporting_spans(service_name: str) -> Iterator[None]:
-    """Inside, spans go out to where the environment says. TelemetrySettingsError if that cannot be
-    followed."""
+    """Context manager that exports spans as the environment variables say.
+    TelemetrySettingsError."""
     exporters = span_exporters()
     if not exporters:
         yield
@@ -78,7 +79,7 @@ def exporting_spans(service_name: str) -> Iterator[None]:
 
 
 class _Writer:
-    """Where spans go that are written once they have ended."""
+    """Sink of spans that are written after they have ended."""
 
     def __init__(self) -> None:
         self.provider: TracerProvider | None = None
@@ -111,8 +112,10 @@ def write_span(
     links: Sequence[Link] = (),
     events: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """A span that has ended, with times in nanoseconds since the epoch. Nothing if tracing is not
-    set up, or the context says that it is not recorded."""
+    """Export a span that has ended, with times in nanoseconds since the epoch.
+
+    Nothing is exported if tracing is not set up, or if ``context`` is not sampled.
+    """
     if context.trace_flags.sampled:
         _writer.write(
             name=name,
@@ -129,53 +132,55 @@ def write_span(
 
 
 def span_below(parent: SpanContext, span_id: int = 0) -> SpanContext:
-    """A new span's context in the trace of ``parent``."""
+    """Return the context of a new span in the trace of ``parent``."""
     return SpanContext(parent.trace_id, span_id or _ids.generate_span_id(), False, parent.trace_flags)
 
 
 def root_span() -> SpanContext:
-    """The context of a span that begins a trace of its own, which is recorded."""
+    """Return the context of a sampled span that begins a new trace."""
     return SpanContext(_ids.generate_trace_id(), _ids.generate_span_id(), False, TraceFlags(TraceFlags.SAMPLED))
 
 
 def resource_of(service_name: str) -> Resource:
-    """What a service's spans and metrics are of. Its name is what OTEL_SERVICE_NAME or
-    OTEL_RESOURCE_ATTRIBUTES say, if they do, and its namespace what the latter say: the three
-    services are one system."""
+    """Return the resource of a service's spans and metrics.
+
+    OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the service's name and its namespace.
+    """
     said = OTELResourceDetector().detect().attributes
     own = {SERVICE_NAME: service_name, SERVICE_NAMESPACE: "slipstream"}
     return Resource.create({**{name: said.get(name, value) for name, value in own.items()}, SERVICE_VERSION: VERSION})
 
 
 _QUOTED = re.compile(r"(?<!\w)(?:'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")")
-"""What ``repr`` makes of a text, which never holds a quotation mark of its own kind."""
+"""A quoted text, as ``repr`` writes it."""
 
 
 class Ending(NamedTuple):
-    """What something ended with that did not end well. Holds no error: that would hold the frames
-    it came through."""
+    """The end of a failed or cancelled operation. It holds no exception, which would keep frames
+    alive."""
 
     kind: str
-    """The reason as clients get it, or the error's class where it has none."""
+    """Reason that clients get, or the error's class if it has none."""
     message: str
     is_cancelled: bool = False
-    """By a task's cancellation, which is no failure, but said."""
+    """True if the task was cancelled. A cancellation is shown, but it is not a failure."""
 
     @property
     def status(self) -> Status:
-        """For a span."""
+        """Return the status of the span."""
         return Status() if self.is_cancelled else Status(StatusCode.ERROR, self.message[:_LONGEST_MESSAGE])
 
     @property
     def attributes(self) -> dict[str, AttributeValue]:
-        """Likewise."""
+        """Return the attributes that the span gets."""
         return {names.OUTCOME: "cancelled"} if self.is_cancelled else {names.ERROR_TYPE: self.kind}
 
 
 def ending_of(error: BaseException) -> Ending:
-    """By an error. What is wrong with a field may quote what a user wrote, so only the field is
-    named; and what else a message quotes is left out: names that callers choose may be long, or be
-    secrets."""
+    """Return how an error ended an operation, without text that a caller wrote.
+
+    An invalid field is only named, and quoted texts are left out: they may be long or secret.
+    """
     if isinstance(error, asyncio.CancelledError):
         return Ending(Code.CANCELLED.name, "", is_cancelled=True)
     if not isinstance(error, SlipstreamError):
@@ -185,7 +190,7 @@ def ending_of(error: BaseException) -> Ending:
 
 
 def fail_with(span: Span, error: BaseException) -> None:
-    """Show on a live span what it ended with."""
+    """Record on a live span the error that ended it."""
     ending = ending_of(error)
     span.set_attributes(ending.attributes)
     if not ending.is_cancelled:
@@ -193,36 +198,40 @@ def fail_with(span: Span, error: BaseException) -> None:
 
 
 def trace_prefix_of(span: Span) -> str:
-    """What the traceparents of all spans in its trace begin with: version and trace id; empty if it
-    is not recorded."""
+    """Return the beginning of all traceparents in a span's trace: version and trace id.
+
+    Empty if the span is not recorded.
+    """
     return f"00-{span.get_span_context().trace_id:032x}-" if span.is_recording() else ""
 
 
 def context_of(traceparent: str) -> Context:
-    """A context whose current span is the remote one that ``traceparent`` names."""
+    """Return a context whose current span is the remote span of ``traceparent``."""
     return _propagator.extract({"traceparent": traceparent})
 
 
 def traceparent_of(context: Context) -> str:
-    """A context's current span, as `context_of` takes it; empty if there is none."""
+    """Return the traceparent of a context's current span; empty if there is none."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, context)
     return carrier.get("traceparent", "")
 
 
 def span_of(traceparent: str) -> SpanContext:
-    """The remote span that ``traceparent`` names; an invalid one if it names none."""
+    """Return the remote span of ``traceparent``; an invalid span if there is none."""
     return trace.get_current_span(context_of(traceparent)).get_span_context()
 
 
 def context_of_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Context:
-    """The caller's trace context from a call's metadata."""
+    """Return the caller's trace context from a call's metadata."""
     return propagate.extract({key: value for key, value in metadata or () if isinstance(value, str)})
 
 
 def server_span_below(traceparent: str, name: str) -> tuple[SpanContext, SpanContext] | None:
-    """The contexts of a server's span below ``traceparent``, and of what is above; None if it is
-    not to be recorded. The OTEL_TRACES_SAMPLER of this process has its say."""
+    """Return the contexts of a new server span below ``traceparent`` and of its parent.
+
+    None if the span is not sampled. The OTEL_TRACES_SAMPLER of this process decides too.
+    """
     if not traceparent or _writer.provider is None:
         return None
     around = context_of(traceparent)

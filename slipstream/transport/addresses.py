@@ -1,4 +1,4 @@
-"""Where plaintext may go unasked: to addresses whose packets never leave this machine."""
+"""Addresses that are safe for plaintext: their packets never leave this machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ _IP_SCHEMES = ("ipv4:", "ipv6:", "dns:")
 
 
 class PlaintextError(SlipstreamError):
-    """Plaintext would leave this machine, and nobody has asked for that."""
+    """Plaintext would leave this machine, and no setting allows that."""
 
     reason = Reason.PLAINTEXT
 
 
 def stays_here(address: str) -> bool:
-    """Whether what is said at an address of gRPC's never leaves this machine: loopback, and sockets
-    that are files.
+    """Return True if traffic to a gRPC address stays on this machine: loopback, or a socket file.
 
-    A name other than localhost may mean another machine tomorrow, whatever it means now.
+    A host name other than localhost counts as another machine, because it may become one.
     """
     if address.startswith(_LOCAL_SCHEMES):
         return True

@@ -1,5 +1,7 @@
-"""Certificates and keys from PEM files, looked through before gRPC gets them: it takes anything and
-fails at each handshake."""
+"""Certificates and keys from PEM files.
+
+They are checked before gRPC gets them: gRPC accepts any bytes, and then every handshake fails.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from slipstream.transport.reloading import FileError, Reloaded, read_bytes
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """A side's own certificate with its key, and whom it trusts, each a path or empty. ``flag``
-    begins their flags' names."""
+    """Paths of a certificate, its key and the trusted authorities; each may be empty. ``flag`` is
+    the beginning of their flags' names."""
 
     certificate: str = ""
     key: str = ""
@@ -23,25 +25,25 @@ class TlsFiles:
     authority_flag: str = "--tls-ca"
 
     def check(self) -> None:
-        """FileError where one half of a pair is missing."""
+        """Raise FileError if a certificate or key is given without the other."""
         if bool(self.certificate) != bool(self.key):
             given, missing = ("certificate", "key") if self.certificate else ("key", "certificate")
             raise FileError(f"{self.flag}-{missing} is needed beside {self.flag}-{given}")
 
     @property
     def paths(self) -> list[str]:
-        """Those that are given."""
+        """Return the paths that are not empty."""
         return [path for path in (self.certificate, self.key, self.authority) if path]
 
     def pair(self) -> tuple[bytes, bytes] | None:
-        """The key and the certificate chain, in PEM; None if there are none. FileError, if they
-        don't belong together too."""
+        """Return the key and the certificate chain, in PEM; None if there are none. FileError, also
+        if they do not belong together."""
         if not self.certificate:
             return None
         certificate = read_bytes(f"{self.flag}-certificate", self.certificate)
         key = read_bytes(f"{self.flag}-key", self.key)
         try:
-            # A key that asks for a password gets an empty one: nobody is there to type it.
+            # A key that asks for a password gets an empty one: no user is there to type it.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, lambda: "")
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
@@ -55,7 +57,7 @@ class TlsFiles:
         return key, certificate
 
     def trusted(self) -> bytes | None:
-        """The certificates of the authorities that are trusted, in PEM; None if no file says so.
+        """Return the certificates of the trusted authorities, in PEM; None if no file is given.
         FileError."""
         if not self.authority:
             return None
@@ -68,14 +70,16 @@ class TlsFiles:
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """What a server listens with: the files as they are at each handshake; with an authority,
-    clients must show a certificate of it. FileError."""
-    watched = Reloaded(files.paths, lambda: _server_configuration(files))
-    used = first = watched.current
+    """Return the credentials of a server, which reads changed files again at each handshake.
+
+    With an authority, clients have to show a certificate of it. FileError.
+    """
+    reloaded = Reloaded(files.paths, lambda: _server_configuration(files))
+    used = first = reloaded.current
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal used
-        before, used = used, watched.current
+        before, used = used, reloaded.current
         return None if used is before else used
 
     return grpc.dynamic_ssl_server_credentials(
@@ -92,12 +96,12 @@ def _server_configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguratio
 
 
 def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """What a channel is opened with, for its life; without an authority it trusts those that gRPC
-    brings. FileError."""
+    """Return the credentials of a channel. Without an authority it trusts those that gRPC brings.
+    FileError."""
     key, certificate = files.pair() or (None, None)
     return grpc.ssl_channel_credentials(files.trusted(), key, certificate)
 
 
 def reloaded_channel_credentials(files: TlsFiles) -> Reloaded[grpc.ChannelCredentials]:
-    """Those of the files as they are. FileError."""
+    """Return credentials of a channel that follow changes of the files. FileError."""
     return Reloaded(files.paths, lambda: channel_credentials(files))

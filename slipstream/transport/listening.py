@@ -1,4 +1,4 @@
-"""How a server listens: by TLS or in plaintext, for whom, and where it tells about itself."""
+"""Listening options of a server: TLS or plaintext, the token of callers, the admin address."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from slipstream.transport.reloading import Reloaded
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """By TLS with ``credentials``, else in plaintext. With a ``token``, what callers have to say to
-    be answered."""
+    """Listening options of a server: TLS if there are ``credentials``, else plaintext.
+
+    Callers have to show the ``token`` if there is one.
+    """
 
     credentials: grpc.ServerCredentials | None = None
     token: Reloaded[str] | None = None
     admin_address: str = ""
-    """Where channelz and reflection are, in plaintext. Empty: on the server's own port if that is
-    on loopback, else nowhere."""
+    """Address of channelz and reflection, in plaintext. Empty: the server's own port if that is
+    loopback, else they are not served."""
 
 
 def refuse_plaintext(address: str, admin_address: str, *, by_tls: bool) -> None:
-    """PlaintextError if a server would say something in plaintext that leaves this machine."""
+    """Raise PlaintextError if plaintext of a server would leave this machine."""
     if not by_tls and not stays_here(address):
         raise PlaintextError(
-            f"--address {address} is not on loopback, and in plaintext whoever is on the network can read and change what is "
-            "said there: listen on a loopback address, or give --tls-certificate and --tls-key, or --insecure if that is wanted"
+            f"--address {address} is not on loopback, and anyone on the network can read and change plaintext: listen on "
+            "a loopback address, or set --tls-certificate and --tls-key, or allow plaintext with --insecure"
         )
     if admin_address and not stays_here(admin_address):
         raise PlaintextError(
-            f"--admin-address {admin_address} is not on loopback, and in plaintext whoever reaches it can read who is "
-            "connected from where: choose a loopback address, or give --insecure if that is wanted"
+            f"--admin-address {admin_address} is not on loopback, and anyone who reaches it can list the connected callers: "
+            "choose a loopback address, or allow it with --insecure"
         )

@@ -1,5 +1,7 @@
-"""What is made of files, made anew when they have changed: certificates and tokens are replaced
-while processes run."""
+"""Values loaded from files, and loaded again when the files change.
+
+Certificates and tokens are replaced while processes run.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ _Stamp = tuple[tuple[int, ...] | None, ...]
 
 
 class FileError(SlipstreamError):
-    """A file that cannot be read, or does not hold what it should."""
+    """A file cannot be read, or does not hold what its flag needs."""
 
     reason = Reason.BAD_FILE
 
 
 def read_bytes(flag: str, path: str) -> bytes:
-    """A file's content. FileError, naming the flag."""
+    """Return a file's content. FileError, which names the flag."""
     try:
         refuse_writable(flag, Path(path))
         return Path(path).read_bytes()
@@ -44,12 +46,14 @@ def refuse_writable(flag: str, path: Path) -> None:
 
 
 class Reloaded(Generic[ValueT]):
-    """A value that ``load`` makes of files. Of any thread."""
+    """A value that ``load`` makes of files. Any thread may read it."""
 
     def __init__(self, paths: Sequence[str], load: Callable[[], ValueT], *, look_seconds: float = 1.0) -> None:
-        """The files are looked at when the value is asked for, every ``look_seconds`` at most.
-        FileError as ``load`` raises it; later ones are logged, each once, and the last value that
-        was good stays."""
+        """Load the value. FileError if ``load`` raises it.
+
+        A read of `current` checks the files, at most every ``look_seconds``. A later FileError is
+        logged once, and the last good value stays in use.
+        """
         self._paths = tuple(map(Path, paths))
         self._load = load
         self._look_seconds = look_seconds
@@ -60,7 +64,7 @@ class Reloaded(Generic[ValueT]):
 
     @property
     def current(self) -> ValueT:
-        """The value of the files as they are; the same object until they change."""
+        """Return the value of the current files: the same object until they change."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked >= self._look_seconds:
@@ -74,15 +78,15 @@ class Reloaded(Generic[ValueT]):
         try:
             self._value = self._read()
         except FileError as error:
-            log.error("%s; what was there before stays in use", error)
-        except Exception:  # of whatever reads it: a file that somebody replaces must not end those who serve by it
-            log.exception("%s: cannot be used; what was there before stays in use", names)
+            log.error("%s; the old value stays in use", error)
+        except Exception:  # any error of ``load``: a replaced file must not end the process
+            log.exception("%s: cannot be used; the old value stays in use", names)
         else:
-            log.info("%s: read again, for it has changed", names)
+            log.info("%s: changed, and read again", names)
 
     def _read(self) -> ValueT:
-        """The value of files that did not change while they were read: half of one pair and half of
-        another is none."""
+        """Return a value of files that did not change during the read, so that a certificate never
+        meets another key."""
         while True:
             self._stamp = self._stamp_now()
             try:
@@ -100,7 +104,7 @@ class Reloaded(Generic[ValueT]):
 
 def _stamp_of(path: Path) -> tuple[int, ...] | None:
     try:
-        found = path.stat()  # of what a link leads to: Kubernetes replaces links
+        found = path.stat()  # of a link's target: Kubernetes replaces links
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,4 +1,4 @@
-"""What every service can be told of how it listens."""
+"""Settings of how a service listens."""
 
 from __future__ import annotations
 
@@ -11,27 +11,33 @@ from slipstream.transport.reloading import FileError
 
 
 class ListenSettings(BaseSettings):
-    """The flags of a service that listens."""
+    """Listening address, TLS and administration of a service."""
 
-    address: str = Field(description="host:port to listen on; port 0 takes a free one")
+    address: str = Field(description="host:port to listen on. Port 0 picks a free port")
     tls_certificate: str = Field(
-        "", description="PEM file with this service's certificate chain; empty: plaintext. Read again when it changes"
+        "",
+        description="PEM file with this service's certificate chain. Empty: plaintext. The file is read again when it "
+        "changes",
     )
-    tls_key: str = Field("", description="PEM file with that certificate's key")
+    tls_key: str = Field("", description="PEM file with the key of --tls-certificate")
     tls_client_ca: str = Field(
-        "", description="PEM file with certificate authorities: callers must show a certificate of one of them"
+        "",
+        description="PEM file with certificate authorities. With it, callers have to show a certificate of one of these "
+        "authorities",
     )
     insecure: bool = Field(
-        False, description="allow plaintext on addresses that are not on loopback, for a network that is yours alone"
+        False,
+        description="allow plaintext on addresses that are not loopback. Use it only on a private network: anyone on it can "
+        "read the traffic",
     )
     admin_address: str = Field(
         "",
-        description="host:port where channelz, reflection and health are served in plaintext; empty: on --address if that "
-        "is on loopback, else nowhere; of several processes each has the next port",
+        description="host:port that serves channelz, reflection and health in plaintext. Empty: they are served on --address "
+        "if that is loopback, else not at all. With --process-count, each process uses the next port",
     )
 
     def listening(self) -> Listening:
-        """What a server is to be told. FileError, PlaintextError."""
+        """Return how the server has to listen. FileError, PlaintextError."""
         files = TlsFiles(
             self.tls_certificate, self.tls_key, self.tls_client_ca, flag="--tls", authority_flag="--tls-client-ca"
         )

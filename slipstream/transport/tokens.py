@@ -1,4 +1,4 @@
-"""Bearer tokens as they travel: in the metadata of a call."""
+"""Bearer tokens in the metadata of a call."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from slipstream.transport.reloading import FileError, Reloaded, read_bytes
 
 TOKEN_KEY = "authorization"
 LEAST_TOKEN_LENGTH = 16
-"""Characters of the shortest token that services accept: of 16 random letters and digits none is
-found by trying."""
+"""Characters of the shortest token that services accept. 16 random letters and digits cannot be
+guessed."""
 
 _PRINTABLE = re.compile(r"[!-~]+")
 
 
 def bearer(token: str) -> str:
-    """What a call says under TOKEN_KEY. ValueError if a token cannot be said there."""
+    """Return the value of TOKEN_KEY for a token. ValueError if metadata cannot hold the token."""
     if not _PRINTABLE.fullmatch(token):
         raise ValueError("a token is one or more printable ASCII characters without spaces")
     return f"Bearer {token}"
 
 
 def bearer_of_file(flag: str, path: str) -> str:
-    """As `bearer`, of what a file holds but for its last line break. FileError, if the token can be
-    guessed too."""
+    """Return the value of TOKEN_KEY for the token in a file. FileError, also if the token is too
+    short."""
     try:
         token = read_bytes(flag, path).decode("ascii").strip()
         said = bearer(token)
@@ -40,6 +40,6 @@ def bearer_of_file(flag: str, path: str) -> str:
 
 
 def reloaded_bearer(flag: str, path: str) -> Reloaded[str]:
-    """Of a file as it is: looked at for each call, so that an old token ends with its file.
-    FileError."""
+    """Return the bearer value of a token file, which is checked for changes at every call. An old
+    token is invalid as soon as the file changes. FileError."""
     return Reloaded([path], lambda: bearer_of_file(flag, path), look_seconds=0)

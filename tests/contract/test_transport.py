@@ -187,7 +187,7 @@ async def test_new_files_that_cannot_be_used_leave_the_old_ones_and_one_line(
         assert await answers(served.address, ours.trust())
         said = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
         expected = f"--tls-key {certificate.key} is not the key of --tls-certificate {certificate.certificate}"
-        assert said == [f"{expected}; what was there before stays in use"]
+        assert said == [f"{expected}; the old value stays in use"]
         certificate.key.unlink()
         await asyncio.sleep(LOOK_SECONDS)
         assert await answers(served.address, ours.trust()), "not there at all"

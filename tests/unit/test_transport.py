@@ -201,7 +201,7 @@ def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path, caplog: pytest.
     link.unlink()
     link.symlink_to("new")
     assert watched.current == "new"
-    assert caplog.messages == [f"{link / 'token'}: read again, for it has changed"]
+    assert caplog.messages == [f"{link / 'token'}: changed, and read again"]
 
 
 def test_a_file_is_looked_at_no_more_often_than_is_said(tmp_path: Path) -> None:
