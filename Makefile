@@ -56,7 +56,6 @@ check: ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking,
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py --check
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against tools/contract.binpb
-	$(BIN)/python tools/make_dashboard.py --check
 	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/check_deploy.py
 	$(BIN)/python tools/check_versions.py
