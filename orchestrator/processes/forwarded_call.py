@@ -21,8 +21,8 @@ from slipstream.rpc.status import abort, abort_as
 
 _PAUSE_SECONDS = 0.05
 _PATIENCE_LEASES = 3.0
-"""How long a call waits for an owner that cannot be reached. After one lease the owner is back, or
-another process takes the session over."""
+"""Leases that a call waits for an owner that cannot be reached. After one lease the owner is back,
+or another process takes the session over."""
 
 Unary = Callable[[Any, Context], Awaitable[Any]]
 Streaming = Callable[[Any, Context], AsyncGenerator[Any]]
@@ -30,7 +30,7 @@ Streaming = Callable[[Any, Context], AsyncGenerator[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """What forwarding needs: the sessions' owners, the caller's identity, and channels."""
+    """Parts that forwarding needs: the sessions' owners, the caller's identity, and channels."""
 
     directory: Takeover
     access: Access | OpenAccess

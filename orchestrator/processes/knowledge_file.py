@@ -1,8 +1,7 @@
-"""What a pair's rounds have taught, kept in a file between starts: deletable, and never trusted
-blindly.
+"""A file with the measurements of a pair's rounds, which the next start begins with.
 
-One file for each pair of weights on each machine. It changes how soon an answer is fast, never the
-answer.
+There is one file for each pair of weights on each machine. It may be deleted, and it is checked
+before use. It changes how soon answers become fast, never the answers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MOST_BYTES = 1_000_000
 
 
 class KnowledgeFile:
-    """Where the knowledge of one pair is kept."""
+    """File with the measurements of one pair."""
 
     def __init__(self, directory: Path, target: ModelInfo, draft: ModelInfo | None) -> None:
         weights = [target.weights_fingerprint, draft.weights_fingerprint if draft is not None else ""]
@@ -37,8 +36,10 @@ class KnowledgeFile:
         self._failed = False
 
     def load(self, knowledge: PairKnowledge, *, of_the_target: bool = True) -> bool:
-        """Begin with what the file says, if there is one that can be read: also of the target, or
-        of the draft alone."""
+        """Load the file into ``knowledge``; return False if there is no readable file.
+
+        Without ``of_the_target`` only the draft's part is loaded.
+        """
         try:
             text = self.path.read_text() if self.path.stat().st_size <= _MOST_BYTES else ""
         except (OSError, UnicodeDecodeError):
@@ -46,21 +47,21 @@ class KnowledgeFile:
         try:
             kept = json.loads(text)
             if not isinstance(kept, dict) or kept.get("format") != _FORMAT or "knowledge" not in kept:
-                raise NotKeptError("of another format")
-            PairKnowledge().take(kept["knowledge"])  # as a whole or not at all
+                raise NotKeptError("it has another format")
+            PairKnowledge().take(kept["knowledge"])  # all of it has to be valid
         except (ValueError, RecursionError) as error:
-            log.warning("what was learnt before is not used: %s: %s", self.path, error)
+            log.warning("earlier measurements are not used: %s: %s", self.path, error)
             return False
         if of_the_target:
             knowledge.take(kept["knowledge"])
         else:
             knowledge.take_of_the_draft(kept["knowledge"])
-        log.info("going on with what was learnt before: %s", self.path)
+        log.info("continuing with earlier measurements: %s", self.path)
         return True
 
     def save(self, knowledge: PairKnowledge) -> None:
-        """Write what is known; another process never sees half of it. A line in the log, once, if
-        it cannot be written."""
+        """Replace the file in one step, so that no process reads half of it. Logs the first failure
+        to write."""
         self._write(knowledge.state())
 
     def _write(self, state: dict[str, Plain]) -> None:
@@ -69,17 +70,17 @@ class KnowledgeFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(
                 dir=self.path.parent
-            ) as directory:  # gone whatever happens, a full disk too
+            ) as directory:  # removed in any case, also on a full disk
                 whole = Path(directory) / self.path.name
                 whole.write_text(text)
                 whole.replace(self.path)
         except OSError as error:
             if not self._failed:
-                log.warning("what is learnt cannot be kept: %s", error)
+                log.warning("measurements cannot be saved: %s", error)
             self._failed = True
 
     async def save_periodically(self, knowledge: PairKnowledge) -> None:
-        """Save now and then, and when cancelled, once anything has been learnt since."""
+        """Save regularly and when cancelled, if there are new measurements."""
         seen = 0.0
         try:
             while True:

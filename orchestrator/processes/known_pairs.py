@@ -1,5 +1,7 @@
-"""What is known of each pair of the target and a draft: by the draft's address and model, and kept
-between starts by model."""
+"""Measurements of each pair of the target and a draft.
+
+In memory they are found by the draft's address and model, in files by its model alone.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from orchestrator.speculation.knowledge import PairKnowledge
 
 
 class KnownPairs:
-    """The knowledge of all pairs of one target. Drafts of the same weights share what does not
-    depend on their machine."""
+    """Measurements of all pairs of one target. Drafts with equal weights share what does not depend
+    on their machine."""
 
     def __init__(
         self, first: PairKnowledge, target: ModelInfo, directory: Path | None, tasks: asyncio.TaskGroup
     ) -> None:
-        """``first`` is of the first draft that comes. What is learnt is kept in ``directory``, by
-        ``tasks``."""
+        """``first`` is for the first draft that comes. Tasks of ``tasks`` save measurements in
+        ``directory``."""
         self._first = first
         self._first_is_taken = False
         self._target = target
@@ -27,17 +29,17 @@ class KnownPairs:
         self._tasks = tasks
         self._known: dict[tuple[str, str], PairKnowledge] = {}
         self._of_weights: dict[str, PairKnowledge] = {}
-        """One of each model: what is kept."""
+        """Saved measurements, by the weights of the draft."""
 
     def start_learning(self) -> None:
-        """Turns are about to run. If no draft has come until now, what they teach is of the target
-        alone."""
+        """Begin to measure, before the first turn. If no draft has come until now, the measurements
+        are about the target alone."""
         if not self._first_is_taken:
             self._first_is_taken = True
             self._go_on_learning(self._first, None)
 
     def knowledge_of(self, address: str, draft: ModelInfo) -> PairKnowledge:
-        """What is known of the pair with the draft that is at an address now."""
+        """Return the measurements of the pair with the draft that is now at an address."""
         weights = draft.weights_fingerprint
         if (address, weights) not in self._known:
             self._known[address, weights] = self._new(draft)
@@ -46,7 +48,7 @@ class KnownPairs:
         return pair
 
     def forget(self, address: str) -> None:
-        """No draft is at an address any more."""
+        """Drop the measurements of an address that has no draft any more."""
         for at in [known for known in self._known if known[0] == address]:
             del self._known[at]
 

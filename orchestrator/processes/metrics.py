@@ -1,4 +1,4 @@
-"""What the orchestrator's metrics say just now."""
+"""Current values of the orchestrator's metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slipstream.version import VERSION
 def readings(
     sessions: Sessions, peers: Peers, watching: Watching, writing: Writing, loop: asyncio.AbstractEventLoop
 ) -> Iterator[Reading]:
-    """From any thread: nothing is computed for them before they are asked for."""
+    """Yield the current values. May be called from any thread."""
     yield reading(instruments.ASYNCIO_TASKS, len(asyncio.all_tasks(loop)))
     totals = watching.totals
     yield from _speculation(totals)

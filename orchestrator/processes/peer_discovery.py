@@ -1,5 +1,7 @@
-"""Reaching the peers: the verifiers, at least one of which says what the target is, and the drafts,
-which may come later."""
+"""Find and connect the peers: verifiers, the first of which sets the target, and drafts.
+
+Peers may come, go and move while the orchestrator runs.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,12 @@ log = logging.getLogger(__name__)
 _DRAFT_GRACE_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 _MISSES = 3
-"""Times that an address has to be missing, if a service is well there: some servers name a few of
-many each time."""
+"""Lookups without an address after which a reachable service is given up. Some name servers return
+only a few of many addresses each time."""
 
 
 class Peers:
-    """The services that an orchestrator asks: `connect` waits for them, `close` gives up their
+    """The verifiers and drafts of an orchestrator. `connect` waits for them, `close` closes their
     channels."""
 
     def __init__(self, settings: OrchestratorSettings, connector: Connector, resolve: Resolve = resolve) -> None:
@@ -49,11 +51,11 @@ class Peers:
         self._draft_names = HostNames(settings.draft_addresses, resolve)
         self.verifiers = Verifiers([])
         self.drafts = Drafts()
-        """Those that may propose, once there is a target."""
+        """Drafts that may propose, once there is a target."""
         self._draft_peers: dict[str, DraftPeer] = {}
         self._structures: StructureTrials | None = None
         self.verifying: VerifierSide | None = None
-        """Once there is a pair."""
+        """Verification for all sessions; None until there is a pair."""
         self._first: asyncio.Future[tuple[ModelInfo, Codec]] = asyncio.get_running_loop().create_future()
         self._target: asyncio.Future[tuple[ModelInfo, KnownPairs]] = asyncio.get_running_loop().create_future()
         self._drafts_changed = asyncio.Event()
@@ -65,22 +67,22 @@ class Peers:
 
     @property
     def all(self) -> list[VerifierPeer | DraftPeer]:
-        """Every service that is asked."""
+        """Return every verifier and draft."""
         return [*self.verifiers.peers, *self._draft_peers.values()]
 
     @property
     def reachable(self) -> tuple[bool, bool]:
-        """Whether a verifier, and whether a draft, can be reached just now."""
+        """Return whether a verifier, and whether a draft, can be reached now."""
         return self.verifiers.reachable, any(peer.reachable for peer in self._draft_peers.values())
 
     async def statuses(self) -> list[PeerStatus]:
-        """How each of them is, asked now."""
+        """Ask every peer for its status."""
         return list(await asyncio.gather(*(peer.status() for peer in self.all)))
 
     async def connect(self, tasks: asyncio.TaskGroup) -> Pair:
-        """Wait for a verifier, and a little for a draft. Says what it waits for. ``tasks`` wait for
-        the others, and for those that come later."""
-        await self._look(tasks)
+        """Wait for a verifier, and for a short time for a draft. Tasks of ``tasks`` wait for all
+        further peers."""
+        await self._update_peers(tasks)
         if self._verifier_names.may_change or self._draft_names.may_change:
             tasks.create_task(self._follow_names(tasks))
         target, codec = await self._first
@@ -92,7 +94,7 @@ class Peers:
         return self._pair(target, codec)
 
     async def close(self) -> None:
-        """Give back what has been given up, then close the channels."""
+        """Release what sessions hold at the peers, then close the channels."""
         if self._structures is not None:
             await self._structures.close()
         await self.verifiers.close()
@@ -128,8 +130,8 @@ class Peers:
         known.processors = peer.info.processors
 
     async def _attend_verifier(self, peer: VerifierPeer) -> None:
-        """The first verifier to answer says what the target is; another one is used once it hosts
-        that, be it only after it has been started again."""
+        """Use a verifier once it hosts the target. The first verifier that answers sets the target;
+        another may have to be restarted first."""
         if not self._first.done():
             known = await wait_for_codec(peer)
             if not self._first.done():
@@ -140,14 +142,13 @@ class Peers:
         while differences := self.verifiers.differences(peer, target):
             what = f"other {', '.join(differences)}"
             log.error(
-                "the verifier at %s hosts something else than %s and is not used: %s", peer.address, target.name, what
+                "the verifier at %s does not host the same as %s and is not used: %s", peer.address, target.name, what
             )
             await wait_for_restart(peer)
         self._admit(peer)
 
     async def _attend_draft(self, peer: DraftPeer) -> None:
-        """Use a draft once it is there, and see what it hosts each time that it has been started
-        again."""
+        """Use a draft once it serves, and ask what it hosts after each restart."""
         target, pairs = await self._target
         settings = self._settings
         side = DraftSide(
@@ -162,7 +163,7 @@ class Peers:
         info = await wait_for_peer(peer)
         while True:
             side.pair = pairs.knowledge_of(peer.address, info)
-            self._say_whose_processors_it_takes(peer.address, info)
+            self._log_shared_processors(peer.address, info)
             if not side.fits:
                 own, other = target.tokenizer_fingerprint, info.tokenizer_fingerprint
                 log.error(
@@ -176,25 +177,25 @@ class Peers:
             self._drafts_changed.set()
             info = await wait_for_restart(peer)
 
-    def _say_whose_processors_it_takes(self, address: str, draft: ModelInfo) -> None:
+    def _log_shared_processors(self, address: str, draft: ModelInfo) -> None:
         for verifier in self.verifiers.peers:
             if verifier.info is not None and draft.processors.are_short_beside(verifier.info.processors):
                 log.info(
-                    "the draft at %s and the verifier at %s compute on the same processors and are short of them: the draft "
-                    "waits while that verifies, unless both are given fewer threads (--threads) or processors apart",
+                    "the draft at %s and the verifier at %s share processors that are too few for both: the draft waits while "
+                    "the verifier computes. Give both fewer threads (--threads) or separate processors",
                     address,
                     verifier.address,
                 )
 
     async def _follow_names(self, tasks: asyncio.TaskGroup) -> None:
-        """Add what names have come to stand for, and leave what they do not stand for any more."""
+        """Add peers at new addresses of the names, and give up peers whose addresses are gone."""
         looked = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if all(peer.reachable for peer in self.all) and time.monotonic() - looked < self._settings.resolve_seconds:
                 continue
             looked = time.monotonic()
-            await self._look(tasks)
+            await self._update_peers(tasks)
             for address in self.drafts.take_left():
                 if self._target.done():
                     self._target.result()[1].forget(address)
@@ -203,7 +204,7 @@ class Peers:
                 self._knowledge.verifiers.pop(verifier.address, None)
                 await self._give_up(verifier)
 
-    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+    async def _update_peers(self, tasks: asyncio.TaskGroup) -> None:
         await self._verifier_names.resolve_all()
         await self._draft_names.resolve_all()
         verifiers = {peer.address: peer for peer in self.verifiers.peers}
@@ -220,11 +221,11 @@ class Peers:
                 draft = self._draft_peers[address] = DraftPeer(address, connector)
                 self._attending[draft] = tasks.create_task(self._attend_draft(draft))
         for verifier in verifiers.values():
-            self._see_whether_named(verifier, self._verifier_names, self.verifiers)
+            self._retire_if_unnamed(verifier, self._verifier_names, self.verifiers)
         for draft in self._draft_peers.values():
-            self._see_whether_named(draft, self._draft_names, self.drafts)
+            self._retire_if_unnamed(draft, self._draft_names, self.drafts)
 
-    def _see_whether_named(self, peer: VerifierPeer | DraftPeer, names: HostNames, among: Verifiers | Drafts) -> None:
+    def _retire_if_unnamed(self, peer: VerifierPeer | DraftPeer, names: HostNames, among: Verifiers | Drafts) -> None:
         address = peer.address
         if address in names.addresses:
             self._missed[address] = 0
@@ -235,13 +236,13 @@ class Peers:
             among.retire(address)
 
     async def _give_up(self, peer: VerifierPeer | DraftPeer) -> None:
-        log.info("the %s service at %s is nobody's any more", peer.role, peer.address)
+        log.info("the %s service at %s is not named any more and is given up", peer.role, peer.address)
         del self._missed[peer.address]
         self._attending.pop(peer).cancel()
         await peer.close()
 
     async def _wait_for_a_draft(self) -> None:
-        """Until one fits, or all are known, but not for long."""
+        """Wait a short time until a draft fits, or until all drafts are known."""
         try:
             async with asyncio.timeout(_DRAFT_GRACE_SECONDS):
                 while not any(side.fits for side in self.drafts.sides) and any(
@@ -250,4 +251,4 @@ class Peers:
                     self._drafts_changed.clear()
                     await self._drafts_changed.wait()
         except TimeoutError:
-            log.warning("no draft service yet: decoding plainly until one comes")
+            log.warning("no draft service yet: plain decoding until one comes")

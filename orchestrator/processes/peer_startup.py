@@ -1,4 +1,4 @@
-"""Waiting for one service, for as long as it takes, and asking what it hosts."""
+"""Wait for a service without a time limit, and ask which model it hosts."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _RETRY_SECONDS = 1.0
 
 
 async def wait_for_peer(peer: VerifierPeer | DraftPeer) -> ModelInfo:
-    """What a service hosts, once it serves."""
+    """Return what a service hosts, as soon as it serves."""
     while True:
         try:
             return await peer.wait_until_serving()
         except SlipstreamError as error:
-            if error.reason not in (Reason.PEER_UNAUTHENTICATED, Reason.PEER_FAULT):  # which have been said
+            if error.reason not in (Reason.PEER_UNAUTHENTICATED, Reason.PEER_FAULT):  # these have been logged
                 log.warning("the %s service at %s: %s", peer.role, peer.address, error)
             await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def wait_for_restart(peer: VerifierPeer | DraftPeer) -> ModelInfo:
-    """The same once it has gone and come back."""
+    """Wait until a service has gone and come back; return what it hosts then."""
     await peer.wait_until_back()
     return await wait_for_peer(peer)
 
 
 async def wait_for_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
-    """The same and the tokenizer."""
+    """Return what a verifier hosts, and its tokenizer, as soon as it serves."""
     while True:
         info = await wait_for_peer(peer)
         try:
             codec = _codec_of(await peer.fetch_tokenizer())
-        except SlipstreamError as error:  # it went away again between two of our questions
+        except SlipstreamError as error:  # it went away between two requests
             if isinstance(error, PeerFaultError):
                 peer.faults.note(error)
             else:
@@ -55,19 +55,19 @@ async def wait_for_codec(peer: VerifierPeer) -> tuple[ModelInfo, Codec]:
 
 
 async def _try_template(info: ModelInfo, codec: Codec) -> None:
-    """Warn of a chat template that renders no chat."""
+    """Log a warning if the chat template cannot render a chat."""
     try:
         fault = await asyncio.to_thread(codec.template_fault, datetime.now(UTC))
     except OverloadedError as error:  # a later chat may be rendered
-        log.warning("%s: the chat template could not be tried: %s", info.name, error)
+        log.warning("%s: the chat template could not be tested: %s", info.name, error)
         return
     if fault is not None:
         log.warning("%s: chats are refused, raw prompts are served: %s", info.name, fault)
 
 
 def _codec_of(files: dict[str, bytes]) -> Codec:
-    """PeerFaultError if the files make no tokenizer."""
+    """Return the tokenizer of these files. PeerFaultError if they are not one."""
     try:
         return Codec.from_files(files)
-    except Exception as error:  # whatever is in them: each library has errors of its own
+    except Exception as error:  # each library has errors of its own
         raise PeerFaultError("tokenizer", f"must be files that make a tokenizer: {str(error)[:200]!r}") from error

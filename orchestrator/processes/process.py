@@ -1,4 +1,4 @@
-"""The life of an orchestrator process: listen, wait for the peers, serve, drain."""
+"""Run an orchestrator process: listen, wait for the peers, serve, drain."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ _SERVICE = "slipstream.v1.OrchestratorService"
 _METHODS = [method.name for method in orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].methods]
 
 _MAX_REQUEST_BYTES = 16 * 2**20
-"""A prompt of a million tokens is 4 MB on the wire, and the longest text that a context of 131,072
-is looked at for 8."""
+"""Most bytes of a request. A prompt of a million tokens takes 4 MB on the wire. The longest text
+that is read for a context of 131,072 tokens takes 8 MB."""
 
 _CHAT = "/slipstream.v1.OrchestratorService/Chat"
 
 _LAST_WORDS_SECONDS = 0.5
-"""For streams to bring their last events once all turns have ended."""
+"""Seconds in which streams send their last events after all turns have ended."""
 
 _COLLECTED_AFTER = 50_000
-"""Objects made more than freed. A round makes hundreds and frees them by itself; only cycles wait
-for the collector."""
+"""New objects after which the garbage collector runs. A round makes hundreds of objects and frees
+them without the collector, which is needed only for reference cycles."""
 
 
 def run_process(settings: OrchestratorSettings, slot: ProcessSlot | None = None) -> None:
-    """Serve until signalled; with a slot, as one of several behind one port. Exits with one
-    readable line if it cannot."""
+    """Serve until signalled; with a ``slot``, as one of several processes behind one port. Exits
+    with one readable line if the process cannot serve."""
     name = "orchestrator" if slot is None else f"orchestrator {slot.number}"
     configure_logging(name, settings.log_level, settings.log_format)
     try:
@@ -137,7 +137,7 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
 
 
 def _own_ports(settings: OrchestratorSettings, slot: ProcessSlot) -> list[str]:
-    """Where a process of several listens beside the port that it shares."""
+    """Return the addresses where one of several processes listens besides the shared port."""
     own = [slot.address(slot.number)]
     if slot.advertised:
         own.append(slot.advertised_port(settings.address))
@@ -145,7 +145,7 @@ def _own_ports(settings: OrchestratorSettings, slot: ProcessSlot) -> list[str]:
 
 
 async def _access(settings: OrchestratorSettings, store: Store, own_names: list[str]) -> Access | OpenAccess:
-    """Return who may ask. ``own_names`` are those by which other processes speak to this one.
+    """Return the access rules. Other processes call this one by its ``own_names``.
     AccessFileError."""
     if not settings.access:
         return OpenAccess()
@@ -157,15 +157,15 @@ async def _listen(server: Server) -> None:
 
 
 async def _connect(peers: Peers, sessions: Sessions, writing: Writing, server: Server) -> None:
-    """Wait for the peers and serve them; SlipstreamError, and the server drains, if what they host
-    cannot be served."""
+    """Wait for the peers, then serve. SlipstreamError if their models cannot be served; the server
+    drains in that case."""
     try:
         async with asyncio.TaskGroup() as tasks:
             sessions.serve(await peers.connect(tasks))
             spare_what_is_there()
             gc.set_threshold(_COLLECTED_AFTER)
-            # A connection stays with the process that got it: where the port is shared, only one
-            # that can serve may get any.
+            # A connection stays with the process that accepted it. On a shared port, only a process
+            # that can serve may accept one.
             if server.shares_port:
                 await _listen(server)
             log.info("serving %s", sessions.pair.target.name)
@@ -183,7 +183,7 @@ async def _connect(peers: Peers, sessions: Sessions, writing: Writing, server: S
 
 
 class _Health:
-    """Healthy is what can answer: a verifier has to be there, and sessions have to be writable."""
+    """Health of this process: it serves if a verifier is reachable and sessions can be written."""
 
     def __init__(self, peers: Peers, writing: Writing, server: Server) -> None:
         self.changed = asyncio.Event()
@@ -192,7 +192,7 @@ class _Health:
         self._server = server
 
     async def report(self) -> None:
-        """Tell health checks, until cancelled."""
+        """Update the health service until cancelled."""
         self._peers.verifiers.on_reachable_changed(self.changed.set)
         while True:
             self.changed.clear()

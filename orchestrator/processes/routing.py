@@ -1,8 +1,8 @@
 """The session that a request is about, and the process that owns it.
 
-Nothing here knows a method by its code: the descriptors say which requests name a session, so that a
-method added to the service is routed without a change. Sessions that a method's ``request_id``
-created are found by that id, and so a retried request reaches the process that answered it before.
+The descriptors say which requests name a session, so a new method is routed without new code. A
+session that an earlier attempt of a request created is found by its ``request_id``: the retry
+reaches the process that answered before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPERATORS_SEE_ALL = frozenset({"GetTurnTraces"})
 
 
 class Route:
-    """How one method's requests name the session that they are about."""
+    """The way in which one method's requests name their session."""
 
     def __init__(self, method: MethodDescriptor) -> None:
         self.name = method.name

@@ -1,5 +1,4 @@
-"""Several orchestrator processes on one port: started, started again when one dies, and stopped
-together."""
+"""Several orchestrator processes on one port: start them, restart a process that dies, stop all."""
 
 from __future__ import annotations
 
@@ -31,18 +30,18 @@ log = logging.getLogger(__name__)
 
 _LAST_PORT = 65_535
 _EARLY_SECONDS, _MOST_EARLY_DEATHS = 30.0, 5
-"""A process that dies so soon, so many times in a row, will not do better the next time."""
+"""After this many deaths in a row, each within these seconds of its start, all processes stop."""
 
 
 def supervise(settings: OrchestratorSettings) -> int | str:
-    """Serve in several processes until signalled; returns what to exit with.
+    """Serve in several processes until signalled; return the exit code or message.
 
-    A process that is killed is started again; its turns go on in whichever is first. One that ends
-    by itself has said why, and ends them all.
+    A killed process is started again, and other processes take its turns over. A process that exits
+    by itself has logged the reason, and ends all processes.
     """
     configure_logging("orchestrator", settings.log_level, settings.log_format)
     try:
-        settings.listening(), settings.connector()  # what is wrong with them is said once, not by each process
+        settings.listening(), settings.connector()  # report a wrong setting once, not in each process
         with (
             _reserved(settings.address) as address,
             tempfile.TemporaryDirectory(prefix="slipstream-") as directory,
@@ -52,7 +51,7 @@ def supervise(settings: OrchestratorSettings) -> int | str:
             for number in range(settings.process_count if settings.advertise else 0):
                 port = dataclasses.replace(slot, number=number).advertised_port(address)
                 stack.enter_context(_reserved(port, "--advertise"))
-            # What is in memory has to be in one that they share.
+            # Processes cannot share memory: they share a temporary file.
             store = f"{directory}/sessions.db" if settings.store == MEMORY else settings.store
             own = settings.model_copy(update={"address": address, "store": store})
             return _Processes(own, slot).run()
@@ -64,7 +63,7 @@ class _Processes:
     def __init__(self, settings: OrchestratorSettings, slot: ProcessSlot) -> None:
         self._settings = settings
         self._slot = slot
-        # A new interpreter each: gRPC does not live through a fork.
+        # Each process is a new interpreter: gRPC does not survive a fork.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, multiprocessing.context.SpawnProcess] = {}
         self._started: dict[int, float] = {}
@@ -91,7 +90,7 @@ class _Processes:
         process.start()
         self._running[number] = process
         self._started[number] = time.monotonic()
-        if self._stopping:  # the signal came while it was being started
+        if self._stopping:  # the signal came during the start
             process.terminate()
 
     def _ended(self, number: int) -> None:
@@ -125,8 +124,10 @@ def _run_child(parent_pid: int, settings: OrchestratorSettings, slot: ProcessSlo
 
 @contextmanager
 def _reserved(address: str, flag: str = "--address") -> Iterator[str]:
-    """The address with its port settled, kept from others who would not share it. AddressInUseError
-    if it is taken, which a port that processes share would not tell."""
+    """Reserve an address for the processes that share it; yield it with its port number.
+
+    AddressInUseError if another program listens there, which a shared port would not notice.
+    """
     host, _, digits = address.rpartition(":")
     try:
         port = int(digits)
@@ -135,7 +136,7 @@ def _reserved(address: str, flag: str = "--address") -> Iterator[str]:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with socket.socket(family, kind, protocol) as probe:  # without SO_REUSEPORT: fails where another one serves
+        with socket.socket(family, kind, protocol) as probe:  # without SO_REUSEPORT: fails if another program listens
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             where = probe.getsockname()
@@ -150,7 +151,7 @@ def _bound(kept: socket.socket, where: tuple[Any, ...]) -> socket.socket:
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         kept.bind(where)
-    except OSError:  # connections of the last server that are not quite closed
+    except OSError:  # connections of an earlier server are still closing
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         kept.bind(where)
     return kept

@@ -133,7 +133,7 @@ async def test_a_process_that_cannot_be_started_is_an_overload(
         assert caught.value.retry_after
         with caplog.at_level(logging.WARNING):
             await wait_for_codec(_Peer())
-    assert "chat template could not be tried" in caplog.text
+    assert "chat template could not be tested" in caplog.text
     assert plain.render(chat("hello"), NOW) == "<user>hello"
 
 

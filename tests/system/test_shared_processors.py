@@ -15,7 +15,7 @@ OF_PAPER = "arithmetic:ends=0&vocabulary=259&forward_ms="
 
 def is_said_to_be_short(local: LocalServices) -> bool:
     """Whether the orchestrator found the pair short of processors."""
-    return "short of them" in local.services["orchestrator"].log.read_text()
+    return "too few for both" in local.services["orchestrator"].log.read_text()
 
 
 def ways_of(pair: PairSettings, *, short: bool) -> Counter[str]:
