@@ -57,6 +57,7 @@ check: ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking,
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against tools/contract.binpb
 	$(BIN)/python tools/make_reference.py --check
+	$(BIN)/python tools/make_blocking_client.py --check
 	$(BIN)/python tools/check_deploy.py
 	$(BIN)/python tools/check_versions.py
 

@@ -69,13 +69,13 @@ class Attempts:
         left = self._deadline - self._clock()
         return None if left == math.inf else max(0.0, left)
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """The server said something."""
         self._contact.reached = True
         self._lost_since = None
         self._count = 0
 
-    def failed(self, error: PeerError) -> float:
+    def delay_after(self, error: PeerError) -> float:
         """Seconds to wait before the next attempt: twice as long each time, or as long as the
         server asks for, and partly by chance. Raises the error if it is final, DEADLINE_EXCEEDED if
         there is no time for another attempt."""

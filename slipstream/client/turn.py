@@ -41,7 +41,7 @@ class Turn:
         """Another stream's events follow."""
         self._text_position = None
 
-    def take(self, event: turn_pb2.TurnEvent) -> Delta | None:
+    def take_event(self, event: turn_pb2.TurnEvent) -> Delta | None:
         """What the event brings that is new, if anything. StreamLostError if events before it are
         missing; PeerError if it is another turn's."""
         kind = event.WhichOneof("event")

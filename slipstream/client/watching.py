@@ -84,20 +84,20 @@ class Watching:
             request.after_token_counts.extend(turn.token_count for turn in self.turns)
         return request
 
-    def take(self, response: TurnResponse) -> None:
+    def take_response(self, response: TurnResponse) -> None:
         """An event came. StreamLostError if some before it are missing, PeerError if the turn is
         lost for good."""
-        self.attempts.answered()
+        self.attempts.note_answer()
         index = response.choice_index if isinstance(response, orchestrator_pb2.GenerateResponse) else 0
-        delta = self.turns[index].take(response.event)
+        delta = self.turns[index].take_event(response.event)
         if delta is not None:
             self.deltas.append(delta)
 
-    def lost(self, error: PeerError) -> float:
+    def delay_after(self, error: PeerError) -> float:
         """The stream ended before its time: seconds to wait before the next. Raises the error if it
         is final."""
         try:
-            return self.attempts.failed(error)
+            return self.attempts.delay_after(error)
         except PeerError as final:
             late = final.code is Code.DEADLINE_EXCEEDED
             self.refused = not (late or (is_lost(final) and self.attempts.reached))

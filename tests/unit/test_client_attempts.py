@@ -36,7 +36,7 @@ def test_a_lost_server_is_called_again_with_growing_delays_until_the_time_for_it
 
     def lose_again_and_again() -> None:
         while True:
-            delays.append(tries.failed(LOST))
+            delays.append(tries.delay_after(LOST))
             clock.now += delays[-1]
 
     with pytest.raises(PeerError, match="socket closed"):
@@ -45,21 +45,21 @@ def test_a_lost_server_is_called_again_with_growing_delays_until_the_time_for_it
     assert max(delays) == 2.0
     assert 8.0 < sum(delays) <= 10.0
     assert told == [LOST]
-    tries.answered()
-    assert tries.failed(StreamLostError("again")) == 0.05
+    tries.note_answer()
+    assert tries.delay_after(StreamLostError("again")) == 0.05
     assert len(told) == 2
 
 
 def test_a_server_that_was_never_there_is_not_waited_for_but_one_that_is_not_ready_is() -> None:
     with pytest.raises(PeerError, match="socket closed"):
-        attempts(Contact(reconnect=10.0))[0].failed(LOST)
+        attempts(Contact(reconnect=10.0))[0].delay_after(LOST)
     not_ready = PeerError(Code.UNAVAILABLE, "NOT_READY", "the verifier is awaited", retry_after=1.5)
-    assert attempts(Contact(reconnect=10.0))[0].failed(not_ready) == 1.5
+    assert attempts(Contact(reconnect=10.0))[0].delay_after(not_ready) == 1.5
 
 
 def test_a_refusal_is_final() -> None:
     with pytest.raises(PeerError, match="busy"):
-        attempts(Contact(reconnect=10.0, reached=True))[0].failed(
+        attempts(Contact(reconnect=10.0, reached=True))[0].delay_after(
             PeerError(Code.FAILED_PRECONDITION, "SESSION_BUSY", "busy")
         )
 
@@ -68,10 +68,10 @@ def test_no_attempt_is_made_past_the_deadline() -> None:
     tries, clock = attempts(Contact(reconnect=10.0, reached=True), timeout=1.0)
     clock.now += 0.75
     assert tries.remaining() == pytest.approx(0.25)
-    tries.failed(LOST)
+    tries.delay_after(LOST)
     clock.now += 0.2
     with pytest.raises(PeerError) as caught:
-        tries.failed(LOST)
+        tries.delay_after(LOST)
     assert caught.value.code is Code.DEADLINE_EXCEEDED
     assert attempts(Contact(1.0), float("inf"))[0].remaining() is None
 
@@ -85,8 +85,8 @@ def test_a_lost_message_is_sent_again_until_its_turn_is_known_and_then_the_turn_
     watching = Watching(message, attempts(Contact(10.0))[0])
     assert watching.request() == message
     assert len(message.request_id) == 32
-    watching.take(pb.SendMessageResponse(event=event(started={"session_id": "s"})))
-    watching.take(pb.SendMessageResponse(event=event(delta={"token_ids": [5, 6], "text": "xy"})))
+    watching.take_response(pb.SendMessageResponse(event=event(started={"session_id": "s"})))
+    watching.take_response(pb.SendMessageResponse(event=event(delta={"token_ids": [5, 6], "text": "xy"})))
     assert watching.request() == pb.WatchTurnRequest(session_id="s", turn=2, after_token_count=2)
     assert watching.cancellations() == [pb.CancelTurnRequest(session_id="s", turn=2)]
 
@@ -96,9 +96,9 @@ def test_lost_choices_are_asked_for_again_each_from_its_own_position() -> None:
     watching = Watching(request, attempts(Contact(10.0))[0])
     for index in (0, 2):
         started = event(started={"session_id": f"s{index}"})
-        watching.take(pb.GenerateResponse(event=started, choice_index=index))
+        watching.take_response(pb.GenerateResponse(event=started, choice_index=index))
     assert not watching.known
-    watching.take(pb.GenerateResponse(event=event(delta={"token_ids": [5]}), choice_index=2))
+    watching.take_response(pb.GenerateResponse(event=event(delta={"token_ids": [5]}), choice_index=2))
     again = watching.request()
     assert isinstance(again, pb.GenerateRequest)
     assert (again.request_id, list(again.after_token_counts)) == ("mine", [0, 0, 1])

@@ -73,14 +73,14 @@ def event(offset: int, tokens: list[int]) -> turn_pb2.TurnEvent:
 
 def test_a_stream_that_begins_again_tells_each_tokens_origin_once() -> None:
     turn = Turn("s", 1)
-    first, again = turn.take(event(0, [0, 1, 2, 3])), None
+    first, again = turn.take_event(event(0, [0, 1, 2, 3])), None
     turn.begin_stream()
-    again = turn.take(event(0, list(range(10))))
+    again = turn.take_event(event(0, list(range(10))))
     assert first is not None and again is not None
     assert first.token_origins == ORIGINS[:4] and again.token_origins == ("plain", *ORIGINS)
     assert again.token_text_byte_counts == (4, 5, 6, 7, 8, 0)
     assert next(iter(again.pieces())) == ("xxxx", "plain")
-    turn.take(turn_pb2.TurnEvent(turn=1, finished=turn_pb2.TurnFinished(text="end")))
+    turn.take_event(turn_pb2.TurnEvent(turn=1, finished=turn_pb2.TurnFinished(text="end")))
     assert turn.result.text == "x" * sum(range(9)) + "end"
 
 
@@ -94,6 +94,6 @@ def test_an_origin_of_a_newer_server_is_not_said() -> None:
         turn_pb2.TurnDelta(text="ab", token_ids=[1, 2], token_text_byte_counts=[1, 1]).SerializeToString()
         + b"\x32\x02\x63\x02"  # token_origins: 99, 2
     )
-    taken = Turn("s", 1).take(turn_pb2.TurnEvent(turn=1, delta=message))
+    taken = Turn("s", 1).take_event(turn_pb2.TurnEvent(turn=1, delta=message))
     assert taken is not None
     assert list(taken.pieces()) == [("a", ""), ("b", "ngram")]

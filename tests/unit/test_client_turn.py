@@ -54,7 +54,7 @@ def test_streams_that_break_anywhere_give_each_token_and_character_once(seed: in
         start = rng.choice((turn.token_count, turn.token_count, 0))  # a server may begin again
         events = stream(rng, start)
         for event in events if rng.random() < 0.2 else events[: rng.randint(0, len(events))]:
-            if (new := turn.take(event)) is not None:
+            if (new := turn.take_event(event)) is not None:
                 pieces.append(new)
     assert turn.result.token_ids == TOKENS
     assert [token for piece in pieces for token in piece.token_ids] == TOKENS
@@ -66,28 +66,28 @@ def test_streams_that_break_anywhere_give_each_token_and_character_once(seed: in
 def test_watching_from_a_position_has_what_comes_after_it() -> None:
     turn = Turn("s", 1, after_token_count=30)
     for event in stream(random.Random(0), 30):
-        turn.take(event)
+        turn.take_event(event)
     assert turn.result.token_ids == TOKENS[30:]
     assert turn.token_count == len(TOKENS)
 
 
 def test_a_gap_is_a_lost_stream() -> None:
     turn = Turn()
-    turn.take(started())
-    turn.take(delta(0, [1, 2], "ab"))
+    turn.take_event(started())
+    turn.take_event(delta(0, [1, 2], "ab"))
     with pytest.raises(StreamLostError, match="2 to 3"):
-        turn.take(delta(3, [4], "d"))
+        turn.take_event(delta(3, [4], "d"))
     turn.begin_stream()
-    turn.take(delta(2, [3], "c"))
+    turn.take_event(delta(2, [3], "c"))
     assert turn.result.text == "abc"
 
 
 def test_another_turn_in_the_place_of_ours_is_told_not_mixed_in() -> None:
     turn = Turn("s")
-    turn.take(started(turn=4))
+    turn.take_event(started(turn=4))
     turn.begin_stream()
     with pytest.raises(PeerError) as caught:
-        turn.take(started(turn=5))
+        turn.take_event(started(turn=5))
     assert caught.value.reason == "TURN_LOST"
 
 
@@ -95,8 +95,8 @@ def test_a_failed_turn_keeps_its_text_and_says_all_that_the_server_said() -> Non
     turn = Turn()
     error = status_of(InvalidFieldsError([FieldViolation("prompt", "must be shorter")]))
     failed = turn_pb2.TurnFailed(error=error, text="the rest", usage={"generated_token_count": 3})
-    turn.take(started())
-    turn.take(turn_pb2.TurnEvent(turn=1, failed=failed))
+    turn.take_event(started())
+    turn.take_event(turn_pb2.TurnEvent(turn=1, failed=failed))
     assert turn.ended
     assert turn.result.text == "the rest"
     assert turn.result.generated_token_count == 3

@@ -1,4 +1,4 @@
-"""The asyncio client."""
+"""A connection to an orchestrator, and the requests that it takes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
 
 class AsyncClient:
-    """A connection to one orchestrator. It may be made anywhere, and belongs to the event loop
-    where it is first used.
+    """A connection to one orchestrator.
 
-    It has Client's methods, awaited.
+    `Client` blocks, and threads may share one. `AsyncClient` has the same methods, awaited. It may be
+    made anywhere, and belongs to the event loop where it is first used.
     """
 
     def __init__(
@@ -43,17 +43,20 @@ class AsyncClient:
         reconnect: float = 30.0,
         on_lost: Callable[[PeerError], None] | None = None,
     ) -> None:
-        """``credentials`` make it TLS; None is plaintext. ``token`` says who calls, by TLS or to a
-        loopback address only: PlaintextError. ``metadata`` goes with every call. ``timeout`` is the
-        calls' own default in seconds, for replies of the whole turn; None is none. ``reconnect`` is
-        for how many seconds a lost server is called again; one that was never there is not waited
-        for. ``on_lost`` is told once of each loss."""
+        """Prepare a connection; the first call makes it.
+
+        ``credentials`` turn TLS on; None is plaintext. ``token`` authenticates the caller. It needs
+        TLS or a loopback address: PlaintextError. Every call carries ``metadata``. ``timeout`` is the
+        default of every call in seconds, for replies of the whole turn; None is no limit. A lost
+        server is called again for ``reconnect`` seconds; one that was never reached is not.
+        ``on_lost`` is called once for each loss.
+        """
         said = call_metadata(address, credentials, metadata, token)
         self._connection = AsyncConnection(address, credentials, said, timeout, Contact(reconnect, on_lost))
 
     @property
     def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub:
-        """The bare service, for what is not here: the Chat stream, for one."""
+        """The service's gRPC stub, for calls that this class does not have, such as the Chat stream."""
         return self._connection.stub
 
     async def generate(
@@ -64,10 +67,10 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> AsyncReply:
-        """One answer to a raw text or to token ids: no chat template, no session.
+        """Answer a raw text or token ids, without a chat template and without a session.
 
-        A ``request_id`` of your own is unique among all requests of one token, its users' together:
-        the same again gets the same answer. Left out, it is a random one.
+        The same ``request_id`` again gets the same answer. It is unique among all requests of one
+        token, its users' together. Left out, it is random.
         """
         return self._reply(requests.generate(prompt, settings, request_id), timeout)
 
@@ -80,8 +83,8 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> list[Result]:
-        """Several answers to one prompt, waited for; the first is the one `generate` would give
-        with the same seed. PeerError if one of them fails; the others then end."""
+        """Answer a prompt several times, and wait for all answers. The first one is what `generate`
+        gives with the same seed. PeerError if one of them fails; the others then end."""
         request = requests.generate(prompt, settings, request_id, choice_count=count)
         watching = Watching(request, self._connection.attempts(timeout))
         await AsyncReply(AsyncWatcher(self._connection, watching)).wait()
@@ -96,8 +99,8 @@ class AsyncClient:
         template_time: datetime | None = None,
         timeout: float | None = None,
     ) -> AsyncReply:
-        """One answer to a conversation of (role, content) pairs; no session. ``template_time`` is
-        what the chat template's clock says."""
+        """Answer a conversation of (role, content) pairs, without a session. ``template_time`` is
+        the time that the chat template sees."""
         return self._reply(requests.answer(messages, settings, template_time, request_id), timeout)
 
     async def chat(
@@ -109,13 +112,13 @@ class AsyncClient:
         template_time: datetime | None = None,
         timeout: float | None = None,
     ) -> AsyncSession:
-        """A new session, or with ``session_id`` an old one, for a conversation. PeerError if it is
-        unknown or has expired.
+        """Begin a new session, or resume the one with ``session_id``. PeerError if it is unknown or
+        has expired.
 
-        An old session's ``settings`` lie between its own and a message's, and it takes no
-        ``system`` and no ``template_time``. It rides on SendMessage and WatchTurn rather than on
-        the Chat stream, so that no stream has to stay open between messages and a lost one is
-        simply watched on; the stream is at ``stub.Chat``.
+        For a resumed session, ``settings`` lie over its own and under a message's, and ``system`` and
+        ``template_time`` must be left out. The session uses SendMessage and WatchTurn rather than
+        the Chat stream: no stream stays open between messages, and a lost one is watched on. The
+        Chat stream is at ``stub.Chat``.
         """
         if session_id is None:
             return await self.create_session(system, settings, template_time, timeout=timeout)
@@ -131,20 +134,22 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> AsyncSession:
-        """A session to send messages to; ``settings`` are all its turns'. Sent again with the same
-        ``request_id`` it is the session that is there: the id is unique among all requests of one
-        token, its users' together. Left out, it is a random one."""
+        """Create a session to send messages to. ``settings`` are those of all its turns.
+
+        The same ``request_id`` again gives the session that is there. It is unique among all
+        requests of one token, its users' together. Left out, it is random.
+        """
         request = requests.create_session(system, settings, template_time, request_id)
         created = await self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.of(created.session))
 
     async def get_session(self, session_id: str, *, timeout: float | None = None) -> AsyncSession:
-        """An old session with its messages. PeerError if it is unknown or has expired."""
+        """Return a session with its messages. PeerError if it is unknown or has expired."""
         return await self._session(session_id, None, timeout)
 
     async def list_sessions(self, *, page_size: int = 0, timeout: float | None = None) -> AsyncIterator[SessionInfo]:
-        """All sessions, last created first, asked for ``page_size`` at a time. ``timeout`` is a
-        page's."""
+        """Iterate over all sessions, last created first. A call asks for ``page_size`` of them, and
+        ``timeout`` is a call's."""
         request = orchestrator_pb2.ListSessionsRequest(page_size=page_size)
         while True:
             page = await self._connection.call(self.stub.ListSessions, request, self._connection.attempts(timeout))
@@ -162,37 +167,37 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> AsyncSession:
-        """A new session that begins as another is after a turn that has ended; None: after the
-        last."""
+        """Create a session that begins as another one is after ``after_turn``, which has ended.
+        None: after its last turn."""
         request = requests.fork_session(session_id, after_turn, request_id)
         forked = await self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.of(forked.session))
 
     async def export_session(self, session_id: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """All that is kept of a session, in protobuf's JSON: an ExportedSession, with an
-        ExportedTurn in ``turns`` for each turn that has ended."""
+        """Return all that the server stores of a session, in protobuf's JSON: an ExportedSession,
+        with an ExportedTurn in ``turns`` for each turn that has ended."""
         request = orchestrator_pb2.ExportSessionRequest(session_id=session_id)
         attempts = self._connection.attempts(timeout)
         return exported(await self._connection.collect(self.stub.ExportSession, request, attempts))
 
     async def delete_session(self, session_id: str, *, timeout: float | None = None) -> None:
-        """End a session and its turn. PeerError if there is none."""
+        """Delete a session and end its turn. PeerError if there is no such session."""
         await sessions.delete(self._connection, session_id, timeout)
 
     async def watch(
         self, session_id: str, turn: int, after_token_count: int = 0, *, timeout: float | None = None
     ) -> AsyncReply:
-        """Look on at a turn, running or ended, from a position; the result has the tokens after it.
+        """Watch a turn, running or ended, from a position. The result has the tokens after it.
         ``session_id`` may be a single answer's ``result.session_id``."""
         return sessions.watch(self._connection, session_id, turn, after_token_count, timeout)
 
     async def cancel(self, session_id: str, turn: int, *, timeout: float | None = None) -> None:
-        """End a turn early; one that has ended is left as it is. PeerError if there is no such
+        """End a turn early. A turn that has ended stays as it is. PeerError if there is no such
         turn."""
         await sessions.cancel(self._connection, session_id, turn, timeout)
 
     async def server_info(self, *, timeout: float | None = None) -> orchestrator_pb2.GetServerInfoResponse:
-        """The pair being served and its limits."""
+        """Return which models are served, and their limits."""
         return await self._connection.call(
             self.stub.GetServerInfo, orchestrator_pb2.GetServerInfoRequest(), self._connection.attempts(timeout)
         )
@@ -200,21 +205,23 @@ class AsyncClient:
     async def turn_traces(
         self, session_id: str, turn_count: int = 1, *, timeout: float | None = None
     ) -> orchestrator_pb2.GetTurnTracesResponse:
-        """A session's last turns round by round, at most 64 and as far as they are kept: where
-        their time went. ``session_id`` may be a single answer's ``result.session_id``. PeerError if
-        there is no such session."""
+        """Return a session's last turns round by round: where their time went.
+
+        At most 64 turns, as far as the server keeps them. ``session_id`` may be a single answer's
+        ``result.session_id``. PeerError if there is no such session.
+        """
         request = orchestrator_pb2.GetTurnTracesRequest(session_id=session_id, turn_count=turn_count)
         return await self._connection.call(self.stub.GetTurnTraces, request, self._connection.attempts(timeout))
 
     async def status(self, *, timeout: float | None = None) -> orchestrator_pb2.GetStatusResponse:
-        """How busy the orchestrator's processes and their peers are. Counts are since each began:
-        two looks make a rate."""
+        """Return how busy the orchestrator's processes and their peers are. Counts begin with each
+        process: two calls make a rate."""
         return await self._connection.call(
             self.stub.GetStatus, orchestrator_pb2.GetStatusRequest(), self._connection.attempts(timeout)
         )
 
     async def close(self) -> None:
-        """Leave the replies that were not read to their end, and close the connection."""
+        """Close the replies that were not read to their end, and the connection."""
         await self._connection.close()
 
     async def __aenter__(self) -> AsyncClient:

@@ -1,13 +1,13 @@
-"""A conversation that the server keeps."""
+"""A conversation that the server stores."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 
 from slipstream.client import requests
 from slipstream.client.aio.connection import AsyncConnection
+from slipstream.client.aio.event_loop import AsyncLock
 from slipstream.client.aio.reply import AsyncReply
 from slipstream.client.aio.watcher import AsyncWatcher
 from slipstream.client.ending import SUCCESSION_SECONDS
@@ -20,8 +20,11 @@ from slipstream.v1 import orchestrator_pb2
 
 
 class AsyncSession:
-    """Sends messages to one session, one turn at a time. As a context it ends a running reply
-    behind it; the session itself stays at the server until it is deleted or expires."""
+    """A conversation that the server stores, to send messages to, one turn at a time.
+
+    As a context it closes a running reply at the end of the block. The session itself stays at the
+    server until it is deleted or expires.
+    """
 
     def __init__(
         self,
@@ -31,17 +34,17 @@ class AsyncSession:
         settings: Settings | None = None,
     ) -> None:
         self.info = info
-        """As it was when it was created or asked for."""
+        """The session as it was when it was created or asked for."""
         self.messages = tuple(messages)
-        """Likewise, and only if it was asked for."""
+        """Its messages at that time, if `get_session` or ``chat`` asked for it."""
         self._connection = connection
         self._settings = settings
-        self._sending = asyncio.Lock()
+        self._sending = AsyncLock()
         self._watcher: AsyncWatcher | None = None
 
     @property
     def session_id(self) -> str:
-        """Resume the session by it."""
+        """The id by which the session is resumed."""
         return self.info.session_id
 
     async def send(
@@ -54,39 +57,40 @@ class AsyncSession:
     ) -> AsyncReply:
         """Send a user message. ``timeout`` is for the whole turn, which ends when it has passed.
 
-        A reply of this session that was not read to its end is left first, as by its ``close``.
-        Sent again with the ``request_id`` of a message that was sent before, it is that message's
-        turn which is watched.
+        A reply of this session that was not read to its end is closed first. With the
+        ``request_id`` of an earlier message, and the same content, the reply is that message's turn.
         """
         request = requests.send_message(self.session_id, content, settings, self._settings, request_id)
         async with self._sending:
             if self._watcher is not None:
                 again = self._watcher.watching.request_id == request.request_id
-                await self._watcher.end(SUCCESSION_SECONDS, cancelling=not again)
+                await self._watcher.stop_watching(SUCCESSION_SECONDS, cancelling=not again)
             self._watcher = AsyncWatcher(self._connection, Watching(request, self._connection.attempts(timeout)))
             return AsyncReply(self._watcher)
 
     async def watch(self, turn: int, after_token_count: int = 0, *, timeout: float | None = None) -> AsyncReply:
-        """Look on at a turn, running or ended, from a position; the result has the tokens after
-        it."""
+        """Watch a turn, running or ended, from a position. The result has the tokens after it."""
         return watch(self._connection, self.session_id, turn, after_token_count, timeout)
 
     async def cancel(self, turn: int | None = None, *, timeout: float | None = None) -> None:
-        """End a turn early, or without a number the running reply's, if there is one. Callable from
-        another task. PeerError if there is no such turn or the server cannot be told."""
+        """End a turn early: ``turn``, or the running reply's, if there is one.
+
+        Another task or thread than the reader's may call it. PeerError if there is no such turn, or
+        the server cannot be told.
+        """
         if turn is not None:
             await cancel(self._connection, self.session_id, turn, timeout)
         elif self._watcher is not None:
-            await self._watcher.cancel(timeout)
+            await self._watcher.cancel_turns(timeout)
 
     async def delete(self, *, timeout: float | None = None) -> None:
-        """End the session and its turn. PeerError if there is none."""
+        """Delete the session and end its turn. PeerError if there is no such session."""
         await delete(self._connection, self.session_id, timeout)
 
     async def close(self) -> None:
-        """Leave the reply that was not read to its end, if there is one. The session stays."""
+        """Close the reply that was not read to its end, if there is one. The session stays."""
         if self._watcher is not None:
-            await self._watcher.end()
+            await self._watcher.stop_watching()
 
     async def __aenter__(self) -> AsyncSession:
         return self
@@ -100,7 +104,7 @@ class AsyncSession:
 def watch(
     connection: AsyncConnection, session_id: str, turn: int, after_token_count: int, timeout: float | None
 ) -> AsyncReply:
-    """Look on at a turn."""
+    """Watch a turn."""
     request = orchestrator_pb2.WatchTurnRequest(session_id=session_id, turn=turn, after_token_count=after_token_count)
     return AsyncReply(AsyncWatcher(connection, Watching(request, connection.attempts(timeout))))
 
@@ -112,7 +116,7 @@ async def cancel(connection: AsyncConnection, session_id: str, turn: int, timeou
 
 
 async def delete(connection: AsyncConnection, session_id: str, timeout: float | None) -> None:
-    """End a session."""
+    """Delete a session."""
     request = orchestrator_pb2.DeleteSessionRequest(session_id=session_id)
     attempts = connection.attempts(timeout)
     try:

@@ -1,30 +1,30 @@
-"""Reads a turn's events over one stream after another, from any task, and ends the turn if it is
-left early."""
+"""Reads a turn's events over one stream after another, and ends the turn if it is left early."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
-import grpc
-
 from slipstream.client.aio.connection import AsyncConnection
+from slipstream.client.aio.event_loop import AsyncEvent, AsyncLock, RpcError, peer_error_of, read_event, sleep
 from slipstream.client.ending import FAREWELL_SECONDS, keep_until_done, reply_closed
 from slipstream.client.results import Delta
 from slipstream.client.watching import Watching
-from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
+from slipstream.rpc.status import PeerError, StreamLostError
+
+_LOOK_SECONDS = 0.05
+"""Seconds between looks at whether another reader has learnt which turn it is."""
 
 
 class AsyncWatcher:
-    """The asyncio shell of a Watching. Its stream has begun when this is made."""
+    """The I/O of a `Watching`. Its stream has begun when the watcher is made. Several readers may
+    use it."""
 
     def __init__(self, connection: AsyncConnection, watching: Watching) -> None:
         self.watching = watching
         self._connection = connection
-        self._reading = asyncio.Lock()
-        self._ending = asyncio.Lock()
-        self._closed = asyncio.Event()
-        self._call = connection.watch(watching)
+        self._reading = AsyncLock()
+        self._starting = AsyncLock()
+        self._ending = AsyncLock()
+        self._closed = AsyncEvent()
+        self._call = connection.begin_stream(watching)
         connection.running.add(self)
 
     @property
@@ -33,10 +33,10 @@ class AsyncWatcher:
         return not (self.watching.ended or self.watching.refused or self._closed.is_set())
 
     async def next_delta(self) -> Delta | None:
-        """What comes next; None at the end. PeerError if the turn failed, cannot be watched, or was
-        left."""
+        """Return what comes next, None at the end. PeerError if the turn failed, cannot be watched,
+        or was left."""
         while True:
-            async with self._reading:  # for one event at a time: who wants to cancel waits for the first
+            async with self._reading:  # for one event at a time: a reader that wants to cancel waits for the first
                 if self.watching.deltas:
                     return self.watching.deltas.popleft()
                 if self.watching.ended:
@@ -46,27 +46,35 @@ class AsyncWatcher:
             raise error
         return None
 
-    async def cancel(self, timeout: float | None) -> None:
-        """End the turns early; their last events still come. PeerError if the server cannot be
-        told."""
+    async def cancel_turns(self, timeout: float | None) -> None:
+        """Cancel the turns; their last events still come. PeerError if the server cannot be told."""
         while self.running and not self.watching.known:
-            async with self._reading:
+            if not await self._reading.try_acquire():
+                await sleep(_LOOK_SECONDS)
+                continue
+            try:
                 if not self.watching.known:
                     await self._receive()  # what comes first says which turn it is
+            finally:
+                self._reading.release()
         if self.running:
             for request in self.watching.cancellations():
                 attempts = self._connection.attempts(timeout)
                 await self._connection.call(self._connection.stub.CancelTurn, request, attempts)
 
-    async def end(self, patience: float = FAREWELL_SECONDS, *, cancelling: bool = True) -> None:
-        """Watch no more, and end the turns at the server if they are ours and still run. Raises
-        nothing of the server's; returns when whoever called first is done."""
+    async def stop_watching(self, patience: float = FAREWELL_SECONDS, *, cancelling: bool = True) -> None:
+        """Watch no more. Cancel the turns at the server if they are ours and still run, within
+        ``patience`` seconds.
+
+        Raises no error of the server's. A second call returns when the first one is done.
+        """
         async with self._ending:
             if not self._closed.is_set():
                 cancelling = cancelling and self.running and self.watching.owned
                 self._closed.set()
                 if not self.watching.ended:
-                    self._call.cancel()
+                    async with self._starting:
+                        self._call.cancel()
                 if cancelling:
                     await self._connection.cancel_turns(self.watching, patience)
             self._connection.running.discard(self)
@@ -76,37 +84,28 @@ class AsyncWatcher:
         if self._closed.is_set():
             raise reply_closed()
         try:
-            response = await self._call.read()
-            if response is not grpc.aio.EOF:
-                self.watching.take(response)
+            response = await read_event(self._call)
+            if response is not None:
+                self.watching.take_response(response)
                 if self.watching.ended:
                     keep_until_done(self._call)
                 return
             lost: PeerError = StreamLostError("the server ended the stream before the turn's end")
         except StreamLostError as gap:
             lost = gap
-        except grpc.aio.AioRpcError as error:
+        except RpcError as error:
             if self.watching.ended:
                 return
-            lost = error_of_call(error)
-        except asyncio.CancelledError:
-            if not self._closed.is_set() or _being_cancelled():
-                raise
-            raise reply_closed() from None
+            lost = peer_error_of(error)
         await self._begin_again(lost)
 
     async def _begin_again(self, lost: PeerError) -> None:
         if self._closed.is_set():
             raise reply_closed()
-        delay = self.watching.lost(lost)
+        delay = self.watching.delay_after(lost)
         self._call.cancel()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait(), delay)
-        if self._closed.is_set():
+        if await self._closed.wait_for(delay):
             raise reply_closed()
-        self._call = self._connection.watch(self.watching)
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+        async with self._starting:
+            if not self._closed.is_set():
+                self._call = self._connection.begin_stream(self.watching)

@@ -1,36 +1,31 @@
-"""Reads a turn's events over one stream after another, from any thread, and ends the turn if it is
-left early."""
+# Generated from slipstream/client/aio/watcher.py by tools/make_blocking_client.py. Edit that module.
+"""Reads a turn's events over one stream after another, and ends the turn if it is left early."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import threading
-
-import grpc
-
 from slipstream.client.blocking.connection import Connection
+from slipstream.client.blocking.threads import Event, Lock, RpcError, peer_error_of, read_event, sleep
 from slipstream.client.ending import FAREWELL_SECONDS, keep_until_done, reply_closed
 from slipstream.client.results import Delta
 from slipstream.client.watching import Watching
-from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
+from slipstream.rpc.status import PeerError, StreamLostError
 
 _LOOK_SECONDS = 0.05
-"""How often one who wants to cancel looks whether another thread has read which turn it is."""
+"""Seconds between looks at whether another reader has learnt which turn it is."""
 
 
 class Watcher:
-    """The blocking shell of a Watching. Its stream has begun when this is made."""
+    """The I/O of a `Watching`. Its stream has begun when the watcher is made. Several readers may
+    use it."""
 
     def __init__(self, connection: Connection, watching: Watching) -> None:
         self.watching = watching
         self._connection = connection
-        self._reading = threading.Lock()
-        self._starting = threading.Lock()
-        self._ending = threading.Lock()
-        self._closed = threading.Event()
-        self._forgotten = False
-        self._call = connection.watch(watching)
+        self._reading = Lock()
+        self._starting = Lock()
+        self._ending = Lock()
+        self._closed = Event()
+        self._call = connection.begin_stream(watching)
         connection.running.add(self)
 
     @property
@@ -39,35 +34,41 @@ class Watcher:
         return not (self.watching.ended or self.watching.refused or self._closed.is_set())
 
     def next_delta(self) -> Delta | None:
-        """What comes next; None at the end. PeerError if the turn failed, cannot be watched, or was
-        left."""
-        with self._reading:
-            while not self.watching.deltas:
+        """Return what comes next, None at the end. PeerError if the turn failed, cannot be watched,
+        or was left."""
+        while True:
+            with self._reading:  # for one event at a time: a reader that wants to cancel waits for the first
+                if self.watching.deltas:
+                    return self.watching.deltas.popleft()
                 if self.watching.ended:
-                    if error := self.watching.error():
-                        raise error
-                    return None
+                    break
                 self._receive()
-            return self.watching.deltas.popleft()
+        if error := self.watching.error():
+            raise error
+        return None
 
-    def cancel(self, timeout: float | None) -> None:
-        """End the turns early; their last events still come. PeerError if the server cannot be
-        told."""
+    def cancel_turns(self, timeout: float | None) -> None:
+        """Cancel the turns; their last events still come. PeerError if the server cannot be told."""
         while self.running and not self.watching.known:
-            if self._reading.acquire(
-                timeout=_LOOK_SECONDS
-            ):  # nobody else reads: what comes first says which turn it is
-                try:
-                    self._receive()
-                finally:
-                    self._reading.release()
+            if not self._reading.try_acquire():
+                sleep(_LOOK_SECONDS)
+                continue
+            try:
+                if not self.watching.known:
+                    self._receive()  # what comes first says which turn it is
+            finally:
+                self._reading.release()
         if self.running:
             for request in self.watching.cancellations():
-                self._connection.call(self._connection.stub.CancelTurn, request, self._connection.attempts(timeout))
+                attempts = self._connection.attempts(timeout)
+                self._connection.call(self._connection.stub.CancelTurn, request, attempts)
 
-    def end(self, patience: float = FAREWELL_SECONDS, *, cancelling: bool = True) -> None:
-        """Watch no more, and end the turns at the server if they are ours and still run. Never
-        raises; returns when whoever called first is done."""
+    def stop_watching(self, patience: float = FAREWELL_SECONDS, *, cancelling: bool = True) -> None:
+        """Watch no more. Cancel the turns at the server if they are ours and still run, within
+        ``patience`` seconds.
+
+        Raises no error of the server's. A second call returns when the first one is done.
+        """
         with self._ending:
             if not self._closed.is_set():
                 cancelling = cancelling and self.running and self.watching.owned
@@ -79,41 +80,33 @@ class Watcher:
                     self._connection.cancel_turns(self.watching, patience)
             self._connection.running.discard(self)
 
-    def forget(self) -> None:
-        """Nobody holds it any more. Whoever finds that out may do so anywhere, a collector of
-        garbage even inside grpc's locks and in `end` itself: so it ends elsewhere, a moment
-        later."""
-        if self.running and not self._forgotten and not sys.is_finalizing():  # by then no thread would begin
-            self._forgotten = True
-            with contextlib.suppress(RuntimeError):  # none can be had
-                threading.Thread(target=self.end, name="slipstream-farewell").start()
-
     def _receive(self) -> None:
         """Take one event in, or begin another stream."""
-        if self._closed.is_set() or self._forgotten:
+        if self._closed.is_set():
             raise reply_closed()
         try:
-            self.watching.take(next(self._call))
-            if self.watching.ended:
-                keep_until_done(self._call)
-            return
-        except StopIteration:
+            response = read_event(self._call)
+            if response is not None:
+                self.watching.take_response(response)
+                if self.watching.ended:
+                    keep_until_done(self._call)
+                return
             lost: PeerError = StreamLostError("the server ended the stream before the turn's end")
         except StreamLostError as gap:
             lost = gap
-        except grpc.RpcError as error:
+        except RpcError as error:
             if self.watching.ended:
                 return
-            lost = error_of_call(error)  # type: ignore[arg-type]
+            lost = peer_error_of(error)
         self._begin_again(lost)
 
     def _begin_again(self, lost: PeerError) -> None:
         if self._closed.is_set():
             raise reply_closed()
-        delay = self.watching.lost(lost)
+        delay = self.watching.delay_after(lost)
         self._call.cancel()
-        if self._closed.wait(delay):
+        if self._closed.wait_for(delay):
             raise reply_closed()
         with self._starting:
             if not self._closed.is_set():
-                self._call = self._connection.watch(self.watching)
+                self._call = self._connection.begin_stream(self.watching)
