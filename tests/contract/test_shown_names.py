@@ -92,6 +92,14 @@ def test_commands_in_prose_exist(page: Path) -> None:
             assert rest.split()[0] in (targets if program == "make" else commands), span
 
 
+def test_panels_in_the_runbook_exist() -> None:
+    dashboard = (ROOT / "deploy" / "grafana" / "slipstream.json").read_text()
+    named = re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", (ROOT / "docs" / "alerts.md").read_text())
+    missing = [name for name in named if f'"title": "{" ".join(name.split())}"' not in dashboard]
+    assert named
+    assert not missing
+
+
 def test_a_name_that_does_not_exist_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("Use `--verifer` and `slipstream_numbers`; see `NO_SUCH_REASON` and `slipstream talk`.\n")
