@@ -30,6 +30,7 @@ from transformers import (
 )
 
 from benchmarks.report import Picture, Report, add_output
+from slipstream.engine.torch.host_logits import host_logits
 from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
@@ -80,7 +81,7 @@ def systems(rule: SamplingRule, logits: torch.Tensor) -> dict[str, Callable[[], 
         return scores.softmax(dim=-1).multinomial(1).tolist()
 
     found: dict[str, Callable[[], object]] = {
-        "Slipstream": from_device(logits, rows) if device.type == "cuda" else lambda: choose(logits, rows),
+        "Slipstream": from_device(logits, rows) if device.type == "cuda" else lambda: choose(host_logits(logits), rows),
         "transformers": by_transformers,
     }
     if rule.temperature:

@@ -31,7 +31,7 @@ from slipstream.engine.pages import MIB
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
-from slipstream.sampling.blocks import tensor_of
+from slipstream.sampling.blocks import floats_of
 from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
@@ -80,7 +80,7 @@ class PlainDecoder:
             chosen, margins = _choose(logits, rules, [len(sequence) for sequence in sequences])
             reference.tokens[:, position] = chosen
             reference.margins[:, position] = margins
-            logprobs = logits.float().log_softmax(-1)
+            logprobs = logits.log_softmax(-1)
             reference.logprobs[:, position] = logprobs[torch.arange(len(chosen)), torch.tensor(chosen)].numpy()
             if position + 1 < token_count:
                 logits = self._forward(sequences, [[token] for token in chosen])
@@ -96,7 +96,7 @@ class PlainDecoder:
             self._cache.extend(sequence, added)
             segments.append(Segment(added, start, sequence.pages, wanted=1))
         # A copy, for the backend's own may be overwritten by the next forward.
-        return tensor_of(self._backend.forward(segments)).clone()
+        return torch.from_numpy(floats_of(self._backend.forward(segments)).copy())
 
 
 def _rule(turn: Turn) -> SamplingRule:
@@ -108,7 +108,7 @@ def _choose(
     logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]
 ) -> tuple[list[int], list[float]]:
     """Each row's token and its margin. ``positions`` are those of the tokens being chosen."""
-    choices = choose(logits, [Row(rule, position) for rule, position in zip(rules, positions, strict=True)])
+    choices = choose(logits.numpy(), [Row(rule, position) for rule, position in zip(rules, positions, strict=True)])
     return [choice.token for choice in choices], [choice.margin for choice in choices]
 
 

@@ -24,10 +24,10 @@ from transformers import (
 )
 
 from slipstream.sampling import filters, processing
-from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.kernel import BLOCK, Domain
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
+from tests.tensors import blocked
 
 
 def processed(rule: SamplingRule, logits: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
@@ -106,4 +106,5 @@ def best_token(left: torch.Tensor, seed: int, position: int) -> int:
 
 def apply_filters(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     """All that rules do to logits ``[rows, vocabulary]``: float32, removed tokens at -inf."""
-    return filters.filtered(processing.processed(BlockedLogits(logits), rows).tensor, [row.rule for row in rows])
+    left = processing.processed(blocked(logits), rows).floats()
+    return torch.from_numpy(filters.filtered(left, [row.rule for row in rows]))

@@ -19,6 +19,7 @@ from slipstream.engine.structure_matchers import StructureMatchers
 from slipstream.sampling.blocks import BlockedLogits, in_blocks
 from slipstream.sampling.choose import choose_apart
 from slipstream.sampling.faults import LogitsNotFiniteError
+from slipstream.sampling.logprobs import logprobs_of
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.row import Choice, Mask, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
@@ -347,10 +348,8 @@ class Engine:
             at = end
         if not rows:
             return
-        # This imports torch, which the arithmetic model does without.
-        from slipstream.sampling.logprobs import logprobs_of
-
-        scores = iter(logprobs_of(logits.tensor if len(rows) == at else logits.tensor[rows], tokens, counts))
+        scored = logits if len(rows) == at else logits.subset(rows)
+        scores = iter(logprobs_of(scored.floats(), tokens, counts))
         for append, answer in zip(appends, answers, strict=True):
             if append.top_logprob_count is not None and answer.error is None:
                 answer.scores.extend(next(scores) for _ in append.scored)

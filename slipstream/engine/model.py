@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.stop_flag import StopFlag
 from slipstream.processors import Processors
+from slipstream.sampling.blocks import BlockedLogits, Logits
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import LengthDefaults, SamplingDefaults, SamplingRule
-
-if TYPE_CHECKING:
-    import torch
-
-    from slipstream.sampling.blocks import BlockedLogits, Logits
 
 
 class Segment(NamedTuple):
@@ -56,8 +52,8 @@ class ModelFacts(Protocol):
     """Two models with the same one answer alike, given the same dtype and kind of device."""
 
     @property
-    def device(self) -> torch.device | str:
-        """Where it is computed, as torch would say it."""
+    def device(self) -> object:
+        """Where the model is computed, such as "cpu" or a torch.device. Its str names it."""
 
 
 @dataclass(frozen=True, slots=True)

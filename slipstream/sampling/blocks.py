@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slipstream.sampling.kernel import BLOCK, Floats32, Ints, Stored, find_maxima
 from slipstream.sampling.sharing import share_rows
 
-if TYPE_CHECKING:
-    import torch
-
-    Logits = torch.Tensor | Stored
+Logits = Stored
+"""Rows of logits ``[rows, vocabulary]`` in one piece: float32, or the bits of bfloat16 as int16."""
 
 LOOKED_AT = 2
 """Tokens, and more where they lie in a cache, are looked at in the time that it takes to weigh
@@ -22,8 +19,7 @@ one."""
 
 
 class BlockedLogits:
-    """``logits`` ``[rows, vocabulary]``, read by compiled code on the CPU: a tensor of any float
-    dtype on any device, or an array in one piece, of float32 or of bfloat16's bits (int16).
+    """``logits`` ``[rows, vocabulary]`` in one piece, float32 or the bits of bfloat16 as int16.
 
     ``stored`` and ``maxima`` are theirs, the latter ``[*, blocks]`` of blocks of 64 tokens, NaN
     where one of them is. Of these ``indices`` say which rows are meant.
@@ -31,8 +27,7 @@ class BlockedLogits:
 
     def __init__(self, logits: Logits, maxima: Floats32 | None = None) -> None:
         """``maxima``: where a device has found them."""
-        self._logits = logits
-        self.stored = _stored(logits)
+        self.stored: Stored = logits if logits.dtype == np.int16 else logits.view(np.int32)
         row_count, size = self.stored.shape
         if maxima is None:
             self.maxima: Floats32 = np.empty((row_count, block_count(size)), dtype=np.float32)
@@ -45,11 +40,9 @@ class BlockedLogits:
         self.indices: Ints = _first(row_count)
         self._is_whole = True
 
-    @property
-    def tensor(self) -> torch.Tensor:
-        """The rows as torch knows them."""
-        tensor = tensor_of(self._logits)
-        return tensor if self._is_whole else tensor[self.indices.tolist()]
+    def floats(self) -> Floats32:
+        """Return the rows as float32 ``[rows, vocabulary]``."""
+        return floats_of(self.stored if self._is_whole else self.stored[self.indices])
 
     def largest(self) -> list[float]:
         """Of each row; NaN if any logit is."""
@@ -77,26 +70,10 @@ def _first(count: int) -> Ints:
     return np.arange(count)
 
 
-def tensor_of(logits: Logits | BlockedLogits) -> torch.Tensor:
-    """As torch knows them."""
+def floats_of(logits: Logits | BlockedLogits) -> Floats32:
+    """Return logits as float32 ``[rows, vocabulary]``."""
     if isinstance(logits, BlockedLogits):
-        return logits.tensor
-    if not isinstance(logits, np.ndarray):
-        return logits
-    import torch  # who has arrays need not have it
-
-    tensor = torch.from_numpy(logits)
-    return tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor
-
-
-def _stored(logits: Logits) -> Stored:
-    """The bits of bfloat16 or, else, of float32."""
-    if isinstance(logits, np.ndarray):
-        return logits if logits.dtype == np.int16 else logits.view(np.int32)
-    import torch
-
-    if logits.dtype == torch.bfloat16:
-        halves: Stored = logits.cpu().contiguous().view(torch.int16).numpy()
-        return halves
-    singles: Stored = np.ascontiguousarray(logits.float().cpu().numpy()).view(np.int32)
-    return singles
+        return logits.floats()
+    if logits.dtype == np.int16:
+        return (logits.astype(np.int32) << 16).view(np.float32)
+    return logits.view(np.float32)

@@ -7,22 +7,20 @@ from collections.abc import Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from slipstream.compilation import Unit, compile_shared, unit_name
-from slipstream.sampling import kernel
-from slipstream.sampling.blocks import BlockedLogits, in_blocks
+from slipstream.sampling import kernel, ratio
+from slipstream.sampling.blocks import BlockedLogits, Logits, in_blocks
 from slipstream.sampling.coupled import choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
+from slipstream.sampling.filters import filtered
 from slipstream.sampling.kernel import BLOCK, MACHINE, Domain, coin, compiled_folder
 from slipstream.sampling.processing import processed
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
-
-if TYPE_CHECKING:
-    from slipstream.sampling.blocks import Logits
 
 
 class _Kind(Enum):
@@ -159,10 +157,7 @@ def _choose(kind: _Kind, logits: BlockedLogits, rows: Sequence[Row]) -> list[Cho
     rules, positions = [row.rule for row in rows], [row.position for row in rows]
     if kind is _Kind.COUPLED:
         return choose_coupled(logits, rules, positions, candidate_count)
-    from slipstream.sampling import ratio  # torch: a model of paper serves without, if nobody asks for this
-    from slipstream.sampling.filters import filtered
-
-    left = filtered(logits.tensor.float(), rules)  # in bfloat16 sums over a vocabulary say little
+    left = filtered(logits.floats(), rules)
     if kind is _Kind.TYPICAL:
         plain = [SamplingRule(temperature=1.0, seed=rule.seed) for rule in rules]
         return choose_coupled(BlockedLogits(left), plain, positions, candidate_count)

@@ -5,31 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 
-from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, TokenLogprobs
+from slipstream.sampling.kernel import Floats32
+from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.sampling.softmax import log_softmax
 
 
-def logprobs_of(logits: torch.Tensor, tokens: Sequence[int], top_counts: Sequence[int]) -> list[TokenLogprobs]:
-    """For each row of ``logits`` ``[rows, vocabulary]`` its token's log-probability and the row's
-    likeliest tokens, the lower token id first among equals.
+def logprobs_of(logits: Floats32, tokens: Sequence[int], top_counts: Sequence[int]) -> list[TokenLogprobs]:
+    """Return for each row of ``logits`` ``[rows, vocabulary]`` its token's log-probability and the
+    row's likeliest tokens, the lower token id first among equals.
 
     The log-softmax is taken in float32. A row's result does not depend on the other rows.
     """
-    if not tokens:
-        return []
-    logprobs = logits.float().log_softmax(dim=-1)
-    chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device).unsqueeze(1)).squeeze(1).tolist()
-    if not any(top_counts):
-        return [TokenLogprobs(token, logprob) for token, logprob in zip(tokens, chosen, strict=True)]
-    # Always as many: which of equals topk takes depends on how many it is asked for, and so would
-    # depend on the batch.
-    top = logprobs.topk(min(MAX_TOP_LOGPROB_COUNT, logprobs.shape[1]))
-    entries = [
-        tuple(sorted(zip(ids, values, strict=True), key=lambda entry: (-entry[1], entry[0])))
-        for ids, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-    ]
-    return [
-        TokenLogprobs(token, logprob, row[:count])
-        for token, logprob, row, count in zip(tokens, chosen, entries, top_counts, strict=True)
-    ]
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return [
+            _of_row(log_softmax(row), token, count)
+            for row, token, count in zip(logits, tokens, top_counts, strict=True)
+        ]
+
+
+def _of_row(logprobs: Floats32, token: int, count: int) -> TokenLogprobs:
+    chosen = float(logprobs[token])
+    if not count:
+        return TokenLogprobs(token, chosen)
+    count = min(count, len(logprobs))
+    likely = np.flatnonzero(logprobs >= np.partition(logprobs, -count)[-count])
+    top = likely[np.argsort(-logprobs[likely], kind="stable")[:count]]
+    return TokenLogprobs(token, chosen, tuple(zip(top.tolist(), logprobs[top].tolist(), strict=True)))

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from slipstream.sampling.kernel import Domain, coin
+from slipstream.sampling.kernel import Domain, Floats32, coin
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule
@@ -24,24 +23,34 @@ Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
 
-def draw(logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]) -> list[Choice]:
-    """A draft's tokens, from its filtered ``logits`` ``[rows, vocabulary]``, each row cut to its
-    ``proposal_top_k`` likeliest.
+def draw(logits: Floats32, rules: Sequence[SamplingRule], positions: Sequence[int]) -> list[Choice]:
+    """Return a draft's tokens, drawn from its filtered ``logits`` ``[rows, vocabulary]``, each row
+    cut to its ``proposal_top_k`` likeliest tokens.
 
     A choice carries its distribution, rounded to float32 before the draw: what is sent is exactly
     what was drawn from.
     """
-    most = min(max(rule.proposal_top_k for rule in rules), logits.shape[1])
-    top = logits.topk(most)
-    tokens = top.indices.cpu().numpy()
-    kept = torch.tensor([rule.proposal_top_k for rule in rules], device=logits.device).unsqueeze(1)
-    cut = torch.arange(most, device=logits.device) >= kept
-    sent = top.values.masked_fill(cut, -torch.inf).double().softmax(dim=1).float().cpu().numpy()
-    picks = [
-        _drawn_from(sent[row], coin(rule.seed, position, Domain.PROPOSAL))
-        for row, (rule, position) in enumerate(zip(rules, positions, strict=True))
-    ]
-    return [_drawn(tokens[row], sent[row], pick) for row, pick in enumerate(picks)]
+    choices = []
+    for row, rule, position in zip(logits, rules, positions, strict=True):
+        tokens = _likeliest(row, min(rule.proposal_top_k, len(row)))
+        sent = _probabilities(row[tokens]).astype(np.float32)
+        pick = _drawn_from(sent, coin(rule.seed, position, Domain.PROPOSAL))
+        choices.append(_drawn(tokens, sent, pick))
+    return choices
+
+
+def _likeliest(row: Floats32, count: int) -> Tokens:
+    """Return a row's ``count`` likeliest tokens, best first, the lower id first among equals; fewer
+    where the filters left fewer."""
+    likely = np.flatnonzero((row >= np.partition(row, -count)[-count]) & (row > -np.inf))
+    return likely[np.argsort(-row[likely], kind="stable")[:count]]
+
+
+def _probabilities(row: Floats32) -> Floats:
+    """Return the softmax in float64."""
+    weights = np.exp(row.astype(np.float64) - row.max())
+    normalised: Floats = weights * (1 / weights.sum())
+    return normalised
 
 
 def _drawn(tokens: Tokens, sent: NDArray[np.float32], pick: int) -> Choice:
@@ -51,7 +60,7 @@ def _drawn(tokens: Tokens, sent: NDArray[np.float32], pick: int) -> Choice:
 
 
 def decide(
-    logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int], proposed: Sequence[Proposed]
+    logits: Floats32, rules: Sequence[SamplingRule], positions: Sequence[int], proposed: Sequence[Proposed]
 ) -> list[Choice]:
     """For each row the proposed token if the test accepts it, and else the recovered one, which is
     never the proposed one.
@@ -59,7 +68,7 @@ def decide(
     ``logits`` ``[rows, vocabulary]`` are the target's, filtered. The margin is infinite: there is
     no next best to speak of.
     """
-    p: Floats = logits.double().softmax(dim=1).cpu().numpy()
+    p = np.stack([_probabilities(row) for row in logits])
     at = np.arange(len(proposed))
     tokens = np.array([draft.token for draft in proposed])
     q = np.stack([_dense(draft.distribution, p.shape[1]) for draft in proposed])

@@ -12,8 +12,8 @@ from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
-from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
+from tests.tensors import tensor_of
 
 LENGTH = 540  # past one key block of 512
 START = 470  # the long way there is walked once, then in chunks

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from slipstream.sampling.blocks import BlockedLogits
-from slipstream.sampling.choose import choose, choose_apart
+from slipstream.sampling.choose import choose_apart
 from slipstream.sampling.filters import filtered
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import VOID, Choice, Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
+from tests.tensors import blocked, choose
 
 GREEDY = SamplingRule()
 COUPLED = SamplingRule(temperature=1.0, seed=3)
@@ -62,7 +63,7 @@ def test_rows_that_their_rules_change_and_others_choose_together_as_they_would_a
         replace(GREEDY, end_token_ids=(int(logits[7].argmax()),), first_end_position=8),
     ]
     rows = [Row(rule, position) for position, rule in enumerate(rules)]
-    together = choose(BlockedLogits(logits), rows)
+    together = choose(logits, rows)
     assert together == [choose(logits[index : index + 1], [row])[0] for index, row in enumerate(rows)]
     assert together[1].token not in first and together[4].token == second[1] and together[5].token == 7
     assert together[7].token == int(logits[7].topk(2).indices[1])
@@ -72,7 +73,7 @@ def test_rows_that_their_rules_change_and_others_choose_together_as_they_would_a
 def test_a_draw_under_a_typical_p_is_a_coupled_draw_of_what_it_leaves() -> None:
     logits, rule = LOGITS[:1].expand(50, -1).contiguous(), replace(COUPLED, typical_p=0.7)
     tokens = [choice.token for choice in choose(logits, [Row(rule, position) for position in range(50)])]
-    left = filtered(logits, [rule] * 50)
+    left = filtered(logits.numpy(), [rule] * 50)
     assert tokens == [choice.token for choice in choose(left, [Row(COUPLED, position) for position in range(50)])]
     assert len(set(tokens)) > 3
 
@@ -88,12 +89,12 @@ def test_each_row_of_one_rule_holds_the_end_back_by_its_own_position() -> None:
 def test_where_choosing_fails_those_rows_fail_that_make_it_and_all_together_raise() -> None:
     wrong = Row(STRUCTURED, 1, allowed=np.ones(LOGITS.shape[1] - 1, bool))
     rows = [Row(GREEDY, 0), wrong, Row(COUPLED, 2)]
-    choices = choose_apart(BlockedLogits(LOGITS[:3]), rows)
+    choices = choose_apart(blocked(LOGITS[:3]), rows)
     assert choices[1].token == VOID and isinstance(choices[1].fault, ValueError)
     for index in (0, 2):
         assert choices[index] == choose(LOGITS[index : index + 1], [rows[index]])[0]
     with pytest.raises(ValueError, match="a structure's mask is of 59 tokens"):
-        choose_apart(BlockedLogits(LOGITS[:2]), [wrong, wrong])
+        choose_apart(blocked(LOGITS[:2]), [wrong, wrong])
 
 
 def test_after_a_proposals_end_the_ratio_test_chooses_as_coupled_sampling_does() -> None:

@@ -4,13 +4,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.sampling.choose import choose
 from slipstream.sampling.coupled import SLACK, accepted_count
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling_fields import MAX_TEMPERATURE, MIN_TEMPERATURE
 from tests.oracle import apply_filters, field
+from tests.tensors import choose
 
 
 def brute_force(logits: torch.Tensor, rule: SamplingRule, position: int) -> tuple[int, float]:

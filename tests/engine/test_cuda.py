@@ -41,8 +41,8 @@ from slipstream.engine.torch.cuda.step import (
 )
 from slipstream.engine.torch.kv_memory import KvMemory, LayerShape
 from slipstream.engine.torch.transformers_model import TransformersModel
-from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
+from tests.tensors import tensor_of
 
 pytestmark = [
     pytest.mark.usefixtures("products_by_row"),

@@ -19,12 +19,12 @@ from slipstream.engine.torch.cuda.backend import CudaBackend
 from slipstream.engine.torch.cuda.chooser import Chooser
 from slipstream.engine.torch.cuda.step import Step
 from slipstream.engine.torch.transformers_model import TransformersModel
-from slipstream.sampling.choose import choose
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.row import Choice, Row
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 from tests.stop_flags import SetLater
+from tests.tensors import choose
 
 # As a device does without being asked.
 pytestmark = [

@@ -19,11 +19,12 @@ from slipstream.engine.torch.cuda.logits import HostLogits, find_maxima
 from slipstream.engine.torch.cuda.products import JoinedLinear, join_products
 from slipstream.engine.torch.cuda.recorded_forward import same_bits
 from slipstream.engine.torch.cuda.rotary import fuse_rotary, rotate
+from slipstream.engine.torch.host_logits import host_logits
 from slipstream.sampling.blocks import BlockedLogits
-from slipstream.sampling.choose import choose
 from slipstream.sampling.row import VOID, Row
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
+from tests.tensors import blocked, choose, tensor_of
 
 pytestmark = [
     pytest.mark.usefixtures("products_by_row"),
@@ -185,17 +186,17 @@ def test_maxima_are_those_that_choosing_finds(dtype: torch.dtype, size: int) -> 
     logits[3, size - 1] = 50
     logits[4] = -logits[4].abs()
     logits[5, 10] = float("inf")
-    found, expected = find_maxima(logits), torch.from_numpy(BlockedLogits(logits).maxima)
+    found, expected = find_maxima(logits), torch.from_numpy(blocked(logits).maxima)
     assert torch.equal(found.isnan(), expected.isnan())
     assert same_bits(found.nan_to_num(0.0), expected.nan_to_num(0.0))
     rows = [Row(SamplingRule(temperature=temperature, seed=3), 7) for temperature in (0.0, *[1.0] * 6)]
-    blocked = BlockedLogits(logits, found.numpy())
-    assert np.array_equal(blocked.largest(), BlockedLogits(logits).largest(), equal_nan=True)
+    known = BlockedLogits(host_logits(logits), found.numpy())
+    assert np.array_equal(known.largest(), blocked(logits).largest(), equal_nan=True)
     if dtype == torch.bfloat16:  # a head of another dtype than its model's: maxima are those of what is kept
         host = HostLogits(size, dtype, pinned=False)
         host.make_room(7)
         host.fetch(logits.float() + 0.001, 0)
         kept = host.first(7)
-        assert np.array_equal(kept.maxima, BlockedLogits(kept.tensor).maxima, equal_nan=True)
-    tokens = [choice.token for choice in choose(blocked, rows)]
+        assert np.array_equal(kept.maxima, blocked(tensor_of(kept)).maxima, equal_nan=True)
+    tokens = [choice.token for choice in choose(known, rows)]
     assert tokens == [choice.token for choice in choose(logits, rows)] and tokens[1] == VOID

@@ -13,7 +13,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import SlipstreamError
-from slipstream.sampling.choose import choose
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import VOID, Proposed, Row
 from slipstream.sampling.rule import MAX_LOGIT_BIAS, Acceptance, SamplingRule, sampling_violations
@@ -25,6 +24,7 @@ from slipstream.sampling_fields import (
     MIN_TEMPERATURE,
 )
 from tests.oracle import apply_filters
+from tests.tensors import choose
 
 VOCABULARY = 50
 EMPTY = [

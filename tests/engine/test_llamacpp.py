@@ -19,10 +19,10 @@ from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
-from slipstream.sampling.blocks import tensor_of
 from slipstream.sampling.faults import LogitsNotFiniteError
 from slipstream.sampling.rule import SamplingRule
 from tests import gguf_models
+from tests.tensors import tensor_of
 
 LENGTH = 90
 _RANDOM = random.Random(18)

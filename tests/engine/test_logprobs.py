@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from slipstream.sampling.logprobs import logprobs_of
+from tests.tensors import logprobs_of
 
 
 def test_a_rows_likeliest_tokens_do_not_depend_on_what_others_ask_for() -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.sampling.blocks import BlockedLogits
-from slipstream.sampling.choose import choose, warm
+from slipstream.sampling.choose import warm
 from slipstream.sampling.kernel import process_rows, restrict_row
 from slipstream.sampling.processing import processed
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.sharing import choose_with
+from tests.tensors import blocked, choose, tensor_of
 
 NUMBERS = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-42, -3e38]
 
@@ -91,13 +91,13 @@ def test_logits_are_changed_as_torch_changes_them(seed: int, dtype: torch.dtype)
         if draw.random() < 0.3:
             rows[-1].allowed = np.array([draw.random() < 0.5 for _ in range(size)])
     given = logits.clone()
-    found, expected = processed(BlockedLogits(logits), rows), by_torch(logits, rows)
+    found, expected = processed(blocked(logits), rows), by_torch(logits, rows)
     # Which of several NaNs a number is says nothing.
-    assert torch.equal(found.tensor.nan_to_num(7.5, None, None), expected.nan_to_num(7.5, None, None))
-    assert torch.equal(found.tensor.isnan(), expected.isnan())
+    assert torch.equal(tensor_of(found).nan_to_num(7.5, None, None), expected.nan_to_num(7.5, None, None))
+    assert torch.equal(tensor_of(found).isnan(), expected.isnan())
     is_number = ~expected.isnan()
-    assert torch.equal(found.tensor.view(torch.int32)[is_number], expected.view(torch.int32)[is_number])
-    made_new = BlockedLogits(expected)
+    assert torch.equal(tensor_of(found).view(torch.int32)[is_number], expected.view(torch.int32)[is_number])
+    made_new = blocked(expected)
     assert np.array_equal(found.maxima, made_new.maxima, equal_nan=True)
     assert np.array_equal(found.largest(), made_new.largest(), equal_nan=True)
     assert torch.equal(logits.view(torch.uint8), given.view(torch.uint8)), "the logits given must stay as they were"
@@ -115,16 +115,16 @@ def test_rows_that_threads_share_are_the_same(threads: int) -> None:
     ]
     rows = [Row(rules[at % 3 == 2], 60 - at, contexts[at % 2]) for at in range(12)]
     rows[4].allowed = np.array([draw.random() < 0.5 for _ in range(size)])
-    found = processed(BlockedLogits(logits), rows)
-    assert torch.equal(found.tensor, by_torch(logits, rows))
-    assert np.array_equal(found.maxima, BlockedLogits(found.tensor).maxima)
+    found = processed(blocked(logits), rows)
+    assert torch.equal(tensor_of(found), by_torch(logits, rows))
+    assert np.array_equal(found.maxima, blocked(tensor_of(found)).maxima)
 
 
 def test_some_of_the_rows_are_read_where_they_lie() -> None:
     logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(3))
     rows = [Row(SamplingRule(banned_token_ids=(token,)), 1) for token in (150, 3)]
-    found = processed(BlockedLogits(logits).subset([3, 1]), rows)
-    assert torch.equal(found.tensor, by_torch(logits[[3, 1]], rows))
+    found = processed(blocked(logits).subset([3, 1]), rows)
+    assert torch.equal(tensor_of(found), by_torch(logits[[3, 1]], rows))
 
 
 def test_tokens_beyond_the_vocabulary_have_no_logit() -> None:
@@ -136,21 +136,21 @@ def test_tokens_beyond_the_vocabulary_have_no_logit() -> None:
         first_end_position=9,
         allowed_token_ids=(0, 1, 2, 70),
     )
-    found = processed(BlockedLogits(torch.zeros(1, 70)), [Row(rule, 4, [1])])
-    assert found.tensor[0, :3].tolist() == [-torch.inf, 1.0, -torch.inf]
-    assert found.tensor.isneginf().sum() == 69
+    found = processed(blocked(torch.zeros(1, 70)), [Row(rule, 4, [1])])
+    assert tensor_of(found)[0, :3].tolist() == [-torch.inf, 1.0, -torch.inf]
+    assert tensor_of(found).isneginf().sum() == 69
 
 
 def test_a_mask_of_another_size_is_an_error() -> None:
     for size in (69, 71):
         with pytest.raises(ValueError, match=f"mask is of {size} tokens, and there are 70 logits"):
-            processed(BlockedLogits(torch.zeros(1, 70)), [Row(SamplingRule(), 4, allowed=np.ones(size, bool))])
+            processed(blocked(torch.zeros(1, 70)), [Row(SamplingRule(), 4, allowed=np.ones(size, bool))])
 
 
 def test_a_turn_that_begins_before_the_text_begins_with_it() -> None:
     rule = SamplingRule(frequency_penalty=1.0, first_generated_position=-3)
-    found = processed(BlockedLogits(torch.ones(1, 4)), [Row(rule, 4, [0, 1, 1, 3])])
-    assert found.tensor.tolist() == [[0, -1, 1, 0]]
+    found = processed(blocked(torch.ones(1, 4)), [Row(rule, 4, [0, 1, 1, 3])])
+    assert tensor_of(found).tolist() == [[0, -1, 1, 0]]
 
 
 def test_nothing_is_compiled_for_a_rule_once_choosing_is_warm() -> None:

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from orchestrator.speculation.proposal import Proposal
-from slipstream.sampling.choose import choose
 from slipstream.sampling.kernel import Domain, coin
 from slipstream.sampling.outcome import TokenDistribution, distribution_fault
 from slipstream.sampling.row import Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
+from tests.tensors import choose
 
 RULE = SamplingRule(temperature=1.0, seed=3, acceptance=Acceptance.RATIO)
 

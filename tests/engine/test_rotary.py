@@ -16,8 +16,8 @@ from slipstream.engine.pretrained.rotary import steady_context_length
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
-from slipstream.sampling.blocks import tensor_of
 from tests import tiny_models
+from tests.tensors import tensor_of
 
 ORIGINAL = 64
 LONGROPE = {

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.sharing import choose_with, share_rows
+from tests.tensors import choose
 
 ROWS, VOCABULARY = 8, 100_003
 

@@ -22,11 +22,10 @@ from slipstream.engine.torch.cuda.backend import EXACT_ROWS, CudaBackend, load_c
 from slipstream.engine.torch.cuda.chooser import Chooser
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.logits import find_maxima
-from slipstream.sampling.blocks import BlockedLogits
-from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Choice, Row
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
+from tests.tensors import blocked, choose, tensor_of
 
 LENGTHS = (3, 40, 200, 1, 90, 700, 17)
 ROUND = 9
@@ -51,7 +50,7 @@ class Computed:
             self.engine.cache.extend(sequence, added)
             segments.append(Segment(added, start, sequence.pages, len(added)))
         self.backend.copy_pages(self.engine.cache.take_copies())
-        return list(self.backend.forward(segments).tensor.clone().split([len(added) for added in tokens]))
+        return list(tensor_of(self.backend.forward(segments)).clone().split([len(added) for added in tokens]))
 
 
 def drawn(counts: tuple[int, ...], seed: int) -> list[list[int]]:
@@ -137,7 +136,7 @@ def test_parts_are_fused_in_either_dtype(family: str, fused: Fused, dtype: str, 
 def test_maxima_are_those_that_a_cpu_finds(dtype: str) -> None:
     logits = (torch.randn(70, 100_003, generator=torch.Generator().manual_seed(0)) * 3).to(DTYPES[dtype])
     logits[3, 70], logits[4, 90] = float("nan"), float("-inf")
-    found, expected = find_maxima(logits.cuda()).cpu(), torch.from_numpy(BlockedLogits(logits).maxima)
+    found, expected = find_maxima(logits.cuda()).cpu(), torch.from_numpy(blocked(logits).maxima)
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 

@@ -18,13 +18,13 @@ import torch
 from scipy.stats import kstest
 
 from slipstream.sampling import ratio
-from slipstream.sampling.choose import choose
 from slipstream.sampling.coupled import accepted_count
 from slipstream.sampling.kernel import Domain
 from slipstream.sampling.row import Choice, Proposed, Row
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from tests.oracle import apply_filters
 from tests.statistical.chi_square import FALSE_ALARM, p_value
+from tests.tensors import choose
 
 VOCABULARY = 12
 DRAWS = 40_000

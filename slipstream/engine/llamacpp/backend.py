@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import libllama
@@ -31,6 +30,7 @@ from slipstream.engine.llamacpp.rows import Rows
 from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import own_processors
+from slipstream.sampling.kernel import Floats32
 
 MIB = 2**20
 
@@ -107,7 +107,7 @@ class LlamaCppBackend:
         byte_count = streams * self._cell_count * self.model.bytes_per_token
         return Reserved(streams, self._cell_count - _PADDED_ROWS, byte_count)
 
-    def logits_of(self, tokens: list[int]) -> torch.Tensor:
+    def logits_of(self, tokens: list[int]) -> Floats32:
         """Return logits ``[tokens, vocabulary]`` of a short text, in as little memory as possible.
         The backend can do nothing else afterwards."""
         self.reserve(STREAM_MULTIPLE * self.model.bytes_per_token / MIB)
@@ -131,22 +131,23 @@ class LlamaCppBackend:
                 self._compute(rows)
             self._cut(page, 0)
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Floats32:
         groups: defaultdict[int, list[Segment]] = defaultdict(list)
         for segment in segments:
             groups[max(len(segment.tokens), self._least_rows) if self._least_rows > 1 else 0].append(segment)
-        logits: dict[int, torch.Tensor] = {}
+        logits: dict[int, Floats32] = {}
         for group in groups.values():
-            rows = torch.split(self._decode(group), [segment.wanted for segment in group])
+            counts = [segment.wanted for segment in group]
+            rows = np.split(self._decode(group), np.cumsum(counts)[:-1])
             logits.update(zip(map(id, group), rows, strict=True))
         if len(groups) == 1:
-            return rows[0] if len(rows) == 1 else torch.cat(rows)
-        return torch.cat([logits[id(segment)] for segment in segments])
+            return rows[0] if len(rows) == 1 else np.concatenate(rows)
+        return np.concatenate([logits[id(segment)] for segment in segments])
 
     def _cut(self, page: int, length: int) -> None:
         self._library.llama_memory_seq_rm(self._memory, page - 1, length, -1)
 
-    def _decode(self, segments: list[Segment]) -> torch.Tensor:
+    def _decode(self, segments: list[Segment]) -> Floats32:
         """Return logits ``[rows, vocabulary]`` at the wanted rows of segments with equal row
         counts."""
         rows = self._rows
@@ -167,10 +168,9 @@ class LlamaCppBackend:
             asked_count += row_count - first_asked
         self._compute(rows)
         logits = self._logits(asked_count)
-        picked = logits.copy() if len(wanted) == asked_count else logits[wanted]  # the next step overwrites them
-        return torch.from_numpy(picked)
+        return logits.copy() if len(wanted) == asked_count else logits[wanted]  # the next step overwrites them
 
-    def _logits(self, count: int) -> np.ndarray:
+    def _logits(self, count: int) -> Floats32:
         size = self.model.vocabulary_size
         memory = (ctypes.c_float * (count * size)).from_address(self._library.llama_get_logits(self._context))
         return np.frombuffer(memory, np.float32).reshape(count, size)

@@ -6,8 +6,6 @@ import ctypes
 import weakref
 from pathlib import Path
 
-import torch
-
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation_config import parse_generation_config, read_gguf_generation_config
 from slipstream.engine.gguf_file import AGAIN, fingerprint_of, refuse_no_file, refuse_no_model, shards_of
@@ -25,7 +23,7 @@ _LONGEST_VALUE = 4096
 class GgufModel:
     """`slipstream.engine.model.ModelFacts` of a loaded GGUF file."""
 
-    device = torch.device("cpu")
+    device = "cpu"
 
     def __init__(self, path: Path) -> None:
         """Load the file. UnsupportedModelError says what is wrong with it."""

@@ -11,8 +11,10 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import ModelFacts, MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import PADDING_PAGE, pages_in
 from slipstream.engine.sequence import PageCopy
+from slipstream.engine.torch.host_logits import host_logits
 from slipstream.engine.torch.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, StepPlan, build_plan
 from slipstream.processors import own_processors
+from slipstream.sampling.blocks import Logits
 
 
 class PlanModel(ModelFacts, Protocol):
@@ -74,8 +76,8 @@ class PlannedBackend:
     def erase_pages(self, pages: list[int]) -> None:
         self.model.erase_pages([PADDING_PAGE, *pages])
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
-        return self.model.forward(self._plan(segments))
+    def forward(self, segments: list[Segment]) -> Logits:
+        return host_logits(self.model.forward(self._plan(segments)))
 
     def _plan(self, segments: list[Segment]) -> StepPlan:
         return build_plan(segments, self._page_size, self.model.device, self._padding, self._slot_count)

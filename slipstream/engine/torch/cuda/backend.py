@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import triton
 
@@ -21,7 +22,7 @@ from slipstream.engine.torch.cuda.chooser import Chooser
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
 from slipstream.engine.torch.cuda.logits import HostLogits
 from slipstream.engine.torch.cuda.multi_step_runner import CudaRunner
-from slipstream.engine.torch.cuda.recorded_forward import SETTLED_AFTER, RecordedForward, same_bits
+from slipstream.engine.torch.cuda.recorded_forward import SETTLED_AFTER, RecordedForward
 from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, QUERIES, Step, split
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.processors import Processors, device_processor
@@ -145,9 +146,10 @@ class CudaBackend:
             return Segment(text, 0, range(1 + place * pages_each, 1 + (place + 1) * pages_each), count)
 
         own = drawn(0)
-        alone = self.forward([own]).tensor.clone()
+        alone = self.forward([own]).stored.copy()
         for _ in range(_TRIALS):
-            if not same_bits(self.forward([drawn(1), own, drawn(2)]).tensor[count : 2 * count], alone):
+            beside = self.forward([drawn(1), own, drawn(2)]).stored
+            if not np.array_equal(beside[count : 2 * count], alone):
                 raise UnsupportedModelError(
                     f"{self.model.architecture} in {self.model.dtype} on {self.model.device}: a row's numbers depend on the "
                     "rows beside it, so that texts would depend on what else is served; bfloat16 or the cpu may do"

@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from slipstream.engine.torch.host_logits import host_logits
 from slipstream.sampling.blocks import BlockedLogits, block_count
 from slipstream.sampling.kernel import BLOCK
 
@@ -42,7 +43,7 @@ class HostLogits:
 
     def first(self, row_count: int) -> BlockedLogits:
         """Return the first ``row_count`` rows."""
-        return BlockedLogits(self._logits[:row_count], self._maxima[:row_count].numpy())
+        return BlockedLogits(host_logits(self._logits[:row_count]), self._maxima[:row_count].numpy())
 
     def _make(self, row_count: int) -> None:
         size, pinned = self._vocabulary_size, self._pinned
