@@ -23,7 +23,7 @@ from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.gguf_decoder import GgufDecoder
-from slipstream.engine.compiled.loading import load_compiled
+from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
 from slipstream.engine.engine import Engine
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.model import Backend, Segment
@@ -51,7 +51,9 @@ class PlainDecoder:
         token_count = BATCH_SIZE * (ceil(longest / _PAGE_SIZE) + 1) * _PAGE_SIZE
         name = str(pair.target)
         if pair.backend == COMPILED:
-            self._backend = load_compiled(name, dtype=pair.dtype, page_size=_PAGE_SIZE, multi_step=False, threads=1)
+            self._backend = load_compiled_checkpoint(
+                name, dtype=pair.dtype, page_size=_PAGE_SIZE, multi_step=False, threads=1
+            )
         elif pair.backend == GGUF:
             decoder = GgufDecoder(pair.target, _PAGE_SIZE)
             self._backend = CompiledBackend(decoder, page_size=_PAGE_SIZE, multi_step=False, threads=1)

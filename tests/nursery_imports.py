@@ -14,11 +14,10 @@ import transformers.models.llama.modeling_llama
 
 import draft_service.__main__
 import orchestrator.__main__
-import slipstream.engine.compiled.loading
+import slipstream.engine.compiled_checkpoint
+import slipstream.engine.compiled_from_transformers
 import slipstream.engine.torch.planned_backend
 import slipstream.engine.torch.transformers_model
-import slipstream.sampling.filters
-import slipstream.sampling.ratio
 import verifier_service.__main__
 from slipstream.sampling.choose import warm
 

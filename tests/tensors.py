@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from slipstream.engine.model import Backend, Segment
 from slipstream.engine.torch.host_logits import host_logits
 from slipstream.sampling import choose as choosing
 from slipstream.sampling import logprobs
@@ -32,3 +33,8 @@ def choose(logits: torch.Tensor | Logits | BlockedLogits, rows: Sequence[Row]) -
 def logprobs_of(logits: torch.Tensor, tokens: Sequence[int], top_counts: Sequence[int]) -> list[TokenLogprobs]:
     """Return log-probabilities under a tensor's logits."""
     return logprobs.logprobs_of(floats_of(host_logits(logits)), tokens, top_counts)
+
+
+def forward(backend: Backend, segments: list[Segment]) -> torch.Tensor:
+    """Return the logits that a backend computes, as float32."""
+    return tensor_of(backend.forward(segments))

@@ -13,6 +13,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.extras import missing
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -178,7 +179,7 @@ def _check_file(path: Path, name: str) -> None:
             f"{INDEX} of {name} names {path.name}, but only safetensors are loaded: copy or download it again"
         )
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             scaled = [key for key in file.keys() if _SCALES.search(key) or _is_scaled(key, file)]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UnsupportedModelError(
@@ -199,3 +200,9 @@ def _json(path: Path, name: str) -> Any:
         raise UnsupportedModelError(f"{path.name} of {name} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UnsupportedModelError(f"{path.name} of {name} is not JSON: {one_line(error)}") from error
+
+
+def refuse_without_torch(name: str, reason: str) -> None:
+    """Raise UnsupportedModelError where torch and transformers are not installed."""
+    if command := missing("torch"):
+        raise UnsupportedModelError(f"{name} needs torch and transformers, for {reason}: {command}")

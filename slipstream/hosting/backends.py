@@ -1,5 +1,5 @@
-"""Which backend computes a model. Each is imported where it is needed: transformers takes three
-seconds."""
+"""Chooses the backend that computes a model. Each is imported only where it is needed: torch and
+transformers take seconds, and may not be installed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipstream.engine.arithmetic import SCHEME, ArithmeticBackend, ArithmeticSettings
+from slipstream.engine.checkpoint import refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import is_gguf
 from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.sharing import choose_with
+from slipstream.threads import default_threads
 
 if TYPE_CHECKING:
     from slipstream.engine.llamacpp.backend import LlamaCppBackend
@@ -80,13 +82,15 @@ def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> B
 
 
 def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend | None:
-    """Where that can be, else None; UnsupportedModelError if it was asked for and cannot."""
-    from slipstream.engine.compiled.loading import NotCompiledError, load_compiled
+    """Return None where compiled forwards cannot compute a model. UnsupportedModelError if they were
+    asked for."""
+    from slipstream.engine.compiled.decoder import NotCompiledError
+    from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
 
     try:
         if settings.device != "cpu":
             raise NotCompiledError(f"--device is {settings.device!r}")
-        return load_compiled(
+        return load_compiled_checkpoint(
             name,
             dtype=settings.dtype,
             page_size=settings.page_size,
@@ -97,27 +101,27 @@ def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
     except NotCompiledError as reason:
         if settings.engine == "compiled":
             raise UnsupportedModelError(f"{name} cannot be computed by --engine compiled: {reason}") from reason
+        refuse_without_torch(name, str(reason))
         log.info("torch computes %s: %s", name, reason)
         return None
 
 
 def _threads(settings: ModelServiceSettings) -> int:
-    """That compute, and choose: torch's own choice unless somebody has chosen, and torch's from now
-    on."""
-    import torch
-
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    choose_with(torch.get_num_threads())
-    return torch.get_num_threads()
+    """Return the threads that compute, which choose tokens too."""
+    threads = settings.threads or default_threads()
+    choose_with(threads)
+    return threads
 
 
 def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
+    refuse_without_torch(name, "--engine torch")
+    import torch
+
     from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
     from slipstream.engine.torch.planned_backend import PlannedBackend
     from slipstream.engine.torch.transformers_model import TransformersModel
 
-    _threads(settings)
+    torch.set_num_threads(_threads(settings))
     if settings.dtype == "bfloat16":
         warm_choosing(np.int16)
     if settings.device.startswith("cuda"):

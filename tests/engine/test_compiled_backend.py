@@ -7,20 +7,22 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from slipstream.engine.compiled import pretrained_decoder, products
+from slipstream.engine.compiled import checkpoint_decoder, products
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.decoder import NotCompiledError, in_lanes
 from slipstream.engine.compiled.keeping import made_of
-from slipstream.engine.compiled.loading import load_compiled
-from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder
+from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
+from slipstream.engine.compiled_from_transformers import decoder_of
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import PageCopy
 from tests import tiny_models
+from tests.tensors import forward
 
 _SHAPE: dict[str, Any] = {"head_dim": 32, "num_hidden_layers": 3}
 BIASES = {"attention_bias": True, "mlp_bias": True}
@@ -60,6 +62,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "norms of queries and keys": ("qwen3", _SHAPE),
 }
+_YARN = SHAPES["yarn"]
 LENGTH = 150
 PAGES = range(1, 40)
 OTHER_PAGES = range(40, 79)
@@ -78,7 +81,7 @@ def built(shape: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 
 def backend_of(model: PreTrainedModel, *, page_size: int = 16, threads: int = 1) -> CompiledBackend:
-    backend = CompiledBackend(PretrainedDecoder(model, {}), page_size=page_size, multi_step=False, threads=threads)
+    backend = CompiledBackend(decoder_of(model, {}), page_size=page_size, multi_step=False, threads=threads)
     backend.reserve(16)
     return backend
 
@@ -89,7 +92,7 @@ def some_tokens(count: int, seed: int = 0) -> list[int]:
 
 
 def whole(backend: CompiledBackend, text: list[int]) -> torch.Tensor:
-    return backend.forward([Segment(text, 0, PAGES, len(text))])
+    return forward(backend, [Segment(text, 0, PAGES, len(text))])
 
 
 def distance(logits: torch.Tensor, exact: torch.Tensor) -> float:
@@ -126,7 +129,7 @@ def test_a_rows_bits_are_its_own_however_it_is_computed(shape: str, dtype: torch
     rng = random.Random(shape)
     backend, text, other = backend_of(built(shape, dtype)), some_tokens(LENGTH), some_tokens(LENGTH, 1)
     reference = whole(backend, text)
-    one_by_one = [backend.forward([Segment([token], at, PAGES, 1)]) for at, token in enumerate(text)]
+    one_by_one = [forward(backend, [Segment([token], at, PAGES, 1)]) for at, token in enumerate(text)]
     assert torch.equal(torch.cat(one_by_one), reference)
     ours: list[torch.Tensor] = []
     done = others = 0
@@ -137,7 +140,7 @@ def test_a_rows_bits_are_its_own_however_it_is_computed(shape: str, dtype: torch
         segments = [segment]
         if companion:
             segments.insert(rng.randrange(2), Segment(companion, others, OTHER_PAGES, rng.choice((0, 1))))
-        logits = backend.forward(segments)
+        logits = forward(backend, segments)
         first = 0 if segments[0] is segment else segments[0].wanted
         ours.append(logits[first : first + segment.wanted])
         done, others = done + count, others + len(companion)
@@ -151,9 +154,9 @@ def test_threads_and_page_sizes_change_no_bit(dtype: torch.dtype) -> None:
     for threads, page_size in ((2, 16), (3, 32), (5, 128)):
         backend = backend_of(built("queries share keys", dtype), page_size=page_size, threads=threads)
         pages = range(7, 7 + -(-LENGTH // page_size))
-        assert torch.equal(backend.forward([Segment(text, 0, pages, LENGTH)]), reference)
+        assert torch.equal(forward(backend, [Segment(text, 0, pages, LENGTH)]), reference)
         again = [
-            backend.forward([Segment(text[at : at + 9], at, pages, len(text[at : at + 9]))])
+            forward(backend, [Segment(text[at : at + 9], at, pages, len(text[at : at + 9]))])
             for at in range(0, LENGTH, 9)
         ]
         assert torch.equal(torch.cat(again), reference)
@@ -162,13 +165,13 @@ def test_threads_and_page_sizes_change_no_bit(dtype: torch.dtype) -> None:
 def test_long_and_many_sequences_grow_the_memory_that_is_computed_in() -> None:
     backend = backend_of(built("queries share keys"))
     short, text = some_tokens(5), some_tokens(1500)
-    before = backend.forward([Segment(short, 0, OTHER_PAGES, 5)])
+    before = forward(backend, [Segment(short, 0, OTHER_PAGES, 5)])
     pages = range(1, 100)
     reference = torch.cat(
-        [backend.forward([Segment(text[at : at + 300], at, pages, 300)]) for at in range(0, 1500, 300)]
+        [forward(backend, [Segment(text[at : at + 300], at, pages, 300)]) for at in range(0, 1500, 300)]
     )
-    assert torch.equal(backend.forward([Segment(text, 0, pages, 1500)]), reference)
-    assert torch.equal(backend.forward([Segment(short, 0, OTHER_PAGES, 5)]), before)
+    assert torch.equal(forward(backend, [Segment(text, 0, pages, 1500)]), reference)
+    assert torch.equal(forward(backend, [Segment(short, 0, OTHER_PAGES, 5)]), before)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -177,14 +180,14 @@ def test_only_wanted_rows_are_answered_in_their_order(shape: str, dtype: torch.d
     """The last layer computes them alone; what it leaves out changes no bit, and keys and values
     are all there."""
     backend, text, other = backend_of(built(shape, dtype), threads=2), some_tokens(40), some_tokens(30, 1)
-    reference = backend.forward([Segment(text, 0, PAGES, 40)])
-    beside = backend.forward([Segment(other, 0, OTHER_PAGES, 30)])
-    follows = backend.forward([Segment([5], 40, PAGES, 1)])
+    reference = forward(backend, [Segment(text, 0, PAGES, 40)])
+    beside = forward(backend, [Segment(other, 0, OTHER_PAGES, 30)])
+    follows = forward(backend, [Segment([5], 40, PAGES, 1)])
     for first, second in ((2, 3), (0, 3), (11, 1), (13, 0), (0, 0), (30, 21), (29, 40), (30, 40)):
         backend.erase_pages([*PAGES, *OTHER_PAGES])
-        logits = backend.forward([Segment(other, 0, OTHER_PAGES, first), Segment(text, 0, PAGES, second)])
+        logits = forward(backend, [Segment(other, 0, OTHER_PAGES, first), Segment(text, 0, PAGES, second)])
         assert torch.equal(logits, torch.cat([beside[30 - first :], reference[40 - second :]]))
-        assert torch.equal(backend.forward([Segment([5], 40, PAGES, 1)]), follows)
+        assert torch.equal(forward(backend, [Segment([5], 40, PAGES, 1)]), follows)
 
 
 def test_copied_pages_hold_the_same_and_erased_ones_nothing() -> None:
@@ -192,41 +195,41 @@ def test_copied_pages_hold_the_same_and_erased_ones_nothing() -> None:
     reference = whole(backend, text)
     backend.copy_pages([PageCopy(page, page + 40) for page in (1, 2, 3)])
     backend.erase_pages([1, 2, 3])
-    assert torch.equal(backend.forward([Segment(text[-1:], 39, range(41, 44), 1)]), reference[-1:])
-    assert not torch.equal(backend.forward([Segment(text[-1:], 39, PAGES, 1)]), reference[-1:])
+    assert torch.equal(forward(backend, [Segment(text[-1:], 39, range(41, 44), 1)]), reference[-1:])
+    assert not torch.equal(forward(backend, [Segment(text[-1:], 39, PAGES, 1)]), reference[-1:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_no_number_stays_none_and_stays_in_its_sequence(dtype: torch.dtype) -> None:
     backend, text = backend_of(built("queries share keys", dtype)), some_tokens(40)
     reference = whole(backend, text)
-    backend._memory[:, 41] = torch.nan
-    broken = backend.forward([Segment(text[16:], 16, [41, 42, 43], 24), Segment(text, 0, PAGES, 40)])
+    backend._memory[:, 41] = 0x7FC0 if dtype == torch.bfloat16 else np.nan
+    broken = forward(backend, [Segment(text[16:], 16, [41, 42, 43], 24), Segment(text, 0, PAGES, 40)])
     assert broken[:24].isnan().all()
     assert torch.equal(broken[24:], reference)
     backend.erase_pages([41])
-    assert torch.equal(backend.forward([Segment(text[:16], 0, [41], 16)]), reference[:16])
+    assert torch.equal(forward(backend, [Segment(text[:16], 0, [41], 16)]), reference[:16])
 
 
 def test_a_token_that_was_taken_back_leaves_nothing() -> None:
     backend, text = backend_of(built("a sliding window")), some_tokens(60)
     reference = whole(backend, text)
-    backend.forward([Segment(some_tokens(30, 5), 30, PAGES, 1)])  # a proposal that was rejected
-    again = [backend.forward([Segment(text[at : at + 4], at, PAGES, 4)]) for at in range(28, 60, 4)]
+    forward(backend, [Segment(some_tokens(30, 5), 30, PAGES, 1)])  # a proposal that was rejected
+    again = [forward(backend, [Segment(text[at : at + 4], at, PAGES, 4)]) for at in range(28, 60, 4)]
     assert torch.equal(torch.cat(again), reference[28:])
 
 
 @pytest.mark.parametrize("outputs", [32, 40, 64])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_matrix_lies_sixteen_outputs_together(outputs: int, dtype: torch.dtype) -> None:
-    matrix = torch.arange(outputs * 6, dtype=torch.float32).view(outputs, 6).to(dtype)
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_a_matrix_lies_sixteen_outputs_together(outputs: int, dtype: type[np.generic]) -> None:
+    matrix = np.arange(outputs * 6).reshape(outputs, 6).astype(dtype)
     packed = in_lanes(matrix)
     at_once = packed.shape[-1]
     assert packed.shape == (-(-outputs // 32) * 2, 6 // at_once, 16, at_once)
     for output in (0, 17, outputs - 1):
         row = packed[output // 16, :, output % 16].flatten()
-        assert torch.equal(row, matrix[output])
-    assert not packed.permute(0, 2, 1, 3).reshape(-1, 6)[outputs:].any()
+        assert np.array_equal(row, matrix[output])
+    assert not packed.transpose(0, 2, 1, 3).reshape(-1, 6)[outputs:].any()
 
 
 @pytest.mark.parametrize(
@@ -242,26 +245,27 @@ def test_a_model_of_another_shape_is_refused_by_what_is_other(
 ) -> None:
     directory = tiny_models.save(tiny_models.build("llama", **_SHAPE | changes), tmp_path)
     with pytest.raises(NotCompiledError, match=reason):
-        load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
 
 
 def test_other_architectures_and_pages_are_refused(tmp_path: Path) -> None:
     other = tiny_models.save(tiny_models.build("gemma2"), tmp_path / "gemma2")
     with pytest.raises(NotCompiledError, match="Gemma2ForCausalLM is none of LlamaForCausalLM"):
-        load_compiled(str(other), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(other), dtype="float32", page_size=16, multi_step=False, threads=1)
     directory = tiny_models.save(tiny_models.build("llama", **_SHAPE), tmp_path / "llama")
     with pytest.raises(NotCompiledError, match="8 tokens, no multiple of 16"):
-        load_compiled(str(directory), dtype="float32", page_size=8, multi_step=False, threads=1)
-    loaded = load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(directory), dtype="float32", page_size=8, multi_step=False, threads=1)
+    loaded = load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
     with pytest.raises(UnsupportedModelError, match=r"kv_memory_mib of 0\.001 holds no page; one takes 0\.0"):
         loaded.reserve(0.001)
 
 
 def test_logits_that_are_not_the_models_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = tiny_models.save(tiny_models.build("llama", **_SHAPE), tmp_path)
-    monkeypatch.setattr(pretrained_decoder, "alternating", lambda gate, up: torch.cat([up, gate]))
+    """Where transformers reads a model: our own reader knows no yarn."""
+    directory = tiny_models.save(tiny_models.build(_YARN[0], **_YARN[1]), tmp_path)
+    monkeypatch.setattr(checkpoint_decoder, "alternating", lambda gate, up: np.concatenate([up, gate]))
     with pytest.raises(NotCompiledError, match="off, relatively"):
-        load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
 
 
 def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:

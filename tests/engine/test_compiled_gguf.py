@@ -28,6 +28,7 @@ from slipstream.hosting.backends import backend_of
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import embedded_directory
 from tests import gguf_models
+from tests.tensors import forward
 
 LENGTH = 90
 PAGES, OTHER_PAGES = range(1, 10), [10]
@@ -81,8 +82,8 @@ def distance(logits: torch.Tensor, expected: torch.Tensor) -> float:
 def test_logits_are_llama_cpps_own(file: Callable[[str], tuple[Path, str]], kind: str) -> None:
     path, weights = file(kind)
     text = some_tokens(LENGTH)
-    expected = LlamaCppBackend(path, threads=1, most_tokens=256, exact=False).logits_of(text)
-    logits = compiled_of(path).forward([Segment(text, 0, PAGES, LENGTH)])
+    expected = torch.from_numpy(LlamaCppBackend(path, threads=1, most_tokens=256, exact=False).logits_of(text))
+    logits = forward(compiled_of(path), [Segment(text, 0, PAGES, LENGTH)])
     assert logits.shape == expected.shape
     assert distance(logits, expected) < NEAR[weights]
 
@@ -92,8 +93,8 @@ def test_a_rows_bits_are_its_own_however_it_is_computed(file: Callable[[str], tu
     rng = random.Random(kind)
     path, _ = file(kind)
     backend, text, other = compiled_of(path), some_tokens(LENGTH), some_tokens(LENGTH, 1)
-    reference = backend.forward([Segment(text, 0, PAGES, LENGTH)])
-    one_by_one = [backend.forward([Segment([token], at, PAGES, 1)]) for at, token in enumerate(text)]
+    reference = forward(backend, [Segment(text, 0, PAGES, LENGTH)])
+    one_by_one = [forward(backend, [Segment([token], at, PAGES, 1)]) for at, token in enumerate(text)]
     assert torch.equal(torch.cat(one_by_one), reference)
     for threads, page_size in ((2, 16), (3, 128)):
         again = compiled_of(path, page_size=page_size, threads=threads)
@@ -102,16 +103,16 @@ def test_a_rows_bits_are_its_own_however_it_is_computed(file: Callable[[str], tu
         while done < LENGTH:  # beside another sequence, in pieces of any size
             piece = text[done : done + rng.choice((1, 2, 8, 9, 23))]
             beside = Segment(other[: rng.choice((1, 8, 13))], 0, OTHER_PAGES, 0)
-            ours.append(again.forward([beside, Segment(piece, done, PAGES, len(piece))]))
+            ours.append(forward(again, [beside, Segment(piece, done, PAGES, len(piece))]))
             done += len(piece)
         assert torch.equal(torch.cat(ours), reference)
 
 
 def test_what_is_no_number_stays_none_and_stays_in_its_sequence(file: Callable[[str], tuple[Path, str]]) -> None:
     backend, text = compiled_of(file("Q8_0")[0]), some_tokens(40)
-    reference = backend.forward([Segment(text, 0, PAGES, 40)])
+    reference = forward(backend, [Segment(text, 0, PAGES, 40)])
     backend._memory[:, 21] = torch.nan
-    broken = backend.forward([Segment(text[16:], 16, [21, 22, 23], 24), Segment(text, 0, PAGES, 40)])
+    broken = forward(backend, [Segment(text[16:], 16, [21, 22, 23], 24), Segment(text, 0, PAGES, 40)])
     assert broken[:24].isnan().all()
     assert torch.equal(broken[24:], reference)
 
@@ -213,7 +214,7 @@ def test_logits_that_are_not_the_files_are_noticed(file: Callable[[str], tuple[P
             page_size=16,
             multi_step=False,
             threads=1,
-            reference=lambda tokens: torch.rand(len(tokens), 4096),
+            reference=lambda tokens: np.ones((len(tokens), 4096), np.float32),
         )
 
 
@@ -222,7 +223,11 @@ def test_without_the_extra_it_is_left_to_who_says_what_to_install(monkeypatch: p
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(NotCompiledError, match="gguf is not installed"):
         load_compiled_gguf(
-            Path("a.gguf"), page_size=16, multi_step=False, threads=1, reference=lambda tokens: torch.empty(0)
+            Path("a.gguf"),
+            page_size=16,
+            multi_step=False,
+            threads=1,
+            reference=lambda tokens: np.empty((0, 0), np.float32),
         )
 
 

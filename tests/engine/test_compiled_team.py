@@ -16,6 +16,7 @@ from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.team import Share, Team, begin, complete, finish, take
 from slipstream.engine.model import Segment
 from tests.engine.test_compiled_backend import LENGTH, PAGES, backend_of, built, some_tokens, whole
+from tests.tensors import forward
 
 _PATIENCE = 30.0
 
@@ -103,7 +104,7 @@ def test_more_threads_than_cores_beside_busy_ones_change_no_bit(threads: int) ->
         for _ in range(400):
             count = rng.choice((1, 1, 2, 9, 30))
             at = rng.randrange(LENGTH - count)
-            logits = backend.forward([Segment(text[at : at + count], at, PAGES, count)])
+            logits = forward(backend, [Segment(text[at : at + count], at, PAGES, count)])
             assert torch.equal(logits, reference[at : at + count])
     finally:
         over.set()

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from slipstream.engine.checkpoint import UNREAD_FILES
-from slipstream.engine.compiled.loading import NotCompiledError, load_compiled
+from slipstream.engine.compiled.decoder import NotCompiledError
+from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend, Segment
 from slipstream.engine.pretrained.config_keys import unread_keys
@@ -21,6 +22,7 @@ from slipstream.engine.torch.plan import TIGHT
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
+from tests.tensors import forward
 
 TOKENS = [7 + index * 13 % 4000 for index in range(60)]
 PAGES = range(1, 9)
@@ -107,12 +109,12 @@ def by_torch(directory: Path) -> Backend:
 
 
 def by_compiled_code(directory: Path) -> Backend:
-    return load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+    return load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
 
 
 def distance(backend: Backend, expected: torch.Tensor) -> float:
     backend.reserve(4)
-    logits = backend.forward([Segment(TOKENS, 0, PAGES, len(TOKENS))])
+    logits = forward(backend, [Segment(TOKENS, 0, PAGES, len(TOKENS))])
     assert isinstance(logits, torch.Tensor)
     return float((logits - expected).square().mean().sqrt() / expected.square().mean().sqrt())
 

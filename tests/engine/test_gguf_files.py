@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.decoder import NotCompiledError
@@ -20,6 +21,7 @@ from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.model import Segment
 from tests import gguf_models
+from tests.tensors import forward
 
 TOKENS = [7 + index * 13 % 200 for index in range(40)]
 
@@ -54,8 +56,8 @@ def test_a_split_file_is_all_of_its_files(split: Path) -> None:
     assert [path.name for path in shards_of(split)] == [f"model-{n:05}-of-00004.gguf" for n in range(1, 5)]
     backend = CompiledBackend(GgufDecoder(split, 16), page_size=16, multi_step=False, threads=1)
     backend.reserve(50)
-    logits = backend.forward([Segment(TOKENS, 0, range(1, 4), len(TOKENS))])
-    expected = by_llamacpp(split).logits_of(TOKENS)
+    logits = forward(backend, [Segment(TOKENS, 0, range(1, 4), len(TOKENS))])
+    expected = torch.from_numpy(by_llamacpp(split).logits_of(TOKENS))
     assert float((logits - expected).square().mean().sqrt() / expected.square().mean().sqrt()) < 0.03
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.compiled.multi_step_runner import CompiledRunner
+from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import OutOfPagesError
 from slipstream.engine.model import Segment
@@ -32,7 +32,7 @@ COMPILED, AT_ONCE = "compiled", "compiled, several steps in a call"
 def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
     if family in (COMPILED, AT_ONCE):
         saved = tiny_models.save(tiny_models.build("llama", head_dim=32), directory)
-        compiled = load_compiled(str(saved), dtype="float32", page_size=16, multi_step=True, threads=1)
+        compiled = load_compiled_checkpoint(str(saved), dtype="float32", page_size=16, multi_step=True, threads=1)
         engine = Engine(compiled, kv_memory_mib=2 * mib)
         if family == COMPILED:
             compiled.multi_step_runner = None
@@ -225,7 +225,7 @@ def test_several_steps_in_a_call_are_those_steps_to_the_bit(
     blocks and pages."""
     rules = rule if isinstance(rule, tuple) else (rule,) * 4
     saved = tiny_models.save(tiny_models.build("llama", head_dim=32, num_key_value_heads=2), tmp_path)
-    backend = load_compiled(str(saved), dtype=dtype, page_size=32, multi_step=True, threads=threads)
+    backend = load_compiled_checkpoint(str(saved), dtype=dtype, page_size=32, multi_step=True, threads=threads)
     engine, count = Engine(backend, kv_memory_mib=8), 40
 
     def run(name: str) -> list[list[Choice]]:

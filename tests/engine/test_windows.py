@@ -3,21 +3,26 @@ a layer says of them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from slipstream.engine.compiled import loading
-from slipstream.engine.compiled.loading import load_compiled
+from slipstream.engine import compiled_from_transformers
+from slipstream.engine.compiled.decoder import NotCompiledError
+from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
+from slipstream.engine.compiled_from_transformers import compare_positions, load_compiled_by_transformers, shape_of
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.torch.plan import TIGHT
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
+from tests.tensors import forward
 
 WINDOW = 8
 TOKENS = [7 + index * 13 % 4000 for index in range(60)]
@@ -76,16 +81,16 @@ def test_torch_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) 
         TransformersModel.load(str(tmp_path), device="cpu", dtype="float32"), page_size=16, padding=TIGHT
     )
     backend.reserve(4)
-    assert distance(backend.forward([Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
+    assert distance(forward(backend, [Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
 
 
 @pytest.mark.parametrize("case", COMPILED)
 def test_compiled_code_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) -> None:
     model = built(case)
     tiny_models.save(model, tmp_path)
-    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
     backend.reserve(4)
-    assert distance(backend.forward([Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
+    assert distance(forward(backend, [Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
 
 
 @pytest.mark.parametrize("window", [63, 64, 4096])
@@ -94,9 +99,9 @@ def test_a_window_as_long_as_the_context_is_compiled(case: str, window: int, tmp
     """Mistral-7B-v0.1 and Qwen2 state such windows, which hide nothing."""
     model = built(case, window, max_position_embeddings=64)
     tiny_models.save(model, tmp_path)
-    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
     backend.reserve(4)
-    assert distance(backend.forward([Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
+    assert distance(forward(backend, [Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
 
 
 @pytest.mark.parametrize("window", [1, 0, -3])
@@ -107,15 +112,15 @@ def test_a_window_in_which_transformers_contradicts_itself_is_refused(window: in
     with pytest.raises(UnsupportedModelError, match="sliding_window"):
         TransformersModel.load(str(tmp_path), device="cpu", dtype="float32")
     with pytest.raises(UnsupportedModelError, match="sliding_window"):
-        load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
 
 
 def test_a_window_longer_than_a_trial_is_tried_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_models.save(built("mistral", 1000), tmp_path)
-    load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
-    monkeypatch.setattr(loading, "layer_windows", lambda *_: [0, 0])
-    with pytest.raises(loading.NotCompiledError, match="logits would be"):
-        load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    load_compiled_by_transformers(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    monkeypatch.setattr(compiled_from_transformers, "layer_windows", lambda *_: [0, 0])
+    with pytest.raises(NotCompiledError, match="logits would be"):
+        load_compiled_by_transformers(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
 
 
 def test_positions_that_a_trial_does_not_reach_are_compared(tmp_path: Path) -> None:
@@ -130,10 +135,11 @@ def test_positions_that_a_trial_does_not_reach_are_compared(tmp_path: Path) -> N
     }
     model = tiny_models.build("llama", head_dim=32, rope_parameters=rope | {"original_max_position_embeddings": 256})
     tiny_models.save(model, tmp_path)
-    backend = load_compiled(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
-    frequencies = backend.model.frequencies
-    loading.compare_positions(model, frequencies, 1.0, backend.model.context_length)
-    slower = frequencies.clone()
-    slower[0] *= 1.000002
-    with pytest.raises(loading.NotCompiledError, match="as at position"):
-        loading.compare_positions(model, slower, 1.0, backend.model.context_length)
+    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    shape = shape_of(model, [0, 0])
+    assert np.array_equal(backend.model.frequencies, shape.frequencies)
+    compare_positions(model, shape)
+    slower = shape.frequencies.copy()
+    slower[0] *= np.float32(1.000002)
+    with pytest.raises(NotCompiledError, match="as at position"):
+        compare_positions(model, replace(shape, frequencies=slower))

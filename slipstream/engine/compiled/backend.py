@@ -7,13 +7,13 @@ import hashlib
 from functools import partial
 
 import numpy as np
-import torch
 
 from slipstream.engine.compiled.compilation import compile_for
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
 from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.matrices import MATRIX_ROWS
+from slipstream.engine.compiled.memory import aligned_zeros
 from slipstream.engine.compiled.multi_step_runner import CompiledRunner
 from slipstream.engine.compiled.processor import HAS_MATRICES
 from slipstream.engine.compiled.products import BF16_INSTRUCTION, TILE_ROWS
@@ -25,6 +25,7 @@ from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import own_processors
+from slipstream.sampling.kernel import Floats32
 
 _SHAPE = """
     hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16 quantised
@@ -54,14 +55,14 @@ class CompiledBackend:
         most_queries = MATRIX_ROWS if in_matrices else TILE_ROWS
         self._most_rows = max(1, most_queries // (model.head_count // model.kv_head_count))
         """Of a part of attention: all of its queries of a key head are a tile's rows."""
-        self._memory = torch.empty(0)
+        self._memory: np.ndarray = np.empty((0, 0, 0))
         self._workspace = Workspace(model, threads)
         self._step = np.zeros((), STEP)
         for name in _SHAPE:
             self._step[name] = getattr(model, name)
         self._step["in_matrices"], self._step["most_queries"] = in_matrices, most_queries
         self._step["layers"] = model.layers.ctypes.data
-        self._step["frequencies"] = model.frequencies.data_ptr()
+        self._step["frequencies"] = model.frequencies.ctypes.data
         kinds = _kinds_of(model)
         compile_for(kinds, multi_step=multi_step)
         self._team = Team(threads, phase_count(model.layer_count))
@@ -81,8 +82,8 @@ class CompiledBackend:
         page_bytes = model.bytes_per_token * self.page_size
         page_count = pages_in(memory_mib, page_bytes)
         shape = 2 * model.layer_count, page_count + 1, self.page_size * model.kv_head_count * model.head_size
-        self._memory = torch.zeros(shape, dtype=torch.bfloat16 if model.bf16 else torch.float32)
-        places = [memory.data_ptr() for memory in self._memory]
+        self._memory = aligned_zeros(shape, np.uint16 if model.bf16 else np.float32)
+        places = [part.ctypes.data for part in np.split(self._memory, len(self._memory))]
         model.layers["keys"], model.layers["values"] = places[: model.layer_count], places[model.layer_count :]
         return Reserved(page_count, self.page_size, page_count * page_bytes)
 
@@ -93,16 +94,16 @@ class CompiledBackend:
     def erase_pages(self, pages: list[int]) -> None:
         self._memory[:, pages] = 0
 
-    def forward(self, segments: list[Segment]) -> torch.Tensor:
+    def forward(self, segments: list[Segment]) -> Floats32:
         layout, step, model = Layout(segments, self.page_size, self._most_rows), self._step, self.model
         layout.tell(step)
         self._workspace.make_room(step)
-        logits = torch.empty(layout.wanted_count, model.vocabulary_columns)
-        step["logits"] = logits.data_ptr()
+        logits = np.empty((layout.wanted_count, model.vocabulary_columns), np.float32)
+        step["logits"] = logits.ctypes.data
         self._walk(step.ctypes.data, 0)
         if model.vocabulary_columns == model.vocabulary_size:
             return logits
-        return logits[:, : model.vocabulary_size].contiguous()
+        return np.ascontiguousarray(logits[:, : model.vocabulary_size])
 
 
 def _in_matrices(model: Decoder) -> bool:

@@ -1,12 +1,12 @@
-"""What a compiled forward knows of a model, and how weights lie for products. `pretrained_decoder`
+"""What a compiled forward knows of a model, and how weights lie for products. `checkpoint_decoder`
 and `gguf_decoder` read it."""
 
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.memory import aligned_copy, aligned_zeros
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.sampling.rule import LengthDefaults, SamplingDefaults
 
@@ -26,7 +26,7 @@ class Decoder:
     sampling_defaults: SamplingDefaults
     length_defaults: LengthDefaults
     dtype: str
-    device = torch.device("cpu")
+    device = "cpu"
     weights_fingerprint: str
 
     bf16: bool
@@ -41,7 +41,7 @@ class Decoder:
     epsilon: float
     attention_scale: float
     rotation_scale: float
-    frequencies: torch.Tensor
+    frequencies: np.ndarray
     """Of rotary positions: float32 ``[head size / 2]``."""
     embedding: int
     final_norm: int
@@ -51,7 +51,7 @@ class Decoder:
     """`records.LAYER` of each."""
 
     def __init__(self) -> None:
-        self._kept: list[torch.Tensor] = []
+        self._kept: list[np.ndarray] = []
         """What addresses are of."""
 
     @property
@@ -64,10 +64,17 @@ class Decoder:
         """Of keys and values."""
         return self.layer_count * self.kv_head_count * self.head_size * 2 * (2 if self.bf16 else 4)
 
-    def _hold(self, tensor: torch.Tensor) -> int:
-        tensor = tensor.detach().contiguous()
-        self._kept.append(tensor)
-        return tensor.data_ptr()
+    def _hold(self, values: np.ndarray) -> int:
+        """Keep a copy of an array. Return its address."""
+        self._kept.append(aligned_copy(values))
+        return self._kept[-1].ctypes.data
+
+    def _hold_matrix(self, weight: np.ndarray) -> tuple[int, int]:
+        """Keep a matrix ``[outputs, inputs]`` as products read it. Return its address, and how many
+        outputs it has with those that fill it up."""
+        packed = in_lanes(weight)
+        self._kept.append(packed)
+        return packed.ctypes.data, packed.shape[0] * LANES
 
 
 def refuse_odd_sizes(head_size: int, hidden_size: int, feed_forward: int) -> None:
@@ -84,20 +91,24 @@ def refuse_odd_pages(page_size: int) -> None:
         raise NotCompiledError(f"its pages are to have {page_size} tokens, no multiple of {LANES}")
 
 
-def in_lanes(weight: torch.Tensor) -> torch.Tensor:
-    """A matrix ``[outputs, inputs]`` as products read it: ``[outputs / 16, inputs, 16, 1]`` in
-    float32, ``[outputs / 16, inputs / 2, 16, 2]`` in bfloat16; outputs are filled up with zeros to
-    whole tiles."""
+def in_lanes(weight: np.ndarray) -> np.ndarray:
+    """Return a matrix ``[outputs, inputs]`` as products read it: ``[outputs / 16, inputs, 16, 1]``
+    in float32, ``[outputs / 16, inputs / 2, 16, 2]`` in bfloat16 (its bits as uint16). Outputs are
+    filled up with zeros to whole tiles."""
     outputs, inputs = weight.shape
-    missing = -outputs % TILE_COLUMNS
-    if missing:
-        weight = torch.cat([weight, weight.new_zeros(missing, inputs)])
-    at_once = 2 if weight.dtype == torch.bfloat16 else 1
-    return weight.view(-1, LANES, inputs // at_once, at_once).permute(0, 2, 1, 3).contiguous()
+    at_once = 2 if weight.dtype == np.uint16 else 1
+    whole, rest = divmod(outputs, LANES)
+    groups = -(-outputs // TILE_COLUMNS) * TILE_COLUMNS // LANES
+    packed = aligned_zeros((groups, inputs // at_once, LANES, at_once), weight.dtype)
+    blocks = weight[: whole * LANES].reshape(whole, LANES, inputs // at_once, at_once)
+    packed[:whole] = blocks.transpose(0, 2, 1, 3)
+    if rest:
+        packed[whole, :, :rest] = weight[-rest:].reshape(rest, inputs // at_once, at_once).transpose(1, 0, 2)
+    return packed
 
 
-def alternating(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Sixteen outputs of one and sixteen of the other in turn, so that a tile has a gate and what
-    goes through it."""
-    parts = [each.detach().view(-1, LANES, *each.shape[1:]) for each in (gate, up)]
-    return torch.stack(parts, dim=1).flatten(0, 2)
+def alternating(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """Return sixteen outputs of one and sixteen of the other in turn, so that a tile has a gate and
+    what goes through it."""
+    parts = [each.reshape(-1, LANES, *each.shape[1:]) for each in (gate, up)]
+    return np.stack(parts, axis=1).reshape(-1, *gate.shape[1:])

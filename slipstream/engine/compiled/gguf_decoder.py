@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from gguf import GGMLQuantizationType, GGUFReader
 
 from slipstream.engine.compiled.decoder import (
     Decoder,
     NotCompiledError,
     alternating,
-    in_lanes,
     refuse_odd_pages,
     refuse_odd_sizes,
 )
-from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.frequencies import inverse_frequencies
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.quantised import BLOCK, in_blocks
 from slipstream.engine.compiled.records import LAYER
@@ -29,7 +27,7 @@ from slipstream.engine.gguf_metadata import read_metadata
 from slipstream.engine.gguf_vocabulary import GgufVocabulary
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Of the shape of `pretrained_decoder.ARCHITECTURES`; Mistral's are llama's there."""
+"""Of the shape of `checkpoint_decoder.ARCHITECTURES`; Mistral's are llama's there."""
 
 _HALVES_TURN = "llama"
 """Whose queries and keys the converter has put in another order: pairs that turn together are
@@ -164,13 +162,13 @@ class GgufDecoder(Decoder):
             raise NotCompiledError(f"its {key} is {said}")
         return said
 
-    def _frequencies(self) -> torch.Tensor:
+    def _frequencies(self) -> np.ndarray:
         """As transformers has them, over the file's factors if it has some."""
         base = float(self._said("rope.freq_base") or 10000.0)
         size = self.head_size
-        frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size))
         factors = self._tensors.pop("rope_freqs.weight", None)
-        return frequencies if factors is None else (frequencies / torch.tensor(factors.data)).contiguous()
+        frequencies = inverse_frequencies(base, size)
+        return frequencies if factors is None else frequencies / np.array(factors.data, np.float32)
 
     def _take(self) -> None:
         """All weights."""
@@ -192,41 +190,38 @@ class GgufDecoder(Decoder):
         row["query_norm"] = self._vector(f"{of}attn_q_norm", optional=True)
         row["key_norm"] = self._vector(f"{of}attn_k_norm", optional=True)
         projection = [self._in_order(self._matrix(name), count) for name, count in zip(given, heads, strict=True)]
-        row["projection"], _ = self._packed(torch.cat(projection))
+        row["projection"], _ = self._packed(np.concatenate(projection))
         row["output"], _ = self._packed(self._matrix(f"{of}attn_output"))
         row["gate_up"], _ = self._packed(alternating(*map(self._matrix, feed)))
         row["down"], _ = self._packed(self._matrix(f"{of}ffn_down"))
         row["projection_bias"] = self._biases(
-            given, lambda parts: torch.cat([self._in_order(*each) for each in zip(parts, heads, strict=True)])
+            given, lambda parts: np.concatenate([self._in_order(*each) for each in zip(parts, heads, strict=True)])
         )
-        row["output_bias"] = self._biases([f"{of}attn_output"], torch.cat)
+        row["output_bias"] = self._biases([f"{of}attn_output"], np.concatenate)
         row["gate_up_bias"] = self._biases(feed, lambda parts: alternating(*parts))
-        row["down_bias"] = self._biases([f"{of}ffn_down"], torch.cat)
+        row["down_bias"] = self._biases([f"{of}ffn_down"], np.concatenate)
 
-    def _matrix(self, name: str) -> torch.Tensor:
+    def _matrix(self, name: str) -> np.ndarray:
         """``[outputs, inputs]``; of one in eight bits ``[outputs, bytes]``, a row being blocks of a
         scale in float16 and 32 bytes."""
         tensor = self._tensors.pop(f"{name}.weight", None)
         if tensor is None:
             raise NotCompiledError(f"it has no {name}.weight")
-        data = torch.from_numpy(np.array(tensor.data)).view(
-            int(tensor.shape[1]), -1
-        )  # or the whole file would stay mapped
-        return data.view(torch.bfloat16) if self.bf16 else data
+        data = np.array(tensor.data).reshape(int(tensor.shape[1]), -1)  # a copy, or the whole file would stay mapped
+        return data.view(np.uint16) if self.bf16 else data
 
-    def _packed(self, matrix: torch.Tensor) -> tuple[int, int]:
+    def _packed(self, matrix: np.ndarray) -> tuple[int, int]:
         """Where a matrix lies for products, and how many outputs it has with those that fill it
         up."""
         if not self.quantised:
-            packed = in_lanes(matrix)
-            return self._hold(packed), packed.shape[0] * LANES
+            return self._hold_matrix(matrix)
         missing = -len(matrix) % TILE_COLUMNS
         if missing:
-            matrix = torch.cat([matrix, matrix.new_zeros(missing, matrix.shape[1])])
-        blocks = matrix.numpy().reshape(len(matrix), -1, BLOCK + 2)
+            matrix = np.concatenate([matrix, np.zeros((missing, matrix.shape[1]), matrix.dtype)])
+        blocks = matrix.reshape(len(matrix), -1, BLOCK + 2)
         scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
         numbers = np.ascontiguousarray(blocks[..., 2:]).reshape(len(matrix), -1).view(np.int8)
-        return self._hold(_aligned(in_blocks(numbers, scales))), len(matrix)
+        return self._hold(in_blocks(numbers, scales)), len(matrix)
 
     def _vector(self, name: str, *, optional: bool = False) -> int:
         tensor = self._tensors.pop(f"{name}.weight", None)
@@ -236,7 +231,7 @@ class GgufDecoder(Decoder):
             raise NotCompiledError(f"it has no {name}.weight")
         return self._hold(_floats(tensor))
 
-    def _biases(self, names: list[str], join: Callable[[list[torch.Tensor]], torch.Tensor]) -> int:
+    def _biases(self, names: list[str], join: Callable[[list[np.ndarray]], np.ndarray]) -> int:
         parts = [self._tensors.pop(f"{name}.bias", None) for name in names]
         if None in parts:
             if any(part is not None for part in parts):
@@ -244,21 +239,16 @@ class GgufDecoder(Decoder):
             return 0
         return self._hold(join([_floats(part) for part in parts]))
 
-    def _in_order(self, rows: torch.Tensor, head_count: int) -> torch.Tensor:
+    def _in_order(self, rows: np.ndarray, head_count: int) -> np.ndarray:
         """The outputs of queries or keys as checkpoints have them: the first halves of pairs that
         turn together, then the second. 0 for values, which do not turn."""
         if not head_count or self.architecture != _HALVES_TURN:
             return rows
-        pairs = rows.view(head_count, self.head_size // 2, 2, *rows.shape[1:])
-        return pairs.transpose(1, 2).reshape(rows.shape)
+        pairs = rows.reshape(head_count, self.head_size // 2, 2, *rows.shape[1:])
+        return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _floats(tensor: Any) -> torch.Tensor:
+def _floats(tensor: Any) -> np.ndarray:
     if tensor.tensor_type != GGMLQuantizationType.F32:
         raise NotCompiledError(f"its {tensor.name} is {GGMLQuantizationType(tensor.tensor_type).name}, not F32")
-    return torch.from_numpy(np.array(tensor.data))
-
-
-def _aligned(packed: np.ndarray) -> torch.Tensor:
-    """In memory of torch's, which begins at a multiple of 64."""
-    return torch.empty(packed.shape, dtype=torch.uint8).copy_(torch.from_numpy(packed))
+    return np.array(tensor.data)

@@ -1,117 +1,117 @@
-"""Loads a checkpoint or a GGUF file for compiled forwards, and sees that these say what the model
-says."""
+"""Loads a checkpoint or a GGUF file for compiled forwards, without torch and transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
+import numpy as np
 
-from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
+from slipstream.engine.checkpoint import CONFIG, NO_TRUST, Trust, check_config, check_weights, directory_of, some
 from slipstream.engine.compiled.backend import CompiledBackend
+from slipstream.engine.compiled.checkpoint_config import CheckpointConfig, UnknownConfigError
+from slipstream.engine.compiled.checkpoint_decoder import EMBEDDING, HEAD, CheckpointDecoder
 from slipstream.engine.compiled.decoder import NotCompiledError
-from slipstream.engine.compiled.pretrained_decoder import PretrainedDecoder, refuse_foreign
-from slipstream.engine.generation_config import read_generation_config
-from slipstream.engine.model import Segment
-from slipstream.engine.pages import MIB
-from slipstream.engine.pretrained.loading import architecture_of, load_pretrained, read_config
-from slipstream.engine.pretrained.windows import layer_windows
+from slipstream.engine.compiled.processor import VECTORS
+from slipstream.engine.compiled.safetensors_file import StoredTensor, stored_tensors
+from slipstream.engine.compiled.trial import compare, trial_tokens
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.generation_config import parse_generation_config, read_generation_config
+from slipstream.engine.model_fingerprint import SAMPLED_VALUES, model_fingerprint
+from slipstream.sampling.blocks import floats_of
+from slipstream.sampling.kernel import Floats32
 
-_PROBE_LENGTH = 24
-_PROBE_WINDOW = 7
-"""Tokens that a query sees in a trial, in layers with a window of any length: a trial of more
-tokens than Mistral's 4096 would take minutes. The true length is in the masks that `layer_windows`
-reads."""
+log = logging.getLogger(__name__)
 
-_POSITION_TOLERANCE = 1e-3
-_TOLERANCES = {"float32": 1e-3, "f32": 1e-3, "bfloat16": 0.15, "bf16": 0.15, "q8_0": 0.15}
-"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a
-millionth and a hundredth, with random weights a tenth."""
+_LEFT_OUT = "rotary_emb.inv_freq"
+"""Ends the names of tensors that older checkpoints hold and nothing reads."""
 
 
 def load_compiled(
     name: str, *, dtype: str, page_size: int, multi_step: bool, threads: int, trust: Trust = NO_TRUST
 ) -> CompiledBackend:
-    """A model directory or hub id. NotCompiledError if another backend has to serve it,
-    UnsupportedModelError if none can."""
+    """Load a model directory or hub id. UnknownConfigError if transformers has to read it,
+    NotCompiledError if another backend has to serve it, UnsupportedModelError if none can."""
     if trust.code:
         raise NotCompiledError("it may bring code of its own")
     directory = directory_of(name, weights=True, trust=trust)
-    config = read_config(directory, name, trust)
-    refuse_foreign(config, architecture_of(config), page_size)
-    model = load_pretrained(name, device="cpu", dtype=dtype, attention="sdpa", trust=trust)
-    probe = [token % config.vocab_size for token in range(7, 7 + _PROBE_LENGTH)]
-    windows = layer_windows(model)
-    with torch.inference_mode(), _short_windows(model.config):
-        expected = model(input_ids=torch.tensor([probe]), use_cache=False).logits[0].float()
-    decoder = PretrainedDecoder(model, read_generation_config(directory), windows)
-    compare_positions(model, decoder.frequencies, decoder.rotation_scale, decoder.context_length)
-    backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
-    decoder.layers["window"] = [_PROBE_WINDOW if window else 0 for window in windows]
-    _compare(backend, probe, expected)
-    decoder.layers["window"] = windows
-    decoder.generation.log_warnings(name)
-    return backend
+    check_config(directory, name)
+    config = CheckpointConfig(json.loads((directory / CONFIG).read_text(encoding="utf-8")))
+    shape = config.shape(page_size)
+    if not check_weights(directory, name, trust):
+        raise UnknownConfigError("its weights are no safetensors")
+    stored = _fitting(stored_tensors(directory), config.tensor_shapes(shape), ties_head=config.ties_head)
+    tensors = {key: tensor.read(dtype) for key, tensor in stored.items()}
+    _refuse_no_numbers(tensors, name)
+    generation = parse_generation_config(read_generation_config(directory), shape.vocabulary_size, config.eos_token_id)
+    said = [f"torch.{dtype}", f"cpu {VECTORS}", shape.architecture, "sdpa", list(generation.end_token_ids)]
+    fingerprint = model_fingerprint(said, config.read, _samples(tensors))
+    decoder = CheckpointDecoder(shape, tensors, generation, fingerprint)
+    generation.log_warnings(name)
+    return CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
 
 
-@contextmanager
-def _short_windows(config: Any) -> Iterator[None]:
-    """Have transformers make its masks with a window that a trial's tokens are longer than, unless
-    the config's own is as long as the context: `layer_windows` then finds none."""
-    before = getattr(config, "sliding_window", None)
-    if before is None or before >= config.max_position_embeddings:
-        yield
-        return
-    config.sliding_window = _PROBE_WINDOW
-    try:
-        yield
-    finally:
-        config.sliding_window = before
+def _fitting(
+    stored: Mapping[str, StoredTensor] | None, shapes: Mapping[str, tuple[int, ...]], *, ties_head: bool
+) -> Mapping[str, StoredTensor]:
+    """Return the tensors of a model. UnknownConfigError if they are not exactly those that its
+    config says."""
+    if stored is None:
+        raise UnknownConfigError("its weights are of types that are not known")
+    kept = {key: tensor for key, tensor in stored.items() if not key.endswith(_LEFT_OUT)}
+    wanted = {key: shape for key, shape in shapes.items() if not (key == HEAD and ties_head)}
+    if missing := wanted.keys() - kept:
+        raise UnknownConfigError(f"it lacks {some(missing)}")
+    if others := kept.keys() - wanted:
+        raise UnknownConfigError(f"it has {some(others)}, which its config.json has no place for")
+    if odd := [key for key, shape in wanted.items() if kept[key].shape != shape]:
+        raise UnknownConfigError(f"it has tensors of other shapes than its config.json says: {some(odd)}")
+    return kept
 
 
-@torch.inference_mode()
-def compare_positions(model: Any, frequencies: torch.Tensor, scale: float, context_length: int) -> None:
-    """NotCompiledError if positions turn otherwise than the model turns them, up to the context's
-    end: a trial's few tokens would not show it."""
-    size = len(frequencies)
-    spread = {context_length - 1, *(2**power for power in range(context_length.bit_length() - 1))}
-    for position in sorted(spread):
-        cosines, sines = model.model.rotary_emb(torch.empty(1, 1, 1), torch.tensor([[position]]))
-        angles = position * frequencies
-        expected = torch.cat([cosines.flatten()[:size], sines.flatten()[:size]])
-        if not torch.allclose(torch.cat([angles.cos(), angles.sin()]) * scale, expected, atol=_POSITION_TOLERANCE):
-            raise NotCompiledError(f"its rotary positions would be others, as at position {position}")
+def _samples(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, tuple[int, ...], Floats32]]:
+    """Some values of each weight, by name. An embedding that is the output matrix too has both
+    names."""
+    named = dict(tensors)
+    named.setdefault(HEAD, tensors[EMBEDDING])
+    for name, weight in sorted(named.items()):
+        sample = weight.reshape(-1)[:: max(1, weight.size // SAMPLED_VALUES)]
+        values = floats_of(sample.view(np.int16)) if weight.dtype == np.uint16 else np.ascontiguousarray(sample)
+        yield name, weight.shape, values
+
+
+def _refuse_no_numbers(tensors: Mapping[str, np.ndarray], name: str) -> None:
+    faulty = [key for key, weight in tensors.items() if not _are_finite(weight)]
+    if faulty:
+        raise UnsupportedModelError(
+            f"{name} has weights that are NaN or infinite, in {some(faulty)}; it was damaged where it was "
+            "trained, converted or copied: copy, download or export it again"
+        )
+
+
+def _are_finite(weight: np.ndarray) -> bool:
+    if weight.dtype == np.uint16:  # bits of bfloat16: an exponent of ones is no number
+        return bool((weight & np.uint16(0x7FFF)).max(initial=0) < 0x7F80)
+    return bool(np.isfinite(weight.min(initial=0)) and np.isfinite(weight.max(initial=0)))
 
 
 def load_compiled_gguf(
-    path: Path, *, page_size: int, multi_step: bool, threads: int, reference: Callable[[list[int]], torch.Tensor]
+    path: Path, *, page_size: int, multi_step: bool, threads: int, reference: Callable[[list[int]], Floats32]
 ) -> CompiledBackend:
-    """A GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp.
+    """Load a GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp.
     NotCompiledError if that has to serve it, UnsupportedModelError if nothing can."""
     try:
         from slipstream.engine.compiled.gguf_decoder import GgufDecoder
     except ModuleNotFoundError as error:  # of an extra
         raise NotCompiledError(f"{error.name} is not installed") from error
     decoder = GgufDecoder(path, page_size)
-    probe = [token % decoder.vocabulary_size for token in range(7, 7 + _PROBE_LENGTH)]
+    tokens = trial_tokens(decoder.vocabulary_size)
     backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
-    _compare(backend, probe, reference(probe))
+    compare(backend, tokens, reference(tokens))
     decoder.generation.log_warnings(path)
     return backend
 
 
-def _compare(backend: CompiledBackend, probe: list[int], expected: torch.Tensor) -> None:
-    """NotCompiledError if compiled forwards say something else than the model. Whatever memory the
-    backend has then, it needs other."""
-    page_count = -(-len(probe) // backend.page_size)
-    backend.reserve((page_count + 0.5) * backend.page_size * backend.model.bytes_per_token / MIB)
-    logits = backend.forward([Segment(probe, 0, range(1, page_count + 1), len(probe))])
-    distance = float((logits - expected).square().mean().sqrt() / expected.square().mean().sqrt())
-    if not distance <= _TOLERANCES[backend.model.dtype]:
-        raise NotCompiledError(f"its logits would be {distance:.2g} off, relatively")
-
-
-__all__ = ["NotCompiledError", "load_compiled", "load_compiled_gguf"]
+__all__ = ["NotCompiledError", "UnknownConfigError", "load_compiled", "load_compiled_gguf"]

@@ -42,3 +42,16 @@ of 16."""
 ASKS_AHEAD = not _HAS_LARGE_REGISTERS
 """Whether weights are to be asked for before they are needed. Where a tile is computed in parts,
 memory rests during all but the first; where it is not, nobody has measured what that brings."""
+
+
+def _vectors() -> str:
+    """torch's name of the vector instructions that a processor has."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return "DEFAULT"
+    if all(_FEATURES.get(name) for name in ("avx512vl", "avx512bw", "avx512dq", "fma")):
+        return "AVX512"
+    return "AVX2" if _FEATURES.get("avx2") and _FEATURES.get("fma") else "DEFAULT"
+
+
+VECTORS = _vectors()
+"""What torch calls the processor's vector instructions: a part of a model's fingerprint."""

@@ -29,11 +29,12 @@ from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
-import torch
+import numpy as np
 from llvmlite import ir
 from numba import types
 
 from slipstream.engine.compiled.lanes import INT64, at, compiled, llvm_function, operation
+from slipstream.engine.compiled.memory import aligned_zeros
 
 Share = tuple[int, int, int, int, int]
 """A thread's number, how many there are, where it has memory of its own, the team's place and the
@@ -197,8 +198,8 @@ class Team:
     def __init__(self, threads: int, phase_count: int) -> None:
         self._threads = threads
         size = _TICKETS + phase_count * (threads + 1) * _LINE
-        self._memory = torch.zeros(size // 8, dtype=torch.int64)
-        self.place = self._memory.data_ptr()
+        self._memory = aligned_zeros([size // 8], np.int64)
+        self.place = self._memory.ctypes.data
         library = ctypes.CDLL(None)
         library.pthread_mutex_init(ctypes.c_void_p(self.place + _MUTEX), None)
         library.pthread_cond_init(ctypes.c_void_p(self.place + _CONDITION), None)
@@ -213,13 +214,13 @@ class Team:
             threading.Thread(target=_help, args=arguments, name=f"helper {thread}", daemon=True).start()
 
 
-def _help(memory: torch.Tensor, walk: Callable[[int], None], thread: int) -> None:
+def _help(memory: np.ndarray, walk: Callable[[int], None], thread: int) -> None:
     walk(thread)
     del memory  # it was needed until now
 
 
-def _stop(memory: torch.Tensor) -> None:
-    place, library = memory.data_ptr(), ctypes.CDLL(None)
+def _stop(memory: np.ndarray) -> None:
+    place, library = memory.ctypes.data, ctypes.CDLL(None)
     library.pthread_mutex_lock(ctypes.c_void_p(place + _MUTEX))
     memory[_NEWEST // 8] = _STOPPED
     library.pthread_cond_broadcast(ctypes.c_void_p(place + _CONDITION))

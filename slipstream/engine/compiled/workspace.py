@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.matrices import MOST_ROWS
+from slipstream.engine.compiled.memory import aligned_zeros
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.quantised import BLOCK, INPUT_BYTES
 
@@ -23,7 +23,7 @@ class Workspace:
         self._model = model
         self._threads = threads
         self._rows = self._longest = 0
-        self._kept: list[torch.Tensor] = []
+        self._kept: list[np.ndarray] = []
 
     def make_room(self, step: np.ndarray) -> None:
         """Enough for what ``step`` says; tell it where."""
@@ -51,7 +51,7 @@ class Workspace:
             "rotations": rows * model.head_size,
             "scratch": scratch * self._threads,
         }
-        self._kept = [torch.zeros(size) for size in sizes.values()]  # of float32: bfloat16 take half of it
+        self._kept = [aligned_zeros([size], np.float32) for size in sizes.values()]  # bfloat16 take half of it
         for name, memory in zip(sizes, self._kept, strict=True):
-            step[name] = memory.data_ptr()
+            step[name] = memory.ctypes.data
         step["scratch_bytes"] = 4 * scratch

@@ -19,7 +19,7 @@ from transformers import GenerationConfig
 
 from slipstream.engine.checkpoint import CONFIG
 from slipstream.engine.generation_config_keys import WITHOUT_EFFECT
-from slipstream.engine.pretrained.fingerprint import NOT_IN_LOGITS
+from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
 from slipstream.engine.pretrained.neutral_keys import ReadKeys
 
 _WORD = re.compile(r"""\b(?:config|self)\.(\w+)|["'](\w+)["']""")

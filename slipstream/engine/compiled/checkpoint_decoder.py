@@ -1,0 +1,140 @@
+"""Packs the weights of a checkpoint for compiled forwards: Llama's family, by transformers' names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slipstream.engine.compiled.decoder import (
+    Decoder,
+    NotCompiledError,
+    alternating,
+    refuse_odd_pages,
+    refuse_odd_sizes,
+)
+from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.records import LAYER
+from slipstream.engine.generation_config import GenerationConfig
+from slipstream.sampling.blocks import floats_of
+from slipstream.sampling.kernel import Floats32
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""Of one shape: RMS norms, rotary positions, a gated feed-forward by silu, at times biases, or
+norms of queries and keys."""
+
+EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a compiled forward knows of a checkpoint besides its weights."""
+
+    architecture: str
+    vocabulary_size: int
+    context_length: int
+    layer_count: int
+    hidden_size: int
+    feed_forward: int
+    head_size: int
+    head_count: int
+    kv_head_count: int
+    epsilon: float
+    """Of RMS norms."""
+    attention_scale: float
+    rotation_scale: float
+    frequencies: Floats32
+    """Of rotary positions: ``[head size / 2]``."""
+    windows: tuple[int, ...]
+    """Keys that a query of each layer sees at most, 0 for all."""
+
+
+def refuse_foreign(config: Any, architecture: str, page_size: int = LANES) -> None:
+    """Raise NotCompiledError for a model of another shape, by its config alone, or for pages that
+    are not whole blocks."""
+    refuse_odd_pages(page_size)
+    if architecture not in ARCHITECTURES:
+        raise NotCompiledError(f"{architecture} is none of {', '.join(ARCHITECTURES)}")
+    if getattr(config, "hidden_act", "silu") != "silu":
+        raise NotCompiledError(f"its activation is {config.hidden_act}")
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    refuse_odd_sizes(head_size, config.hidden_size, config.intermediate_size)
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise NotCompiledError("its key heads do not share its query heads evenly")
+
+
+class CheckpointDecoder(Decoder):
+    """A checkpoint's model, as compiled forwards read it."""
+
+    def __init__(
+        self, shape: Shape, tensors: Mapping[str, np.ndarray], generation: GenerationConfig, weights_fingerprint: str
+    ) -> None:
+        """``tensors`` are float32 or the bits of bfloat16 as uint16, by their names in the
+        checkpoint. Each is let go of once it is packed: two copies are there for one layer only."""
+        super().__init__()
+        self._tensors: MutableMapping[str, np.ndarray] = dict(tensors)
+        self.architecture = shape.architecture
+        self.vocabulary_size, self.context_length = shape.vocabulary_size, shape.context_length
+        self.generation = generation
+        self.end_token_ids = generation.end_token_ids
+        self.sampling_defaults, self.length_defaults = generation.sampling, generation.lengths
+        self.weights_fingerprint = weights_fingerprint
+        self.head_size, self.head_count, self.kv_head_count = shape.head_size, shape.head_count, shape.kv_head_count
+        self.hidden_size, self.feed_forward, self.epsilon = shape.hidden_size, shape.feed_forward, shape.epsilon
+        self.attention_scale, self.rotation_scale = shape.attention_scale, shape.rotation_scale
+        self.frequencies = np.ascontiguousarray(shape.frequencies, np.float32)
+        if len(self.frequencies) != self.head_size // 2:
+            raise NotCompiledError(f"it turns {2 * len(self.frequencies)} of a head's {self.head_size} numbers")
+        embedding = self._take(EMBEDDING)
+        if len(embedding) != self.vocabulary_size:
+            raise NotCompiledError(f"it has {len(embedding)} embeddings for {self.vocabulary_size} tokens")
+        self.bf16, self.quantised = embedding.dtype == np.uint16, False
+        self.dtype = "bfloat16" if self.bf16 else "float32"
+        self.embedding = self._hold(embedding)
+        self.final_norm = self._vector(NORM)
+        head = self._tensors.pop(HEAD, None)
+        self.head, self.vocabulary_columns = self._hold_matrix(embedding if head is None else head)
+        del embedding, head
+        self.layers = np.zeros(shape.layer_count, LAYER)
+        self.layers["window"] = shape.windows
+        for index, row in enumerate(self.layers):
+            self._take_layer(row, f"model.layers.{index}.")
+
+    def _take_layer(self, row: Any, of: str) -> None:
+        attention, feed = f"{of}self_attn.", f"{of}mlp."
+        given = [f"{attention}{name}_proj" for name in "qkv"]
+        row["attention_norm"] = self._vector(f"{of}input_layernorm.weight")
+        row["feed_norm"] = self._vector(f"{of}post_attention_layernorm.weight")
+        row["query_norm"], row["key_norm"] = (
+            self._vector(name) if name in self._tensors else 0
+            for name in (f"{attention}q_norm.weight", f"{attention}k_norm.weight")
+        )
+        row["projection"], _ = self._hold_matrix(np.concatenate([self._take(f"{name}.weight") for name in given]))
+        row["output"], _ = self._hold_matrix(self._take(f"{attention}o_proj.weight"))
+        gate_up = [self._take(f"{feed}{name}_proj.weight") for name in ("gate", "up")]
+        row["gate_up"], _ = self._hold_matrix(alternating(*gate_up))
+        row["down"], _ = self._hold_matrix(self._take(f"{feed}down_proj.weight"))
+        row["projection_bias"] = self._biases(given)
+        row["output_bias"] = self._biases([f"{attention}o_proj"])
+        row["gate_up_bias"] = self._biases([f"{feed}gate_proj", f"{feed}up_proj"], alternate=True)
+        row["down_bias"] = self._biases([f"{feed}down_proj"])
+
+    def _take(self, name: str) -> np.ndarray:
+        return self._tensors.pop(name)
+
+    def _vector(self, name: str) -> int:
+        return self._hold(_floats(self._take(name)))
+
+    def _biases(self, names: list[str], *, alternate: bool = False) -> int:
+        """Keep the biases of some products, one after another. Return their address, 0 if there are
+        none."""
+        if f"{names[0]}.bias" not in self._tensors:
+            return 0
+        parts = [_floats(self._take(f"{name}.bias")) for name in names]
+        return self._hold(alternating(*parts) if alternate else np.concatenate(parts))
+
+
+def _floats(values: np.ndarray) -> Floats32:
+    return floats_of(values.view(np.int16)) if values.dtype == np.uint16 else values

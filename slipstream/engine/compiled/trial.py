@@ -1,0 +1,32 @@
+"""A short trial at load: whether compiled forwards say what a reference says."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.engine.compiled.backend import CompiledBackend
+from slipstream.engine.compiled.decoder import NotCompiledError
+from slipstream.engine.model import Segment
+from slipstream.engine.pages import MIB
+from slipstream.sampling.kernel import Floats32
+
+_LENGTH = 24
+_TOLERANCES = {"float32": 1e-3, "f32": 1e-3, "bfloat16": 0.15, "bf16": 0.15, "q8_0": 0.15}
+"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a
+millionth and a hundredth, with random weights a tenth."""
+
+
+def trial_tokens(vocabulary_size: int) -> list[int]:
+    """Return the tokens of a trial."""
+    return [token % vocabulary_size for token in range(7, 7 + _LENGTH)]
+
+
+def compare(backend: CompiledBackend, tokens: list[int], expected: Floats32) -> None:
+    """Raise NotCompiledError if compiled logits are far from those that are ``expected`` after each
+    token. The backend's KV memory must be reserved again afterwards."""
+    page_count = -(-len(tokens) // backend.page_size)
+    backend.reserve((page_count + 0.5) * backend.page_size * backend.model.bytes_per_token / MIB)
+    logits = backend.forward([Segment(tokens, 0, range(1, page_count + 1), len(tokens))])
+    distance = float(np.sqrt(np.square(logits - expected).mean() / np.square(expected).mean()))
+    if not distance <= _TOLERANCES[backend.model.dtype]:
+        raise NotCompiledError(f"its logits would be {distance:.2g} off, relatively")
