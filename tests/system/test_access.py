@@ -422,7 +422,7 @@ def test_a_session_stays_its_principals_when_another_process_takes_it_over(folde
     [
         (None, "No such file or directory"),
         ("principals = 5", "principals: Input should be a valid"),
-        ("[[principals]]\nname = 'a'", "nobody could ask"),
+        ("[[principals]]\nname = 'a'", "no caller could be identified"),
         ("certificates = true\nwrong = 1", "wrong: Extra inputs are not permitted"),
         ("[[principals]]\nname = 'a'\ntokens = [{ id = 'x', salt = 'zz', sha256 = '' }]", "principals.0.tokens.0.salt"),
         ("[[principals]]\nname = 'a'\n[[principals]]\nname = 'a'\n", "principal 'a' is there more than once"),
