@@ -109,7 +109,7 @@ def test_a_deadline_that_passes_before_the_turn_is_known_cancels_it_too(kind: st
     with serving(fake) as address, connected(kind, address) as client:
         chat = client.create_session()
         with pytest.raises(PeerError) as caught:
-            chat.send("x", timeout=1.0).wait()
+            chat.send("x", timeout=3.0).wait()
         assert caught.value.code is Code.DEADLINE_EXCEEDED
         assert fake.turns.keys() and fake.cancelled[1].is_set()
 

@@ -405,7 +405,7 @@ async def test_an_orchestrators_streams_all_have_the_key_of_their_process(servic
             await asyncio.wait([run])
     listening = _Listening()
     draft.propose(PeerSequence(), terms, Position(0, [5, 6]), (), 4, 0, RULE, "", listening)
-    await asyncio.wait_for(listening.finished.wait(), 10)
+    await asyncio.wait_for(listening.finished.wait(), 60)
     await verifier.close()
     await draft.close()
     keys = [metadata[PEER_KEY] for metadata in services.metadata if PEER_KEY in metadata]

@@ -164,7 +164,7 @@ async def test_an_item_may_have_several_results_and_the_last_one_says_so(rig: An
     assert sink.taken == [0, 1, 2, 3]
     assert not stream._waiting, "a sink that has its last result is forgotten"
     stream.send(item("lost"), lost)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while lost.taken != [0]:  # noqa: ASYNC110 - a sink tells of its end alone
             await asyncio.sleep(0.005)
         await rig_.server.stop(0)
@@ -182,7 +182,7 @@ async def test_a_failure_of_the_writer_fails_what_waits_and_the_next_item_gets_a
         return pack(items)
 
     stream._pack = fail_once
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with pytest.raises(PeerError, match="cannot pack") as caught:
             await stream.ask(item("h"))
         assert caught.value.reason == "STREAM_LOST"
@@ -199,7 +199,7 @@ async def test_a_failure_of_the_reader_fails_what_waits_and_the_next_item_gets_a
         return unpack(response)
 
     stream._unpack = fail_once
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with pytest.raises(PeerError, match="cannot unpack") as caught:
             await stream.ask(item("h"))
         assert caught.value.reason == "STREAM_LOST"
@@ -212,7 +212,7 @@ async def test_a_stream_that_cannot_be_opened_fails_what_waits(rig: Any) -> None
     call = verifier_pb2_grpc.VerifierServiceStub(channel).Verify
     await channel.close()
     stream: ItemStream[Any, Any] = ItemStream(call, lambda items: items, lambda response: response)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with pytest.raises(PeerError) as caught:
             await stream.ask(item("h"))
     assert caught.value.reason == "STREAM_LOST"
@@ -244,7 +244,7 @@ async def test_a_code_that_is_none_is_unknown_and_the_others_go_on(rig: Any, cod
     bad, good = Judging(), Judging()
     stream.send(item("bad"), bad)
     stream.send(item("good"), good)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await bad.over.wait()
         await good.over.wait()
     assert bad.lost is not None and (bad.lost.code, bad.lost.reason) == (Code.UNKNOWN, "UNKNOWN")
@@ -263,7 +263,7 @@ async def test_a_result_that_cannot_be_understood_fails_its_own_item(rig: Any) -
     bad, good = Judging(), Judging()
     stream.send(item("bad"), bad)
     stream.send(item("good"), good)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await bad.over.wait()
         await good.over.wait()
     assert bad.lost is not None and (bad.lost.code, bad.lost.reason) == (Code.INTERNAL, "BAD_RESULT")
@@ -325,7 +325,7 @@ async def test_an_item_whose_answer_raises_is_refused_and_the_others_go_on(rig: 
         return verifier_pb2.VerifyResult(handle=asked.handle, round=asked.round, next_token=4)
 
     rig_.echo._answer = answer
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         bad, good = await asyncio.gather(stream.ask(item("bad")), stream.ask(item("good")))
     assert error_of(bad.error).code is Code.INTERNAL
     assert good.next_token == 4
@@ -360,7 +360,7 @@ async def test_a_caller_told_of_a_loss_may_ask_again_at_once(rig: Any) -> None:
     stream.send(item("h", wait_ms=60_000), again)
     await stream.ask(item("other"))
     await rig_.server.stop(0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await again.over.wait()
 
 
@@ -376,7 +376,7 @@ async def test_everybody_hears_of_a_loss_even_if_one_cannot_bear_it(rig: Any) ->
     stream.send(item("robust", wait_ms=60_000), robust)
     await stream.ask(item("other"))
     await rig_.server.stop(0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await robust.over.wait()
 
 
@@ -407,7 +407,7 @@ async def test_a_draining_server_answers_what_it_has_and_ends_the_stream(rig: An
     rig_.echo.draining.set()
     stopping = asyncio.create_task(rig_.server.stop(60))
     assert (await waiting).next_token == 4
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await stopping
 
 
@@ -423,7 +423,7 @@ async def test_a_stream_that_is_given_up_fails_what_waits_and_what_comes_then_ha
     assert late.lost is error and unread.lost is error
     asks = [stream.ask(item(f"h{index}", 2, base_length=index, wait_ms=3000)) for index in range(20)]
     answers = asyncio.gather(*asks)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert [result.next_token for result in await answers] == list(range(20))
     assert late.taken == [], "its answer came late and is dropped"
     assert stream._run is not first and first.done() and stream.answered_count == 2
@@ -476,5 +476,5 @@ async def test_giving_up_a_stream_that_is_not_open_or_has_not_begun_leaves_the_n
     stream.send(item("h"), sink)
     stream.abandon(error)
     assert sink.lost is error
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await stream.ask(item("h", 2, base_length=5))).next_token == 5

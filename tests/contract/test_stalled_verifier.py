@@ -25,6 +25,8 @@ from tests.contract.test_peers import INFO, RULE, Service
 from tests.scripted_peers import new_note, right_info
 
 DEADLINE, PATIENCE = 1.0, 4.0
+LONG_PATIENCE = 60.0
+"""More than a busy machine takes for what has to be done without patience."""
 QUICK = 1e-6
 """Seconds a token should take: what is owed adds nothing."""
 
@@ -104,13 +106,13 @@ class Rig:
         self.services: list[Hanging] = []
         self.changes: list[bool] = []
 
-    async def start(self, count: int, token_seconds: float = QUICK) -> None:
+    async def start(self, count: int, token_seconds: float = QUICK, patience_seconds: float = PATIENCE) -> None:
         self.services = [Hanging() for _ in range(count)]
         self.verifiers = Verifiers([await service.start(token_seconds) for service in self.services])
         for peer in self.verifiers.peers:
             self.verifiers.admit(peer)
         self.verifiers.on_reachable_changed(lambda: self.changes.append(self.verifiers.reachable))
-        self.side = VerifierSide(self.verifiers, INFO, lease_seconds=60.0, patience_seconds=PATIENCE)
+        self.side = VerifierSide(self.verifiers, INFO, lease_seconds=60.0, patience_seconds=patience_seconds)
 
     @property
     def peer(self) -> VerifierPeer:
@@ -141,7 +143,7 @@ async def rig() -> AsyncIterator[Rig]:
 @pytest.fixture
 async def two() -> AsyncIterator[Rig]:
     rig = Rig()
-    await rig.start(2)
+    await rig.start(2, patience_seconds=LONG_PATIENCE)
     yield rig
     await rig.close()
 
@@ -155,7 +157,7 @@ async def test_a_verifier_that_stops_answering_is_left_and_asked_again_when_it_a
     await rig.stalled()
     assert not rig.peer.reachable and not rig.verifiers.reachable and rig.changes[-1:] == [False]
     service.go_on()
-    assert await asyncio.wait_for(verifying, 30) == RULE.seed
+    assert await asyncio.wait_for(verifying, 60) == RULE.seed
     assert rig.peer.reachable and rig.changes[-1:] == [True]
     rounds = [item.round for item in service.items if item.handle == sequence.handle]
     assert rounds == [1, 2, 3], "the round is stated again under a new number"
@@ -172,10 +174,13 @@ async def test_one_that_owes_and_has_nothing_to_do_is_left_at_the_deadline_howev
     (service,) = rig.services
     service.hangs, service.unfinished_count = True, unfinished_count
     verifying = asyncio.create_task(rig.verify(PeerSequence()))
-    await asyncio.sleep(2 * DEADLINE)
-    assert rig.peer.is_stalled is is_left
+    if is_left:
+        await rig.stalled()
+    else:
+        await asyncio.sleep(2 * DEADLINE)
+        assert not rig.peer.is_stalled
     service.go_on()
-    assert await asyncio.wait_for(verifying, 30) == RULE.seed
+    assert await asyncio.wait_for(verifying, 60) == RULE.seed
     await rig.close()
 
 
@@ -203,7 +208,7 @@ async def test_a_probe_that_is_lost_on_a_stream_that_stands_is_sent_again(rig: R
     await until(lambda: len(service.unanswered) == 2)
     service.unanswered.clear()  # what was asked on the way here is never answered
     service.hangs = False
-    assert await asyncio.wait_for(verifying, 30) == RULE.seed
+    assert await asyncio.wait_for(verifying, 60) == RULE.seed
 
 
 async def test_patience_begins_when_the_verifier_goes_away(rig: Rig) -> None:
@@ -214,7 +219,7 @@ async def test_patience_begins_when_the_verifier_goes_away(rig: Rig) -> None:
     await asyncio.sleep(1.5 * PATIENCE)
     service.steps_go_on = False
     await rig.stalled()
-    await asyncio.sleep(PATIENCE / 2)
+    await asyncio.sleep(PATIENCE / 4)
     service.go_on()
     assert await verifying == RULE.seed
 
@@ -275,7 +280,7 @@ async def test_a_session_moves_at_the_deadline_and_no_other_comes_while_it_hangs
     hanging.hangs = True
     started = time.monotonic()
     assert await asyncio.gather(*map(two.verify, sequences)) == [RULE.seed] * 4
-    assert time.monotonic() - started < PATIENCE
+    assert time.monotonic() - started < LONG_PATIENCE
     assert two.verifiers.failover_count == 2 and two.verifiers.reachable
     count = len(hanging.unanswered)
     for _ in range(3):

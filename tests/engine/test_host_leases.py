@@ -89,7 +89,7 @@ class Hosted:
         self.host.open_handle("other", 0.001)
         self.swept.clear()  # opening a handle ends what had its name before
         self.clock.now += 0.001
-        await asyncio.wait_for(self.swept.wait(), 30)
+        await asyncio.wait_for(self.swept.wait(), 60)
 
     async def is_open(self) -> bool:
         await self.until_swept()
@@ -214,7 +214,7 @@ async def test_a_structure_is_refused_by_a_service_that_compiles_none(hosted: Ho
         return VerifyJob(sequence, Statement(0, (5, 6)), (), rule, [], None)
 
     assert hosted.host.run_round("a", 1, rule, job, answer, content=()) is None, "nothing to wait for"
-    await asyncio.wait_for(answer.event.wait(), 30)
+    await asyncio.wait_for(answer.event.wait(), 60)
     assert isinstance(answer.error, InvalidItemError) and "without structured output" in str(answer.error)
 
 
@@ -233,7 +233,7 @@ async def test_who_cannot_take_its_answer_is_told_so_and_others_get_theirs(hoste
         assert hosted.host.run_round("a", 1, RULE, job, listener, content=()) is None
     hosted.backend.may_compute.set()
     for listener in (first, broken, last):
-        await asyncio.wait_for(listener.event.wait(), 30)
+        await asyncio.wait_for(listener.event.wait(), 60)
     assert isinstance(broken.error, ValueError)
     late = Broken()
     hosted.host.run_round("a", 1, RULE, job, late, content=())

@@ -353,7 +353,7 @@ async def losing_its_device() -> AsyncIterator[EngineHost[Job]]:
         yield host
         with pytest.raises(ModelThreadFailedError):
             await host.stop()
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 60)
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
 
@@ -372,7 +372,7 @@ async def test_a_device_that_is_lost_to_a_lone_job_fails_it_and_everyone_after_i
     async with losing_its_device() as host:
         for tail in ([5, POISON], [5, 6]):
             with pytest.raises(ModelThreadFailedError, match="device-side assert"):
-                await asyncio.wait_for(verify(host, tail), 10)
+                await asyncio.wait_for(verify(host, tail), 60)
 
 
 class Reloaded(ArithmeticBackend):
@@ -454,8 +454,8 @@ async def test_while_the_thread_is_at_work_nothing_is_computed_here(monkeypatch:
         slow = asyncio.create_task(run_round(host, "slow", 1, make, content=None))
         assert await asyncio.to_thread(begun.wait, 10)
         monkeypatch.setattr(hosts, "_CROWDED_SECONDS", 0.0)
-        assert (await asyncio.wait_for(verify(host, [7, 8]), 10)).next_token == said([7, 8], 1)[0]
-        await asyncio.wait_for(slow, 10)
+        assert (await asyncio.wait_for(verify(host, [7, 8]), 60)).next_token == said([7, 8], 1)[0]
+        await asyncio.wait_for(slow, 60)
         host.close_handle("slow")
 
 
@@ -495,7 +495,7 @@ async def test_the_last_step_is_told_of_once_its_answer_is_there_though_no_other
     try:
         for length in (3, 5):
             await verify(host, range(10, 10 + length))
-            assert await asyncio.wait_for(told.get(), 10) == length
+            assert await asyncio.wait_for(told.get(), 60) == length
         assert told.empty()
     finally:
         await host.stop()

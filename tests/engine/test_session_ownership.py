@@ -259,7 +259,7 @@ async def outcome(asked: Asked, step: int) -> bool:
             loop.on_step = count
         answer: object = None
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 answer = await asked.call(system, name)
             refused = False
         except SessionMovedError:

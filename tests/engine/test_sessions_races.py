@@ -428,7 +428,7 @@ async def commands(*said: Command) -> AsyncIterator[Command]:
 
 
 async def told(process: Process, *said: Command) -> list[ChatEvent]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [event async for event in ChatStream(process.sessions, NO_TRACE).run(commands(*said))]
 
 
@@ -473,7 +473,7 @@ async def test_a_request_whose_name_no_database_could_keep_is_not_looked_for(sta
     record = await process.sessions.create(NewSession())
     asked, _ = process.holding("of_request")
     takeover, name = process.sessions.takeover, "a\0b"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for listed in (True, False):
             assert await takeover.locate_request(name, "", listed=listed) is None
         assert await takeover.locate_fork(record.session.id, name, "") is None

@@ -80,7 +80,7 @@ class Scene:
 
     async def run(self, session: SessionRounds, terms: RoundTerms = SYNCHRONOUS) -> RoundResult:
         tokens = self.tokens[session.id]
-        result = await asyncio.wait_for(self.rounds.run(session, tokens, terms, 100, new_note()), 5)
+        result = await asyncio.wait_for(self.rounds.run(session, tokens, terms, 100, new_note()), 60)
         tokens += result.tokens
         return result
 

@@ -87,7 +87,7 @@ async def test_the_text_of_a_deleted_session_is_in_none_of_the_stores_files(tmp_
         for number in range(40):
             row = SessionRow(f"s{number}", "a", 1, True, 0, 0, "", b"", 0, "", text.decode() * 50)
             await store.delete(row)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while found():  # noqa: ASYNC110  # files tell no event loop
                 await asyncio.sleep(0.1)
     finally:
