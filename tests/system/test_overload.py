@@ -49,7 +49,8 @@ async def test_admitted_turns_end_and_refused_ones_are_told_when_to_retry(addres
             refused.append(error)
 
     async with AsyncClient(address) as client:
-        await asyncio.gather(*(one(client, 0.02 * index) for index in range(150)))
+        # Sixty at once are too many for any machine; the others come while some of those run.
+        await asyncio.gather(*(one(client, 0.02 * max(0, index - 60)) for index in range(150)))
     assert len(said) + len(refused) == 150
     assert len(said) >= 8
     assert len(refused) >= 30
