@@ -16,7 +16,8 @@ import slipstream.engine  # noqa: F401 - it changes the environment, as in any s
 from slipstream.cli.local import Service
 from tests.nursery import Nursery
 
-CONTRACT = Path(__file__).parent / "contract"
+ESSENTIAL = [Path(__file__).parent / folder for folder in ("contract", "engine")]
+"""Folders that `make test` runs whole."""
 
 # A test's services go on from nothing, and leave nothing in the user's folders.
 os.environ["SLIPSTREAM_ORCHESTRATOR_LEARNT_DIRECTORY"] = ""
@@ -43,6 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`make test` runs the contract tests and those that are marked as essential."""
-    if item.path.is_relative_to(CONTRACT):
+    """Mark what `make test` runs. In the other folders a test says itself that it is essential."""
+    if any(item.path.is_relative_to(folder) for folder in ESSENTIAL):
         item.add_marker("essential")

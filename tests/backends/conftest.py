@@ -1,4 +1,4 @@
-"""Fixtures of the engine's tests."""
+"""Fixtures of the backends' tests."""
 
 from __future__ import annotations
 
