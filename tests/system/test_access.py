@@ -22,8 +22,6 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from orchestrator.access.access import Access
-from orchestrator.errors import AccessFileError
 from slipstream.bearer_tokens import TokenHash, make_token
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, PeerError, Settings
@@ -124,13 +122,7 @@ def refusal(call: Callable[[], object]) -> PeerError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["alice", "bob"])
-def test_a_token_is_let_in_by_each_process(guarded: LocalServices, name: str) -> None:
-    for _ in range(8):
-        with client_of(guarded, TOKENS[name][0]) as client:
-            assert answer(client) == paper_tokens(PROMPT, 5)
-
-
+@pytest.mark.essential
 def test_web_tokens_of_all_keys_are_let_in(guarded: LocalServices) -> None:
     for kid in KEYS:
         with client_of(guarded, web_token(kid)) as client:
@@ -190,47 +182,6 @@ def test_a_chat_without_a_token_is_refused_in_its_stream(guarded: LocalServices)
         silent.put(None)
 
 
-def test_a_client_that_says_what_our_own_processes_say_of_a_caller_is_refused(guarded: LocalServices) -> None:
-    said = (("slipstream-principal-bin", b"alice"), ("slipstream-proof", "1"), ("slipstream-passed-on", "1"))
-    with Client(guarded.orchestrator_address, metadata=said) as client:
-        assert refusal(lambda: sessions_of(client)).code.name == "UNAUTHENTICATED"
-    both = (*said, ("authorization", f"Bearer {TOKENS['bob'][0]}"))
-    with Client(guarded.orchestrator_address, metadata=both) as client:
-        assert refusal(lambda: sessions_of(client)).code.name == "UNAUTHENTICATED"
-
-
-def test_to_others_a_session_is_not_there_in_any_process(guarded: LocalServices) -> None:
-    with client_of(guarded, TOKENS["alice"][0]) as alice:
-        chat = alice.chat()
-        chat.send("hello", Settings(max_token_count=5)).wait()
-        name = chat.session_id
-        try:
-            for _ in range(6):
-                with client_of(guarded, TOKENS["bob"][0]) as bob:
-                    stub, metadata = bob.stub, (("authorization", f"Bearer {TOKENS['bob'][0]}"),)
-                    asked: list[tuple[Any, Any]] = [
-                        (stub.GetSession, pb.GetSessionRequest(session_id=name)),
-                        (stub.DeleteSession, pb.DeleteSessionRequest(session_id=name)),
-                        (stub.ForkSession, pb.ForkSessionRequest(session_id=name)),
-                        (stub.CancelTurn, pb.CancelTurnRequest(session_id=name, turn=1)),
-                        (stub.GetTurnTraces, pb.GetTurnTracesRequest(session_id=name)),
-                        (stub.ExportSession, pb.ExportSessionRequest(session_id=name)),
-                        (stub.WatchTurn, pb.WatchTurnRequest(session_id=name, turn=1)),
-                        (stub.SendMessage, pb.SendMessageRequest(session_id=name, content="hi")),
-                    ]
-                    for method, request in asked:
-                        error = refusal_of_call(method, request, metadata)
-                        assert (error.code.name, error.reason) == ("NOT_FOUND", "SESSION_NOT_FOUND"), method
-                    start = pb.ChatRequest(start=pb.StartChat(session_id=name))
-                    refused = [r.failed.error for r in stub.Chat(iter([start]), metadata=metadata, timeout=20)]
-                    assert [status.code for status in refused] == [grpc.StatusCode.NOT_FOUND.value[0]]
-                    assert name not in sessions_of(bob)
-            assert sessions_of(alice) == [name]
-            assert [turn.turn for turn in alice.turn_traces(name).turns] == [1]
-        finally:
-            chat.delete()
-
-
 def test_two_principals_may_call_their_requests_the_same(guarded: LocalServices) -> None:
     with client_of(guarded, TOKENS["alice"][0]) as alice, client_of(guarded, TOKENS["bob"][0]) as bob:
         longer = bob.generate(PROMPT, Settings(max_token_count=7), "same").wait()
@@ -271,6 +222,7 @@ def test_one_principal_keeps_as_many_sessions_as_it_may(guarded: LocalServices) 
             session.delete()
 
 
+@pytest.mark.essential
 def test_one_principal_has_as_many_tokens_a_minute_and_turns_at_once_as_it_may(guarded: LocalServices) -> None:
     for _ in range(8):  # until a process is met twice: each counts for itself
         with client_of(guarded, TOKENS["meek"][0]) as meek:
@@ -415,32 +367,6 @@ def test_a_session_stays_its_principals_when_another_process_takes_it_over(folde
             assert bob.create_session("be brief", request_id="mine").session_id != name
             assert alice.create_session("be brief", request_id="mine").session_id == name
             assert alice.get_session(name).session_id == name
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        (None, "No such file or directory"),
-        ("principals = 5", "principals: Input should be a valid"),
-        ("[[principals]]\nname = 'a'", "no caller could be identified"),
-        ("certificates = true\nwrong = 1", "wrong: Extra inputs are not permitted"),
-        ("[[principals]]\nname = 'a'\ntokens = [{ id = 'x', salt = 'zz', sha256 = '' }]", "principals.0.tokens.0.salt"),
-        ("[[principals]]\nname = 'a'\n[[principals]]\nname = 'a'\n", "principal 'a' is there more than once"),
-        ("[jwt]\nkeys = 'none.json'\naudience = 'a'\nissuer = 'i'", "none.json: No such file or directory"),
-        ("[jwt]\nkeys = 'access.toml'\naudience = 'a'\nissuer = 'i'", "is no set of JSON web keys"),
-        ("certificates = tru", "is no TOML"),
-    ],
-)
-def test_an_access_file_that_cannot_be_read_is_refused_in_one_line(
-    tmp_path: Path, content: str | None, what: str
-) -> None:
-    path = tmp_path / "access.toml"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(AccessFileError) as caught:
-        Access(path)
-    (line,) = str(caught.value).splitlines()
-    assert what in line and str(path.parent) in line
 
 
 def test_an_orchestrator_ends_in_one_line_where_its_access_file_cannot_be_read(tmp_path: Path) -> None:

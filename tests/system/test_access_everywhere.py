@@ -187,9 +187,10 @@ def test_an_orchestrators_certificate_is_no_caller(system: Guarded) -> None:
         assert error.code.name == "UNAUTHENTICATED" and "an orchestrator's" in str(error)
 
 
-def test_a_client_that_names_another_caller_is_refused(system: Guarded) -> None:
+@pytest.mark.parametrize("name", ["bob", None])
+def test_a_client_that_names_another_caller_is_refused(system: Guarded, name: str | None) -> None:
     said = (("slipstream-principal-bin", b"alice"), ("slipstream-proof", "0" * 64), ("slipstream-passed-on", "1"))
-    with system.client("bob") as bob:
-        metadata = (*system.metadata("bob"), *said)
-        error = refusal(partial(bob.stub.ListSessions, pb.ListSessionsRequest(), metadata=metadata, timeout=30))
+    with system.client(name) as client:
+        metadata = (*system.metadata(name), *said)
+        error = refusal(partial(client.stub.ListSessions, pb.ListSessionsRequest(), metadata=metadata, timeout=30))
         assert error.code.name == "UNAUTHENTICATED"

@@ -82,6 +82,7 @@ SETTINGS = [
 @pytest.mark.parametrize(
     ("settings", "field"), SETTINGS, ids=[f"{index} {field}" for index, (_, field) in enumerate(SETTINGS)]
 )
+@pytest.mark.essential
 def test_a_bad_setting_is_named_wherever_it_is_said(
     client: Client, settings: generation_pb2.GenerationSettings, field: str
 ) -> None:
@@ -377,6 +378,7 @@ def test_a_rule_leaves_nothing_open_and_knows_no_stranger(paper: LocalServices) 
         verify_one(channel, verifier_pb2.VerifyItem(handle=name, round=2, close=model_pb2.CloseSequence()))
 
 
+@pytest.mark.essential
 def test_a_bad_item_fails_alone_and_in_band(paper: LocalServices) -> None:
     handle = new_handle()
     wrong_end = SamplingRule(end_token_ids=(259,), first_end_position=99)

@@ -10,6 +10,8 @@ from slipstream.client import Client, PeerError, Settings
 from slipstream.v1 import orchestrator_pb2, session_pb2
 from tests.system.conftest import LASTING, paper_tokens, settled_load_of
 
+pytestmark = pytest.mark.essential
+
 PROMPT = [10, 20, 30, 40, 50]
 
 

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client
 from tests.dropping_proxy import DroppingProxy
@@ -64,6 +66,7 @@ def on_terminal(environment: dict[str, str], *command: str) -> Iterator[Terminal
         os.close(ours)
 
 
+@pytest.mark.essential
 def test_ctrl_c_ends_an_answer_and_not_the_chat(paper: LocalServices) -> None:
     # Without a draft, or a quick machine has said it all before it is interrupted.
     chat = "chat", "--max-tokens", "8000", "--draft-length", "0", "--address", paper.orchestrator_address

@@ -322,6 +322,7 @@ def test_the_chat_stream_is_at_the_stub(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["chat.py", "async_chat.py"])
+@pytest.mark.essential
 def test_an_example_runs(paper: LocalServices, name: str) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), paper.orchestrator_address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -41,6 +41,7 @@ def wait_until_none_left() -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.essential
 def test_a_piped_chat_answers_each_line_and_leaves_no_process() -> None:
     ended = subprocess.run(
         [*SLIPSTREAM, "chat", "--local"],

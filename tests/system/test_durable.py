@@ -116,6 +116,7 @@ def undisturbed(local: LocalServices, contents: list[str], **settings: object) -
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "sampled"])
+@pytest.mark.essential
 def test_a_killed_orchestrator_loses_nothing(store: str, sampling: dict[str, float]) -> None:
     settings = {"sampling": sampling, "stop_strings": ["never said"]}
     with LocalServices(dataclasses.replace(STEADY, store=store)) as local, ExitStack() as stack:

@@ -142,6 +142,7 @@ class Flood:
                 self.failure = error
 
 
+@pytest.mark.essential
 def test_a_flood_of_handles_keeps_no_orchestrator_from_opening_its_own(short: LocalServices) -> None:
     with Flood(short) as flood, Client(short.orchestrator_address) as client:
         while flood.count < 2 * MOST:

@@ -55,6 +55,7 @@ def prompt_of(question: str) -> str:
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
+@pytest.mark.essential
 def test_its_greedy_text_is_that_of_transformers(served: LocalServices) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

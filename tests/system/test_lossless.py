@@ -84,6 +84,7 @@ def greedy(prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
     return oracle(embedded_directory("target"), prompts, 48)
 
 
+@pytest.mark.essential
 def test_greedy_tokens_equal_transformers_on_the_embedded_pair(
     embedded: LocalServices, prompts: list[list[int]], greedy: list[tuple[list[int], list[float]]]
 ) -> None:
@@ -108,6 +109,7 @@ def test_greedy_tokens_equal_transformers_on_the_embedded_pair(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.essential
 def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
     embedded: LocalServices, prompts: list[list[int]], temperature: float
 ) -> None:
@@ -128,6 +130,7 @@ def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
 @pytest.mark.parametrize(
     ("family", "padded"), [("llama", ()), ("qwen2", ("draft",)), ("gpt2", ("target",))], ids=lambda value: str(value)
 )
+@pytest.mark.essential
 def test_a_random_weight_pair_equals_transformers(family: str, padded: tuple[str, ...], tmp_path: Path) -> None:
     """Vocabularies padded beyond the same tokenizer's pair up, whichever of the two is the
     wider."""

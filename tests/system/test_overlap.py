@@ -161,6 +161,7 @@ branches a plan asks for."""
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.essential
 def test_the_paper_text_is_the_same_in_every_mode(spread: LocalServices, roomy: LocalServices, mode: str) -> None:
     with Client((roomy if mode in ENUMERATED else spread).orchestrator_address) as client:
         settings = Settings(

@@ -59,6 +59,7 @@ async def test_admitted_turns_end_and_refused_ones_are_told_when_to_retry(addres
     assert all(tokens == paper_tokens(PROMPT, 20) for tokens in said)
 
 
+@pytest.mark.essential
 async def test_a_client_that_comes_back_when_it_is_told_gets_through(address: str) -> None:
     async def one(client: AsyncClient) -> int:
         for _ in range(50):

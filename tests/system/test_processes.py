@@ -78,6 +78,7 @@ def test_the_kernel_spreads_connections_over_all_processes(family: LocalServices
     assert len({process_of(client) for client in clients}) == COUNT
 
 
+@pytest.mark.essential
 def test_a_generation_is_watched_and_cancelled_from_elsewhere(clients: list[Client]) -> None:
     call = clients[0].stub.Generate(orchestrator_pb2.GenerateRequest(text="abc", settings=LASTING.message()))
     session_id = next(iter(call)).event.started.session_id
@@ -87,6 +88,7 @@ def test_a_generation_is_watched_and_cancelled_from_elsewhere(clients: list[Clie
     assert reasons[-1] == turn_pb2.FINISH_REASON_CANCELLED
 
 
+@pytest.mark.essential
 def test_a_request_is_answered_once_by_any_process(clients: list[Client]) -> None:
     ids = {client.create_session(request_id="once").session_id for client in clients}
     assert len(ids) == 1

@@ -53,6 +53,7 @@ def until_the_draft_is_used(client: Client) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.essential
 def test_a_draft_killed_in_mid_turn_costs_speed_and_nothing_else(slow: LocalServices) -> None:
     result = disturbed(slow, slow.services["draft"].process.kill)
     assert result.token_ids == paper_tokens(PROMPT, LENGTH)
@@ -95,6 +96,7 @@ def test_a_draft_that_hangs_is_waited_for_once_by_all_sessions_together(slow: Lo
         until_the_draft_is_used(client)
 
 
+@pytest.mark.essential
 def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(slow: LocalServices) -> None:
     def restart() -> None:
         slow.services["verifier"].process.kill()

@@ -89,6 +89,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.essential
 def test_served_tokens_equal_transformers_processors(pair: Pair, name: str) -> None:
     case = CASES[name]
     plain = False

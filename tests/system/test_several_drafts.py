@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from slipstream.cli.local import Service, free_address
 from slipstream.client import Client, Reply, Settings
 from tests import tiny_models
@@ -98,6 +100,7 @@ def begun(replies: list[Reply]) -> list[Iterator[str]]:
     return pieces
 
 
+@pytest.mark.essential
 def test_two_drafts_share_the_sessions_and_when_one_is_killed_the_other_proposes_for_all() -> None:
     with group(2, DRAFT, DRAFT) as services, Client(services.orchestrator.address) as client:
         until(all_known(services), "both drafts are known")

@@ -70,6 +70,7 @@ def group(*models: str, deadline: float = DEADLINE) -> Iterator[Group]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.essential
 def test_a_session_goes_on_at_the_other_verifier_with_the_same_text(end: signal.Signals) -> None:
     with group(TARGET, TARGET) as services, Client(services.orchestrator.address) as client:
         until_both_are_known(services, client)

@@ -101,6 +101,7 @@ def test_200_json_schema_generations_are_valid_and_do_not_depend_on_speculation(
     ],
 )
 @pytest.mark.parametrize("ratio", [False, True])
+@pytest.mark.essential
 def test_other_structures(embedded: LocalServices, structure: Structure, pattern: str, ratio: bool) -> None:
     settings = Settings(temperature=1.0, structure=structure, ratio=ratio, draft_length=4, max_token_count=200)
     with Client(embedded.orchestrator_address) as client:

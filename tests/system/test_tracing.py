@@ -72,6 +72,7 @@ def turns(
         yield collector, results, chat.session_id  # the services have drained: every span has been exported
 
 
+@pytest.mark.essential
 def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verification(
     turns: tuple[Collector, list[Result], str],
 ) -> None:

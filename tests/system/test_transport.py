@@ -81,6 +81,7 @@ def texts(client: Client) -> list[list[int]]:
     return [list(client.generate(prompt, settings).wait().token_ids) for prompt in PROMPTS]
 
 
+@pytest.mark.essential
 def test_the_text_is_the_same_by_mutual_tls_and_tokens_and_in_plaintext(secured: Secured, paper: LocalServices) -> None:
     address = secured.services["orchestrator"].address
     with Client(paper.orchestrator_address) as client:

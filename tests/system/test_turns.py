@@ -105,6 +105,7 @@ class Commands:
         raise AssertionError(f"the chat ended without {kind}")
 
 
+@pytest.mark.essential
 def test_a_lost_stream_is_watched_on_from_any_position_by_any_number(stub: Stub) -> None:
     session = new_session(stub)
     call = stub.SendMessage(message(session, "m", 150))
@@ -288,6 +289,7 @@ def _status_of(error: grpc.RpcError) -> status_pb2.Status:
     return status
 
 
+@pytest.mark.essential
 def test_sigterm_lets_turns_finish_begins_none_and_ends_a_second_later() -> None:
     pair = dataclasses.replace(STEADY, orchestrator_flags=["--drain-seconds", "120"])
     with LocalServices(pair) as local, grpc.insecure_channel(local.orchestrator_address) as channel:

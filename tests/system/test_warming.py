@@ -19,6 +19,7 @@ from slipstream.errors import SlipstreamError
 from tests.system.conftest import PAPER_PAIR, load_of
 
 
+@pytest.mark.essential
 def test_a_healthy_process_has_run_turns_that_are_in_no_count_and_hold_nothing() -> None:
     address = free_address()
     pair = replace(PAPER_PAIR, orchestrator_flags=["--metrics-address", address])

@@ -243,3 +243,29 @@ def test_a_file_that_every_user_may_change_says_not_who_may_ask(tmp_path: Path, 
 def test_a_claim_that_is_no_number_of_seconds_is_no_moment(value: object) -> None:
     with pytest.raises(UnauthenticatedError, match="exp must be a number of seconds"):
         _moment({"exp": value}, "exp")
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (None, "No such file or directory"),
+        ("principals = 5", "principals: Input should be a valid"),
+        ("[[principals]]\nname = 'a'", "no caller could be identified"),
+        ("certificates = true\nwrong = 1", "wrong: Extra inputs are not permitted"),
+        ("[[principals]]\nname = 'a'\ntokens = [{ id = 'x', salt = 'zz', sha256 = '' }]", "principals.0.tokens.0.salt"),
+        ("[[principals]]\nname = 'a'\n[[principals]]\nname = 'a'\n", "principal 'a' is there more than once"),
+        ("[jwt]\nkeys = 'none.json'\naudience = 'a'\nissuer = 'i'", "none.json: No such file or directory"),
+        ("[jwt]\nkeys = 'access.toml'\naudience = 'a'\nissuer = 'i'", "is no set of JSON web keys"),
+        ("certificates = tru", "is no TOML"),
+    ],
+)
+def test_an_access_file_that_cannot_be_read_is_refused_in_one_line(
+    tmp_path: Path, content: str | None, what: str
+) -> None:
+    path = tmp_path / "access.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(AccessFileError) as caught:
+        Access(path)
+    (line,) = str(caught.value).splitlines()
+    assert what in line and str(path.parent) in line
