@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 # Kernels for CUDA devices are interpreted, unless there is one (`make gpu`): Triton looks at this
@@ -9,6 +11,7 @@ from pathlib import Path
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # isort: split
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -31,9 +34,34 @@ settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile what chooses tokens once, before the workers start, for no test's deadline allows for
-    a compiler. The unit tests need no compiler, and neither do those that `make check` runs on
-    other versions of Python, where torch is not installed."""
+    """Prepare a run, before its workers start."""
+    if not hasattr(config, "workerinput"):
+        _use_a_folder_of_this_run(config)
+    _compile(config)
+
+
+def _use_a_folder_of_this_run(config: pytest.Config) -> None:
+    """Put the temporary files of tests and services in one folder, and remove it in the end. Remove
+    that of a run that was killed. What pytest keeps of the last three runs stays where it is."""
+    root, name = Path(tempfile.gettempdir()), f"slipstream-tests-{os.getuid()}-"
+    for left in root.glob(f"{name}*"):
+        if not psutil.pid_exists(int(left.name.removeprefix(name))):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = root / f"{name}{os.getpid()}"
+    folder.mkdir()
+    folder.chmod(0o711)  # PostgreSQL's server runs as another user than root
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    claims = root / f"slipstream-ports-{os.getuid()}"  # ports are claimed from other runs too
+    claims.touch(0o600)
+    os.link(claims, folder / claims.name)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(root))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+def _compile(config: pytest.Config) -> None:
+    """Compile what chooses tokens once, for no test's deadline allows for a compiler. The unit
+    tests need no compiler, and neither do those that `make check` runs on other versions of Python,
+    where torch is not installed."""
     if importlib.util.find_spec("torch") is None or config.args == ["tests/unit"]:
         return
     import numpy as np
