@@ -10,15 +10,14 @@ from google.rpc import status_pb2
 
 from draft_service.outcomes import Outcome
 from draft_service.proposer import Branch, BranchJob, ProposeJob
+from slipstream.agreed import MAX_ANSWER_BYTES, MAX_BRANCH_COUNT
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.hosting.item_service import ItemListener, ItemService, Limit, Plan
 from slipstream.hosting.model_service import set_timing
-from slipstream.rpc.channel import MAX_ANSWER_BYTES
 from slipstream.rpc.item_answers import Answer
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import distribution_message
-from slipstream.rpc.wire import MAX_BRANCH_COUNT
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import grpc
 
-from slipstream.rpc.channel import PEER_KEY, SERVER_OPTIONS
+from slipstream.agreed import PEER_KEY
+from slipstream.rpc.channel import SERVER_OPTIONS
 from slipstream.rpc.connector import PLAINTEXT, Connector
 from slipstream.transport.certificates import TlsFiles, reloaded_channel_credentials, server_credentials
 from slipstream.wire.v1 import draft_pb2, verifier_pb2

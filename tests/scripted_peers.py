@@ -22,9 +22,9 @@ from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.proposal import Proposal
+from slipstream.agreed import WIRE_VERSION
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
-from slipstream.rpc.wire import WIRE_VERSION
 from slipstream.sampling.rule import SamplingDefaults
 from slipstream.v1 import sampling_pb2
 from slipstream.wire.v1 import model_pb2

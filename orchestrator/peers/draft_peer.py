@@ -14,11 +14,11 @@ from orchestrator.peers.exchange import PeerTiming, Terms, timing_of
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence, Position, StatedRule
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal
+from slipstream.agreed import MAX_BRANCH_COUNT
 from slipstream.rpc.connector import PLAINTEXT, Connector
 from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.sampling_wire import distribution_of
 from slipstream.rpc.status import PeerError
-from slipstream.rpc.wire import MAX_BRANCH_COUNT
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slipstream.rpc.wire import WIRE_VERSION, duration, seconds
+from slipstream.agreed import WIRE_VERSION
+from slipstream.rpc.wire import duration, seconds
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.wire.v1 import model_pb2
 

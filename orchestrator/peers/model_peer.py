@@ -17,6 +17,7 @@ from orchestrator.peers.health import PeerHealth
 from orchestrator.peers.model_info import ModelInfo, info_of
 from orchestrator.peers.refusal import Refusal
 from orchestrator.peers.sequence import PeerSequence, StatedRule
+from slipstream.agreed import WIRE_VERSION
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 from slipstream.rpc.connector import PLAINTEXT, Connector
@@ -24,7 +25,6 @@ from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
 from slipstream.rpc.parsing import unreadable
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.rpc.status import error_of_call
-from slipstream.rpc.wire import WIRE_VERSION
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc, rule_pb2
 

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from slipstream.agreed import RULES_PER_HANDLE
 from slipstream.reasons import Reason
 from slipstream.sampling.rule import SamplingRule
 
 REASONS_TO_RESTATE = (Reason.UNKNOWN_HANDLE, Reason.SEQUENCE_TOO_SHORT, Reason.UNKNOWN_RULE)
 """Reasons for which an item has to be stated in full, position and rule; nothing else is wrong."""
-
-_RULES_PER_HANDLE = 4
-"""Rules that a peer keeps for a handle, by rule_hash in the protos."""
 
 
 class Position(NamedTuple):
@@ -78,7 +76,7 @@ class PeerSequence:
                 self.rules.append(self.rules.pop(index))
                 return stated
         stated = StatedRule(rule, hash_of(rule))
-        self.rules = [*self.rules[1 - _RULES_PER_HANDLE :], stated]
+        self.rules = [*self.rules[1 - RULES_PER_HANDLE :], stated]
         return stated
 
     def answered(self, handle: str, stated: StatedRule) -> None:

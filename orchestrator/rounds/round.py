@@ -27,11 +27,9 @@ from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.plan import Overlap, RoundPlan, Why
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
 from orchestrator.speculation.session import Candidate
+from slipstream.agreed import ROUND_TAIL
 
 log = logging.getLogger(__name__)
-
-_ROUND_TAIL = 8
-"""Tail tokens that a round may have: a prompt has more."""
 
 
 @dataclass(slots=True)
@@ -201,7 +199,7 @@ class Round:
         """What the round shows. Others' rounds have begun and ended meanwhile: it is booked as what
         it was at its start."""
         pair, choice, rule = self._pair, self._choice, self._terms.rule
-        if answer.prefilled_count <= _ROUND_TAIL:  # a prompt's forwards say nothing about a round's
+        if answer.prefilled_count <= ROUND_TAIL:  # a prompt's forwards say nothing about a round's
             self._learn_costs(1 + len(proposal), answer.timing, draft_rested)
         hit, brought = self._known_hit(), 1.0
         if hit is not None and choice.prepared is not None:

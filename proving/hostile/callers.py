@@ -15,7 +15,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from proving.hostile.judge import Judge
 from proving.hostile.requests import Asked, Belongings, Requests
-from slipstream.rpc.channel import CHANNEL_OPTIONS, PEER_KEY
+from slipstream.agreed import PEER_KEY
+from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.v1 import orchestrator_pb2
 
 _ANSWER_SECONDS = 300.0

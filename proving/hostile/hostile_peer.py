@@ -13,7 +13,8 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
 
 from proving.hostile import nonsense_infos, nonsense_results
-from slipstream.rpc.channel import PEER_KEY, SERVER_OPTIONS, open_channel
+from slipstream.agreed import PEER_KEY
+from slipstream.rpc.channel import SERVER_OPTIONS, open_channel
 from slipstream.wire.v1 import draft_pb2, model_pb2, verifier_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]

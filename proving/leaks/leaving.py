@@ -17,9 +17,10 @@ from typing import Any
 
 import grpc
 
+from slipstream.agreed import PEER_KEY
 from slipstream.cli.local import LocalServices
 from slipstream.client import AsyncClient, PeerError, Settings, Structure
-from slipstream.rpc.channel import CHANNEL_OPTIONS, PEER_KEY
+from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import SamplingRule
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc

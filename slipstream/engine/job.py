@@ -8,9 +8,9 @@ from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from slipstream.agreed import ROUND_TAIL
 from slipstream.engine.engine import Append, Appended
 from slipstream.engine.errors import ContextExceededError, InvalidItemError
-from slipstream.engine.prefill_time import ROUND_TAIL
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.step_note import StepNote
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs

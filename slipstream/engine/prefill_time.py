@@ -10,9 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-ROUND_TAIL = 8
-"""Most committed tokens that a round has to prefill. A prompt has more."""
-
 
 class PrefillTime:
     """Sum of the seconds by which prompts made steps longer."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from slipstream.agreed import WIRE_VERSION
 from slipstream.engine.errors import ContextExceededError
 from slipstream.engine.host import EngineHost
 from slipstream.errors import (
@@ -19,7 +20,7 @@ from slipstream.errors import (
 from slipstream.hosting.rules import RuleBook
 from slipstream.rpc.item_answers import peer_of
 from slipstream.rpc.sampling_wire import rule_of
-from slipstream.rpc.wire import WIRE_VERSION, seconds
+from slipstream.rpc.wire import seconds
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import draft_pb2, model_pb2, verifier_pb2
 

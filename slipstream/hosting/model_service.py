@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from slipstream.agreed import WIRE_VERSION
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import JobTiming
 from slipstream.errors import WireVersionError
@@ -19,7 +20,7 @@ from slipstream.hosting.tokenizer_files import TokenizerFiles
 from slipstream.processors import Processors
 from slipstream.rpc.sampling_wire import defaults_message, lengths_message
 from slipstream.rpc.status import abort
-from slipstream.rpc.wire import WIRE_VERSION, duration, set_duration
+from slipstream.rpc.wire import duration, set_duration
 from slipstream.sampling.rule import SAMPLING_VERSION
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from slipstream.agreed import RULES_PER_HANDLE
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 from slipstream.sampling.rule import SamplingRule
-
-RULES_PER_HANDLE = 4
-"""A turn has one, but the draft is asked at a few temperatures of it."""
 
 _MAX_BYTES = 64 * 2**20
 """On the wire. Parsed and laid out a rule that lists as much as it may, 0.16 MB, takes 2.8 MB: all

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
+from slipstream.agreed import ROUND_TAIL
 from slipstream.engine.job import Job
-from slipstream.engine.prefill_time import ROUND_TAIL
 from slipstream.engine.step_note import StepNote
 from slipstream.errors import SlipstreamError
 from slipstream.telemetry import instruments, names

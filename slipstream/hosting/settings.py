@@ -10,10 +10,10 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from slipstream.agreed import MAX_DRAFT_LENGTH
 from slipstream.engine.checkpoint import Trust
 from slipstream.engine.host import HostLimits
 from slipstream.engine.schedule import BatchLimits
-from slipstream.rpc.wire import MAX_DRAFT_LENGTH
 from slipstream.structures.limits import StructureSettings
 from slipstream.telemetry.logs import LogFormat
 from slipstream.transport.listening import Listening

@@ -7,6 +7,8 @@ import secrets
 
 import grpc
 
+from slipstream.agreed import PEER_KEY
+
 MAX_MESSAGE_BYTES = 64 * 2**20
 """A prompt of a million tokens is about 4 MB on the wire: over grpc's default limit of 4 MiB."""
 
@@ -24,10 +26,6 @@ _MOST_CONNECTIONS = 32
 _IDENTITY_ALONE = 1
 """The set of compressions, as bits. A compressed message of 15 KB may become one of 15 MiB before
 its caller is known."""
-
-MAX_ANSWER_BYTES = 4 * 2**20
-"""Of a message that a draft or a verifier sends: 200,000 log-probabilities, the most that a turn
-may ask for, take 2.4 MB. A parsed message takes up to fifty times its bytes."""
 
 _MAX_RECEIVE = "grpc.max_receive_message_length"
 
@@ -76,10 +74,6 @@ SHARED_PORT_OPTIONS = (
     ("grpc.so_reuseport", 1),
 )
 """For servers that share their port on purpose."""
-
-PEER_KEY = "slipstream-peer-key"
-"""Metadata of a stream of items: whoever has opened handles under a key is who may use and close
-them."""
 
 PEER_METADATA = ((PEER_KEY, secrets.token_hex(16)),)
 """This process's own: random, so that nobody guesses it, and never another, so that a stream lost

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from slipstream.rpc.channel import MAX_ANSWER_BYTES, MAX_MESSAGE_BYTES, open_channel
+from slipstream.agreed import MAX_ANSWER_BYTES
+from slipstream.rpc.channel import MAX_MESSAGE_BYTES, open_channel
 from slipstream.rpc.parsing import ParsedChannel
 from slipstream.rpc.renewing_channel import RenewingChannel
 from slipstream.transport.addresses import PlaintextError, stays_here

@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
+from slipstream.agreed import MAX_ANSWER_BYTES, PEER_KEY
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
-from slipstream.rpc.channel import MAX_ANSWER_BYTES, PEER_KEY
 from slipstream.rpc.item_stream import Keyed
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES, Outbox, fits, let_answers_leave
 

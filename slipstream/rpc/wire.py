@@ -1,19 +1,8 @@
-"""The wire between the services: its version, its bounds, and seconds to protobuf Durations and
-back."""
+"""Seconds to protobuf Durations and back."""
 
 from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
-
-WIRE_VERSION = 1
-"""Of slipstream.wire.v1. Services of equal wire versions work together; others refuse each other.
-It rises with each change that a service of the version before would not understand."""
-
-MAX_DRAFT_LENGTH = 1024
-"""Most proposal tokens that any service lets an item carry or ask for."""
-
-MAX_BRANCH_COUNT = 64
-"""Most branches that an item may ask for."""
 
 _NANOS = 1_000_000_000
 

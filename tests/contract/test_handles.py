@@ -21,13 +21,14 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.speculation.proposal import NOTHING_PROPOSED
+from slipstream.agreed import MAX_ANSWER_BYTES, PEER_KEY
 from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.engine import Engine
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.schedule import BatchLimits
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.service_telemetry import ServiceTelemetry
-from slipstream.rpc.channel import MAX_ANSWER_BYTES, PEER_KEY, PEER_METADATA, SERVER_OPTIONS, open_channel
+from slipstream.rpc.channel import PEER_METADATA, SERVER_OPTIONS, open_channel
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import Acceptance, SamplingDefaults, SamplingRule

@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from slipstream.rpc.channel import MAX_ANSWER_BYTES, SERVER_OPTIONS
+from slipstream.agreed import MAX_ANSWER_BYTES
+from slipstream.rpc.channel import SERVER_OPTIONS
 from slipstream.rpc.connector import PLAINTEXT
 from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.status import PeerError

@@ -17,6 +17,7 @@ from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.exchange import Terms
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.verifier_peer import VerifierPeer
+from slipstream.agreed import WIRE_VERSION
 from slipstream.errors import WireVersionError
 from slipstream.hosting.handles import PeerHandles
 from slipstream.hosting.model_service import ModelService
@@ -24,7 +25,6 @@ from slipstream.hosting.refused_versions import RefusedVersions
 from slipstream.hosting.rules import RuleBook
 from slipstream.rpc.channel import SERVER_OPTIONS
 from slipstream.rpc.status import error_of_call
-from slipstream.rpc.wire import WIRE_VERSION
 from slipstream.wire.v1 import draft_pb2, model_pb2, model_pb2_grpc
 from tests.clock import Clock
 from tests.scripted_peers import right_info

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import grpc
 import pytest
 
+from slipstream.agreed import PEER_KEY
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
-from slipstream.rpc.channel import PEER_KEY
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2, verifier_pb2, verifier_pb2_grpc
 from tests.system.conftest import (
     PAPER_PAIR,

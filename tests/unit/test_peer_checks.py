@@ -20,12 +20,12 @@ from orchestrator.peers.checking.results import ProposalCheck, VerificationCheck
 from orchestrator.peers.model_info import info_of
 from proving.hostile.nonsense_infos import INFOS
 from proving.hostile.nonsense_results import DRAFT_RESULTS, VERIFIER_RESULTS
+from slipstream.agreed import MAX_DRAFT_LENGTH
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, SlipstreamError
 from slipstream.hosting import loading_gate, rules
 from slipstream.rpc import item_answers
 from slipstream.rpc.status import status_of
-from slipstream.rpc.wire import MAX_DRAFT_LENGTH
 from slipstream.sampling import faults, structure_errors
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import Acceptance, SamplingRule

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.peers.sequence import PeerSequence
-from slipstream.hosting.rules import RULES_PER_HANDLE, RuleBook, UnknownRuleError
+from slipstream.agreed import RULES_PER_HANDLE
+from slipstream.hosting.rules import RuleBook, UnknownRuleError
 from slipstream.rpc.sampling_wire import rule_hash, rule_message, rule_of
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind

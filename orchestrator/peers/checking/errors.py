@@ -10,9 +10,9 @@ from google.rpc import error_details_pb2, status_pb2
 
 from orchestrator.peers.checking.bounds import check_count, check_seconds
 from orchestrator.peers.checking.faults import PeerFaultError
+from slipstream.agreed import WIRE_VERSION
 from slipstream.reasons import Audience, Code, Reason
 from slipstream.rpc.status import DOMAIN, PeerError, error_of
-from slipstream.rpc.wire import WIRE_VERSION
 
 ITEM_ERRORS: Final[Mapping[str, Code]] = {
     str(reason): reason.code for reason in Reason if Audience.ITEMS in reason.audience

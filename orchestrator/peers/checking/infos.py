@@ -7,8 +7,8 @@ import re
 
 from orchestrator.peers.checking.bounds import check_count, check_seconds, check_text, check_tokens, check_within
 from orchestrator.peers.checking.faults import PeerFaultError
+from slipstream.agreed import MAX_DRAFT_LENGTH, WIRE_VERSION
 from slipstream.rpc.sampling_wire import defaults_of
-from slipstream.rpc.wire import MAX_DRAFT_LENGTH, WIRE_VERSION
 from slipstream.sampling.rule import MAX_LISTED_TOKENS, SamplingRule, sampling_violations
 from slipstream.wire.v1 import model_pb2
 

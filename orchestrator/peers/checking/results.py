@@ -15,9 +15,9 @@ from orchestrator.peers.checking.bounds import (
 )
 from orchestrator.peers.checking.errors import OF_THE_ITEM, checked_error
 from orchestrator.peers.checking.faults import PeerFaultError
+from slipstream.agreed import MAX_BRANCH_COUNT
 from slipstream.rpc.sampling_wire import distribution_of
 from slipstream.rpc.status import PeerError
-from slipstream.rpc.wire import MAX_BRANCH_COUNT
 from slipstream.sampling.outcome import LogprobRequest, distribution_fault
 from slipstream.sampling.rule import SamplingRule
 from slipstream.v1 import sampling_pb2
