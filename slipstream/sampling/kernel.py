@@ -308,7 +308,8 @@ def _filled_up(tokens: Stored) -> Stored:
     """A row's last tokens as a whole block: the others at -inf."""
     block = np.empty(BLOCK, dtype=tokens.dtype)
     block[:] = _MINUS_INFINITE >> (0 if tokens.itemsize == 4 else 16)
-    block[: len(tokens)] = tokens
+    for at in range(len(tokens)):  # to assign a slice would compile how its error is worded, for two seconds
+        block[at] = tokens[at]
     return block
 
 
@@ -705,7 +706,8 @@ def process_rows(
     for at in range(len(targets)):
         row, own = processed[targets[at]], processed_maxima[targets[at]]
         _widen(stored[sources[at]], row.view(np.int32))
-        own[:] = maxima[sources[at]]
+        for block in range(len(own)):
+            own[block] = maxima[sources[at], block]
         is_touched[:] = False
         _bias(row, biased, biases, is_touched)
         end = min(positions[at], len(context))

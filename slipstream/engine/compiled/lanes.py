@@ -32,7 +32,10 @@ Function = TypeVar("Function", bound=Code)
 def compiled(function: Function) -> Function:
     """A function for compiled code. What is kept on disk is the whole that it becomes part of
     (`forward`)."""
-    return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
+    return cast(
+        Function,
+        numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
+    )
 
 
 class _Vector(types.Type):  # type: ignore[misc] # Numba is untyped
