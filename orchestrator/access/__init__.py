@@ -1,1 +1,1 @@
-"""Identify the caller: from a token or a certificate to a principal."""
+"""Identification of callers: from a token or a certificate to a principal."""

@@ -1,5 +1,4 @@
-"""The door: every call's principal. Where no file says who may ask, all callers are one
-principal."""
+"""The principal of every call. Without an access file all callers are one principal."""
 
 from __future__ import annotations
 
@@ -28,32 +27,31 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _AUTHORIZATION, _SCHEME = "authorization", "bearer"
 _LONGEST_NAME = 200
 _MOST_KNOWN = 4096
-"""Tokens whose principal is remembered: a web token takes 50 us to check where RSA signed it, and
-370 where a curve did."""
+"""Tokens whose principal is cached. A web token takes 50 us to check if RSA signed it, and 370 us
+if a curve did."""
 
 _WEB_TOKEN_DOTS = 2
-_NO_USER = (
-    "this certificate is an orchestrator's, which asks nothing for itself: show a certificate of your own, or a token"
-)
-_WHAT_TO_SHOW = "this orchestrator wants to know who asks: send `authorization: Bearer TOKEN` with each call"
+_NO_USER = "this certificate belongs to an orchestrator, not to a caller: show a certificate of your own, or a token"
+_WHAT_TO_SHOW = "this orchestrator identifies its callers: send `authorization: Bearer TOKEN` with each call"
 
 
 class Access:
     """Access rules from a file that may change."""
 
     def __init__(self, path: Path, vouching: Vouching | None = None, clock: Callable[[], float] = time.time) -> None:
-        """``vouching`` tells who asks where another process passes a call on. AccessFileError if
+        """``vouching`` names the caller of a call that another process forwards. AccessFileError if
         the file cannot be read."""
         self._vouching = vouching
         self._clock = clock
         self._rules = Reloaded([str(path)], partial(_Rules, path))
         self._known: OrderedDict[str, tuple[object, str, float]] = OrderedDict()
-        """By token by which rules and keys it was checked, whose it is, and until when."""
+        """Cache by token: the rules and keys that it was checked with, its principal's name, and
+        its expiry."""
 
     def principal_of(self, context: Context) -> Principal:
-        """Return the principal that makes a call, or that another process makes it for.
-        UnauthenticatedError."""
-        rules, shown = self._rules.current, self.shown_by(context.invocation_metadata() or ())
+        """Return the principal that makes a call, or for which another process forwards it.
+        UnauthenticatedError if there is none."""
+        rules, shown = self._rules.current, self.principal_in(context.invocation_metadata() or ())
         if shown is not None:
             return shown
         certified = next(iter(context.auth_context().get("x509_common_name", ())), b"")
@@ -64,9 +62,9 @@ class Access:
             return rules.principal("cert:" + name)
         raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
 
-    def shown_by(self, metadata: Iterable[tuple[str, str | bytes]]) -> Principal | None:
-        """Return the principal that a call's metadata names; None if its certificate has to.
-        UnauthenticatedError."""
+    def principal_in(self, metadata: Iterable[tuple[str, str | bytes]]) -> Principal | None:
+        """Return the principal that a call's metadata names; None if its certificate must name it.
+        UnauthenticatedError if it is invalid."""
         rules, metadata = self._rules.current, tuple(metadata)
         vouched = None if self._vouching is None else self._vouching.principal_of(metadata)
         if vouched is not None:
@@ -80,9 +78,9 @@ class Access:
             return None
         raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
 
-    def on_behalf(self, context: Context, to: str) -> Metadata:
-        """Return what a call that is passed on to the process at this address says of its caller.
-        UnauthenticatedError."""
+    def forwarding_metadata(self, context: Context, to: str) -> Metadata:
+        """Return the metadata that names the caller when a call is forwarded to the process at
+        address ``to``. UnauthenticatedError if the caller is unknown."""
         return () if self._vouching is None else self._vouching.metadata(self.principal_of(context).name, to)
 
     def _name_of(self, rules: _Rules, authorization: str) -> str:
@@ -105,16 +103,16 @@ class OpenAccess:
     """Access for every caller, where no file says who may ask."""
 
     def principal_of(self, context: Context) -> Principal:
-        """All are one."""
+        """Return the anonymous principal."""
         return ANONYMOUS
 
-    def on_behalf(self, context: Context, to: str) -> Metadata:
+    def forwarding_metadata(self, context: Context, to: str) -> Metadata:
         """Return no metadata: a forwarded call needs no name."""
         return ()
 
 
 class _Rules:
-    """Rules of one reading of the file."""
+    """The rules of one reading of the file."""
 
     def __init__(self, path: Path) -> None:
         self.file: AccessFile = read_access_file(path)
@@ -153,7 +151,7 @@ class _Rules:
 
 
 def _checked(name: str) -> str:
-    """A name that comes from outside. UnauthenticatedError if it is none."""
+    """Return a name that comes from outside. UnauthenticatedError if it cannot be a name."""
     if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
         raise UnauthenticatedError(
             "the token or certificate names a principal that cannot be used as a name", why="wrong"

@@ -1,4 +1,4 @@
-"""The file that says who may ask, and how much each may have: TOML, read into checked values."""
+"""The file of principals and their limits: TOML, read into checked values."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class KeptToken(_Part):
 
     @property
     def hash(self) -> TokenHash:
-        """To compare with."""
+        """The hash that a shown token is compared with."""
         return TokenHash(self.id, self.salt, self.sha256)
 
 
 class Share(_Part):
-    """Limits of a principal, and its priority. A limit that is absent does not apply."""
+    """Limits of a principal, and its priority. An absent limit does not apply."""
 
     max_session_count: int | None = Field(None, ge=1)
     max_running_turn_count: int | None = Field(None, ge=1)
@@ -62,8 +62,8 @@ class Share(_Part):
 
 
 class KnownPrincipal(Share):
-    """A principal by name. A JSON web token's principal is called ``jwt:`` and its subject, a
-    certificate's ``cert:`` and its common name."""
+    """A principal by name. The principal of a JSON web token is ``jwt:`` and its subject, that of a
+    certificate ``cert:`` and its common name."""
 
     name: str = Field(min_length=1, max_length=_LONGEST_NAME)
     tokens: tuple[KeptToken, ...] = ()
@@ -79,7 +79,7 @@ class WebTokens(_Part):
 
 
 class AccessFile(_Part):
-    """All of it."""
+    """The content of an access file."""
 
     default: Share = Share()
     """Limits of principals that the file does not list, and of limits that a principal leaves
@@ -89,8 +89,8 @@ class AccessFile(_Part):
     certificates: bool = False
     """True if a client's certificate, which the listener has checked, names its principal."""
     orchestrators: tuple[str, ...] = ()
-    """Common names of certificates that orchestrators show one another. Such a certificate is no
-    user's."""
+    """Common names of certificates that orchestrators use between themselves. Such a certificate
+    belongs to no user."""
 
     @model_validator(mode="after")
     def _names_each_once(self) -> AccessFile:
@@ -116,7 +116,7 @@ class AccessFile(_Part):
 
 
 def read_access_file(path: Path) -> AccessFile:
-    """AccessFileError, in one line, if it is not there or says what cannot be."""
+    """Read an access file. AccessFileError, in one line, if it is missing or invalid."""
     try:
         refuse_writable("--access", path)
         with path.open("rb") as file:

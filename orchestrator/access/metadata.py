@@ -1,4 +1,4 @@
-"""A call's metadata: what comes and goes beside its messages."""
+"""The type of a call's metadata, which travels beside its messages."""
 
 from __future__ import annotations
 

@@ -27,25 +27,25 @@ VOUCHING_METADATA = (_PRINCIPAL, _PROOF)
 
 
 class Vouching:
-    """One process's word for the callers of what it passes on, and its ear for the word of
-    others."""
+    """Names the callers of calls that this process forwards, and checks the names that other
+    processes send."""
 
     def __init__(self, secret: bytes, own_names: Iterable[str]) -> None:
-        """``secret`` is the store's; ``own_names`` are the addresses at which other processes speak
-        to this one."""
+        """``secret`` is the store's. ``own_names`` are the addresses at which other processes call
+        this one."""
         self._secret = secret
         self._own_names = tuple(own_names)
 
     def metadata(self, principal: str, to: str) -> Metadata:
-        """Return what a call takes along that is passed on for a principal to the process at this
-        address."""
+        """Return the metadata of a call that is forwarded for a principal to the process at address
+        ``to``."""
         return (_PRINCIPAL, principal.encode()), (_PROOF, self._proof(principal.encode(), to))
 
     def principal_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         """Return the principal that another process names for a call; None if none does.
 
-        UnauthenticatedError if it cannot be believed: what else the call shows belongs to the
-        process that passed it on.
+        UnauthenticatedError if the proof is wrong. The call's other credentials belong to the
+        process that forwarded it.
         """
         said = dict(metadata)
         if _PROOF not in said and _PRINCIPAL not in said:

@@ -21,14 +21,14 @@ _END_OF_TIME = 2.0**53
 """Seconds since the epoch from which a float is no longer exact."""
 
 _LEEWAY_SECONDS = 10
-"""For clocks that differ."""
+"""Tolerance for clocks that differ."""
 
 
 class WebTokenCheck:
-    """Says whom a token is about."""
+    """Checks web tokens and returns their subjects."""
 
     def __init__(self, terms: WebTokens) -> None:
-        """AccessFileError if the keys cannot be read."""
+        """Read the keys. AccessFileError if they cannot be read."""
         self._terms = terms
         self._keys = Reloaded([str(terms.keys)], partial(_read_keys, terms.keys))
 
@@ -38,8 +38,8 @@ class WebTokenCheck:
         return self._keys.current
 
     def subject_of(self, token: str) -> tuple[str, float]:
-        """The token's subject, and when it expires, in seconds since the epoch.
-        UnauthenticatedError if it is not believed."""
+        """Return the token's subject and its expiry in seconds since the epoch.
+        UnauthenticatedError if the token is invalid."""
         try:
             claims = jwt.decode(
                 token,
@@ -55,10 +55,10 @@ class WebTokenCheck:
         except UnauthenticatedError:
             raise
         except (jwt.PyJWTError, ValueError) as error:
-            raise UnauthenticatedError(f"the token is not believed: {error}", why="wrong") from error
+            raise UnauthenticatedError(f"the token is invalid: {error}", why="wrong") from error
         except Exception as error:  # a token is its caller's: it may hold numbers and depths that no library expects
             raise UnauthenticatedError(
-                "the token is not believed: it holds what cannot be read", why="wrong"
+                "the token is invalid: it has values that cannot be read", why="wrong"
             ) from error
         return claims["sub"], _moment(claims, "exp") + _LEEWAY_SECONDS
 
@@ -74,7 +74,7 @@ def _moment(claims: dict[str, Any], name: str) -> float:
     """Return a claim as seconds since the epoch. UnauthenticatedError if it is no such number."""
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _END_OF_TIME:
-        raise UnauthenticatedError(f"the token is not believed: {name} must be a number of seconds", why="wrong")
+        raise UnauthenticatedError(f"the token is invalid: {name} must be a number of seconds", why="wrong")
     return float(value)
 
 

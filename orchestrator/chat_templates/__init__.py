@@ -1,1 +1,1 @@
-"""Rendering of a model's chat template: as transformers does it, in a process of its own."""
+"""Rendering of a model's chat template, as transformers does it, in a child process."""

@@ -1,8 +1,8 @@
-"""The process that renders. A request is a line of JSON on standard input, its answer a line on
-standard output.
+"""The child process that renders. A request is a line of JSON on standard input, its answer a line
+on standard output.
 
-A template comes with a model's files and is a program. Here it has a processor time and a memory of
-its own: the kernel ends the process at the one, and an allocation fails at the other.
+A template comes with a model's files and is a program. Here it has its own limits of processor time
+and memory. At the first limit the kernel ends the process; at the second an allocation fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROCESSOR_SECONDS = 2.0
 """Seconds of processor time for one conversation."""
 
 MEMORY_BYTES = 512 * 2**20
-"""Bytes of memory beyond those that the process has when it begins."""
+"""Bytes of memory beyond those that the process has at its start."""
 
 
 def main() -> None:

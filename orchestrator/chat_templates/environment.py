@@ -1,5 +1,5 @@
-"""The environment that chat templates are written for: the settings, tags and globals of
-transformers 5.23, sandboxed."""
+"""The environment that chat templates are written for: settings, tags and globals of transformers
+5.23, sandboxed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import jinja2.utils
 
 
 class TemplateRefusedError(jinja2.TemplateError):
-    """The template itself says that it does not take the messages."""
+    """The template refuses the messages."""
 
 
 class Part(Mapping[str, str]):
@@ -46,12 +46,13 @@ class Part(Mapping[str, str]):
 
 
 class _Generation(jinja2.ext.Extension):
-    """``{% generation %}`` marks what a model is trained on. Its body is rendered as it stands."""
+    """``{% generation %}`` marks what a model is trained on. Its body is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja's own attribute)
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """A block that renders its body: what is set inside stays inside, as in transformers."""
+        """Return a block that renders its body. Variables set inside stay inside, as in
+        transformers."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
@@ -72,7 +73,7 @@ class _Dict:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """``namespace`` that takes no attribute with a leading underscore."""
+    """``namespace`` without attributes that begin with an underscore."""
 
     def __init__(*values: Any, **named: Any) -> None:  # so that a template may name one `self`
         self, *rest = values
@@ -109,7 +110,7 @@ def _tojson(
 
 @functools.lru_cache(8)
 def compile_template(source: str) -> jinja2.Template:
-    """The template, ready to be rendered. Raises what Jinja and Python's compiler raise."""
+    """Return the compiled template. Raises what Jinja and Python's compiler raise."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )

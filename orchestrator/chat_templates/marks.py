@@ -1,4 +1,4 @@
-"""Marks around each message's content, which show where in a rendered prompt it is. Pure."""
+"""Marks around each message's content, which show its place in a rendered prompt. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark that was found."""
+    """A mark that was found in a prompt."""
 
     index: int
-    """The message's."""
+    """Index of the message."""
     begins: bool
     """True if the content begins here, False if it ends."""
     start: int
@@ -50,8 +50,8 @@ class Marks:
 
 
 def places(marks: Sequence[Mark], marked: str, text: str, count: int) -> list[int | None]:
-    """Return for each of ``count`` messages where in ``text`` its content begins, after spaces.
-    None if that is not known.
+    """Return for each of ``count`` messages the place in ``text`` at which its content begins,
+    after spaces. None if that is not known.
 
     ``marked`` is the prompt with marks and ``text`` the prompt without. The places are known until
     the two differ in more than the marks.

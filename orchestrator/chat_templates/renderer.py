@@ -1,5 +1,5 @@
-"""Renders chat templates in a child process, which is started when it is first needed and again
-when it has ended."""
+"""The renderer of chat templates in a child process, which starts when it is needed and again after
+it has ended."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from orchestrator.chat_templates.rendering import Rendered, RenderingError
 from orchestrator.errors import OverloadedError
 
 WALL_SECONDS = 10 * PROCESSOR_SECONDS
-"""Seconds for one conversation on the clock. A process that is stopped or swapped out takes
-more."""
+"""Seconds of wall time for one conversation. A stopped or swapped-out process takes longer."""
 
 _EXIT_SECONDS = 10.0
-"""Seconds that a process whose pipe is closed has until it has ended."""
+"""Seconds in which a process ends after its pipe is closed."""
 
 _PACKAGES = Path(__file__).resolve().parents[2]
 _TRIES = 2
@@ -47,11 +46,11 @@ class Renderer:
     def render(
         self, source: str, messages: Sequence[tuple[str, str]], special_tokens: dict[str, str], clock: datetime
     ) -> Rendered:
-        """Render the prompt up to where the answer begins. RenderingError; OverloadedError if the
-        machine does not render.
+        """Render the prompt up to the start of the answer. RenderingError; OverloadedError if the
+        machine cannot render now.
 
-        Blocks for as long as the template takes: some tenths of a millisecond as a rule, and
-        seconds at most.
+        Blocks as long as the template takes: usually some tenths of a millisecond, and seconds at
+        most.
         """
         asked = {"source": source, "messages": messages, "special_tokens": special_tokens, "clock": clock.isoformat()}
         answer = self._ask(json.dumps(asked).encode() + b"\n")

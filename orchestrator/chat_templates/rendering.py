@@ -1,8 +1,8 @@
-"""Renders a conversation, and finds the messages that the template leaves out. Pure.
+"""The rendering of a conversation, which also finds messages that the template leaves out. Pure.
 
 A template that takes a message's content as a list of parts loses a plain string, and some
 templates skip a role. Both render without an error. So each conversation is rendered a second time,
-with marks around each content: a message without a mark in the result is left out, unless its words
+with marks around each content. A message without a mark in the result is left out, unless its words
 are in the prompt.
 """
 
@@ -19,18 +19,17 @@ from orchestrator.chat_templates.environment import Part, TemplateRefusedError, 
 from orchestrator.chat_templates.marks import Marks, places
 
 _TELLING = 8
-"""Length in characters from which the words of a content, found in the prompt, show that the
-content is there."""
+"""Shortest content, in characters, whose words in the prompt prove that it is there."""
 
 _TIMES, _EACH, _BESIDE = 8, 1024, 2**18
-"""Limit of a rendered prompt in characters: so many times those of the messages, so many a message,
-and so many beside."""
+"""Limit of a rendered prompt in characters: a multiple of the messages' characters, a number for
+each message, and a fixed number."""
 
 _MOST_NAMED = 64
-"""Messages left out that are named. Each takes a search through the whole prompt."""
+"""Most left-out messages that are named. Each takes a search through the whole prompt."""
 
 Content = Callable[[str], Any]
-"""Way in which a template takes a message's content."""
+"""The form in which a template takes a message's content."""
 
 
 class RenderingError(Exception):
@@ -57,19 +56,19 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt, and what is known of the messages in it."""
+    """A prompt, and the places of the messages in it."""
 
     text: str
     left_out: tuple[int, ...]
-    """The indices of the first messages that are not in it."""
+    """Indices of the first messages that are not in the prompt."""
     places: tuple[int | None, ...]
-    """Place where each message's content begins, after spaces; None if that is not known."""
+    """Start of each message's content, after spaces; None if that is not known."""
 
 
 def render(source: str, conversation: Conversation) -> Rendered:
-    """Render the prompt up to where the answer begins. RenderingError.
+    """Render the prompt up to the start of the answer. RenderingError if that fails.
 
-    A content is a string; it is a list of parts where the template loses strings.
+    A content is a string, or a list of parts if the template loses strings.
     """
     try:
         as_text = _render(source, conversation, str)
@@ -114,8 +113,8 @@ def _render(source: str, conversation: Conversation, content: Content) -> Render
 
 
 def _left_out(unseen: Iterable[int], contents: Sequence[str], text: str, telling: int) -> tuple[list[int], set[int]]:
-    """The messages whose words are not in the text, and those whose words are there but are too
-    short to tell."""
+    """Return the messages whose words are not in the text, and those whose words are there but are
+    too short to prove it."""
     left_out: list[int] = []
     doubtful: set[int] = set()
     words, at = "", 0
@@ -137,8 +136,8 @@ def _left_out(unseen: Iterable[int], contents: Sequence[str], text: str, telling
 
 
 def _changes(source: str, conversation: Conversation, contents: Sequence[str], content: Content, text: str) -> bool:
-    """True if different contents make a different text: then the template does not leave them
-    out."""
+    """Return True if different contents make a different text. Then the template does not leave
+    them out."""
     try:
         return _rendered(source, conversation, contents, content) != text
     except RenderingError:
@@ -188,7 +187,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _described(error: Exception) -> str:
-    """An error in one line, with the template's line where that is known."""
+    """Return an error in one line, with the template's line if that is known."""
     line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else _line_of(error)
     what = " ".join(str(error).split()) or "no reason given"
     kind = "" if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: "

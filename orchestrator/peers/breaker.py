@@ -16,12 +16,13 @@ _LEAST, _MOST = 0.75, 1.25
 
 
 def jittered(seconds: float) -> float:
-    """About as long: those who began to wait together do not come back together."""
+    """Return about ``seconds``, so that callers who began to wait together do not come back
+    together."""
     return seconds * random.uniform(_LEAST, _MOST)
 
 
 class Breaker:
-    """A circuit breaker: after a failure the peer is left alone.
+    """A circuit breaker: after a failure the peer gets no requests.
 
     After a pause, which doubles each time, one caller may probe it. All callers ask again once it
     has answered.
@@ -47,29 +48,28 @@ class Breaker:
 
     @property
     def is_half_open(self) -> bool:
-        """True if one caller may ask, to see if the peer is back. That caller then calls
-        `probed`."""
+        """True if one caller may probe the peer. That caller then calls `record_probe`."""
         return not self.is_closed and self._clock() >= self._next_probe
 
-    def probed(self) -> None:
-        """The peer has been asked, to see if it is back. Unless it answers the next may ask after
+    def record_probe(self) -> None:
+        """Record that a caller probes the peer. Unless it answers, the next probe may follow after
         the next pause."""
         self._next_probe = self._clock() + self._jitter(self._pause)
         self._pause = min(self._pause * 2, self._longest_pause)
 
-    def answered(self) -> None:
-        """The peer is there. Whether it is well those will see who ask it now: if not, the next
-        pause is as long as the next would have been."""
+    def record_answer(self) -> None:
+        """Record that the peer answers. If it then fails, the next pause is as long as it would
+        have been."""
         self.is_closed = True
 
-    def succeeded(self) -> None:
-        """The peer did in time what it was asked."""
+    def record_success(self) -> None:
+        """Record that the peer did in time what it was asked."""
         self.is_closed = True
         self._pause = self._first_pause
 
-    def failed(self) -> None:
-        """The peer failed or was late. Many sessions may find out at once; only the first
-        counts."""
+    def record_failure(self) -> None:
+        """Record that the peer failed or was late. If many sessions report it at once, only the
+        first counts."""
         if self.is_closed or self.is_half_open:
             self.is_closed = False
-            self.probed()
+            self.record_probe()

@@ -16,13 +16,14 @@ log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 2.0
 _MOST = 8192
-"""On their way. Of a peer that answers no closing the oldest are forgotten: the lease ends them."""
+"""Most items in transit. If a peer does not answer, the oldest ones are forgotten, and their leases
+end."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_SECONDS = 0.25, 15.0, 600.0
 
 
 class Closings(Generic[ItemT, ResultT]):
-    """The items on one stream that close handles. One that is lost with its stream is sent again,
-    after longer and longer pauses, until the lease must have ended."""
+    """The items on one stream that close handles. An item that is lost with its stream is sent
+    again, after growing pauses, until the lease must have ended."""
 
     def __init__(self, stream: ItemStream[ItemT, ResultT]) -> None:
         self._stream = stream
@@ -48,7 +49,7 @@ class Closings(Generic[ItemT, ResultT]):
                     await self._arrived.wait()
 
     def send_again(self, closing: _Closing[ItemT, ResultT], pause: float) -> None:
-        """A closing item was lost with its stream, which may be all that was lost."""
+        """Send an item again after a pause. It was lost with its stream."""
         asyncio.get_running_loop().call_later(pause, self._send_unless_forgotten, closing)
 
     def _send_unless_forgotten(self, closing: _Closing[ItemT, ResultT]) -> None:

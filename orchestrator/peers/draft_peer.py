@@ -1,4 +1,4 @@
-"""The draft service at one address. Its messages end here."""
+"""The draft service at one address. Wire messages are converted here."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2
 
 
 class ProposeSink(Protocol):
-    """Takes what the draft answers to one request."""
+    """The receiver of the draft's answers to one request."""
 
     def take(self, branches: list[Branch]) -> None:
-        """Branches, likeliest first; more may follow."""
+        """Receive branches, likeliest first. More may follow."""
 
     def finish(self, timing: PeerTiming) -> None:
-        """No more follow."""
+        """Receive the end of the answers."""
 
     def fail(self, error: PeerError) -> None:
-        """The item failed or the stream was lost; nothing more follows."""
+        """Receive the error of a failed item or a lost stream. Nothing follows."""
 
 
 class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
@@ -68,10 +68,10 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
         traceparent: str,
         sink: ProposeSink,
     ) -> Callable[[], None]:
-        """Ask without waiting: for a plain proposal, or with something in flight for up to
+        """Send a request without waiting: for a plain proposal, or with tokens in flight for up to
         ``branch_count`` branches.
 
-        Returns what withdraws ``sink``, which then hears nothing more.
+        Returns a function that withdraws ``sink``, which then receives nothing more.
         """
         stated, rule_message = self._state(sequence, rule)
         item = draft_pb2.ProposeItem(
@@ -95,7 +95,7 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
 
 
 class _ProposeResults:
-    """A request's results on the wire, for its sink."""
+    """Converts a request's results for its sink."""
 
     def __init__(
         self,

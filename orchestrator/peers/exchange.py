@@ -14,16 +14,15 @@ from slipstream.wire.v1 import model_pb2
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what a handle is opened: the fingerprints of the tokenizer and, unless empty, of the
-    weights that its tokens come from, which the peer compares with its own; and the lease in
-    seconds."""
+    """The terms under which a handle is opened. The peer compares the tokenizer's fingerprint with
+    its own, and the weights' fingerprint unless it is empty. The lease is in seconds."""
 
     tokenizer: str
     weights: str
     lease_seconds: float
 
     def message(self) -> model_pb2.OpenSequence:
-        """For the wire."""
+        """Return the terms as a wire message."""
         return model_pb2.OpenSequence(
             tokenizer_fingerprint=self.tokenizer,
             weights_fingerprint=self.weights,
@@ -33,8 +32,8 @@ class Terms:
 
 
 class PeerTiming(NamedTuple):
-    """Seconds of one exchange: the peer's own clock for queue, forward and total, ours for the
-    round trip."""
+    """Seconds of one exchange. Queue, forward and total are by the peer's clock, the round trip by
+    ours."""
 
     queue: float
     forward: float
@@ -43,7 +42,7 @@ class PeerTiming(NamedTuple):
     forward_count: int = 1
     step_token_count: int = 0
     prefill: float = 0.0
-    """Part of the total that went to prompts, other sequences' included, in seconds."""
+    """Seconds of the total that went to prompts, including those of other sequences."""
 
     @property
     def network(self) -> float:
@@ -61,12 +60,12 @@ class Verification(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...]
     tail_logprobs: tuple[TokenLogprobs, ...]
     margin: float = math.inf
-    """The least lead of a chosen token over the next best, in perturbed logits."""
+    """Smallest lead of a chosen token over the next best, in perturbed logits."""
 
 
 def timing_of(message: model_pb2.ItemTiming, round_trip: float) -> PeerTiming:
-    """The service's own account, which has been checked, of an item that took ``round_trip``
-    seconds here."""
+    """Return the checked timing that a service reports for an item that took ``round_trip`` seconds
+    here."""
     return PeerTiming(
         seconds(message.queue),
         seconds(message.forward),

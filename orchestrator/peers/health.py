@@ -1,5 +1,4 @@
-"""Watch whether a peer serves, by its own report: about once a second, and at once when there is
-reason to doubt."""
+"""The health of a peer by its own report, read about once a second, and at once after a doubt."""
 
 from __future__ import annotations
 
@@ -16,53 +15,54 @@ log = logging.getLogger(__name__)
 _PERIOD_SECONDS = 1.0
 _PERIOD_WHILE_AWAY_SECONDS = 0.25
 _DEADLINE_SECONDS = 2.0
-"""Longer than a busy service takes; a stopped one is away after it and a period."""
+"""Deadline of one health check. A busy service answers sooner; a stopped one counts as away after
+this and a period."""
 
 _LONGEST_TROUBLE = 500
 
 
 class PeerHealth:
-    """A peer's health, asked for from the first `watch` on."""
+    """A peer's health, read from the first `watch` on."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.serving = False
-        """The last answer; False before there was one, and while none comes."""
+        """The last answer. False before the first one, and while none arrives."""
         self.answering = False
         """True if a process answers. One that does not serve yet may be loading its model."""
         self.trouble = ""
-        """Reason that no process answers, in grpc's words: a refused connection, a certificate that
-        is not trusted."""
+        """Reason that no process answers, in grpc's words, such as a refused connection or an
+        untrusted certificate."""
         self.on_changed: Callable[[], None] = lambda: None
-        """Told of each change of ``serving``."""
+        """Called at each change of ``serving``."""
         self._stub = health_pb2_grpc.HealthStub(channel)
         self._doubted = asyncio.Event()
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
-        """Begin to ask, unless that has begun."""
+        """Start to read the health, unless that has started."""
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
     def doubt(self) -> None:
-        """The peer may have gone: ask now."""
+        """Read the health now, because the peer may have gone."""
         self._doubted.set()
 
     async def wait_until_serving(self) -> None:
-        """Wait for the peer to serve."""
+        """Wait until the peer serves."""
         self.watch()
         while not self.serving:
             self._changed.clear()
             await self._changed.wait()
 
     async def wait_until_away(self) -> None:
-        """Wait for the peer to serve no more."""
+        """Wait until the peer no longer serves."""
         while self.serving:
             self._changed.clear()
             await self._changed.wait()
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop reading the health."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])

@@ -1,4 +1,4 @@
-"""A hosted model, as its service tells of it."""
+"""The model that a service hosts, as the service reports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.wire.v1 import model_pb2
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Model of a model service, as it reports it; fields as in model.proto."""
+    """Model of a service; fields as in model.proto."""
 
     name: str
     architecture: str
@@ -32,16 +32,16 @@ class ModelInfo:
     row_multiple: int = field(default=1, compare=False)
     """Multiple that a forward's tokens are padded to."""
     kv_token_count: int = field(default=0, compare=False)
-    """Tokens that all its KV pages together hold; 0: not known."""
+    """Tokens that all KV pages hold together; 0 if not known."""
     kv_page_size: int = field(default=1, compare=False)
-    """Tokens that one of them holds."""
+    """Tokens that one KV page holds."""
     length_defaults: LengthDefaults = field(default=LengthDefaults())
     processors: Processors = field(default=Processors(), compare=False)
     """Processors that compute the model."""
 
 
 def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
-    """From the wire, once it has been checked."""
+    """Return the info of a checked message."""
     return ModelInfo(
         name=message.name,
         architecture=message.architecture,

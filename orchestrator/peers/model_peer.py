@@ -67,8 +67,7 @@ class PeerStatus:
 
 
 class ModelPeer(Generic[ItemT, ResultT]):
-    """ModelService at one address, and the stream of items to the service beside it: one for all
-    sessions."""
+    """A model service at one address, and one stream of items to it for all sessions."""
 
     def __init__(self, role: str, address: str, connector: Connector = PLAINTEXT) -> None:
         self.role = role
@@ -86,11 +85,11 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self._closings: Closings[ItemT, ResultT] = Closings(self._stream)
 
     def _open_stream(self) -> ItemStream[ItemT, ResultT]:
-        """The stream of this kind of service, which tells `_lost` when it is."""
+        """Return the stream of this kind of service. It calls `_lost` when it ends."""
         raise NotImplementedError
 
     def _closing(self, handle: str, number: int) -> ItemT:
-        """The item that closes a handle."""
+        """Return the item that closes a handle."""
         raise NotImplementedError
 
     @property
@@ -108,17 +107,17 @@ class ModelPeer(Generic[ItemT, ResultT]):
 
     @property
     def reconnect_count(self) -> int:
-        """Streams of items that have brought something, after the first."""
+        """Streams of items that have brought an answer, after the first."""
         return max(0, self._stream.answered_count - 1)
 
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called at each change of ``reachable``; it takes the place of an
-        earlier one."""
+        """Call ``callback`` at each change of ``reachable``. It replaces an earlier callback."""
         self._health.on_changed = callback
 
     async def wait_until_serving(self) -> ModelInfo:
-        """Wait for the service to be healthy, saying every few seconds for what; then ask what it
-        hosts. PeerError if it has gone again by then, PeerFaultError if it hosts what cannot be."""
+        """Wait until the service is healthy, with a log line every few seconds, and return the
+        model that it hosts. PeerError if it has gone again by then, PeerFaultError if its report is
+        invalid."""
         pause = _SAY_FIRST_SECONDS
         while not self._health.serving:
             try:
@@ -160,12 +159,12 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self._health.on_changed()
 
     def _note_fault(self, field: str, requirement: str) -> None:
-        """Count a message on the stream of items that is no answer."""
+        """Count a message on the stream of items that is not an answer."""
         self.faults.note(PeerFaultError(field, requirement))
 
     async def wait_until_back(self) -> None:
-        """Wait for the service to go and to be healthy again, perhaps with another model. Nothing
-        is said."""
+        """Wait until the service goes and is healthy again, perhaps with another model. Nothing is
+        logged."""
         await self._health.wait_until_away()
         await self._health.wait_until_serving()
 
@@ -175,7 +174,7 @@ class ModelPeer(Generic[ItemT, ResultT]):
         return PeerStatus(self.role, self.address, self.reachable, load)
 
     async def _load(self, timeout: float) -> PeerLoad | None:
-        """Ask how busy the peer is; None if it does not answer in time."""
+        """Return the peer's load; None if it does not answer in time."""
         try:
             answer = await self._get_load(timeout)
         except grpc.aio.AioRpcError:
@@ -196,13 +195,13 @@ class ModelPeer(Generic[ItemT, ResultT]):
         return await self._model.GetLoad(model_pb2.GetLoadRequest(), timeout=timeout)
 
     def _lost(self) -> None:
-        """The stream of items has ended by itself."""
+        """Check the peer's health: the stream of items has ended by itself."""
         self._health.doubt()
         self._refusal.doubt()
 
     async def fetch_tokenizer(self) -> dict[str, bytes]:
-        """The files of the model's tokenizer, by name. CorruptTokenizerError if a file's sha256
-        does not fit, PeerFaultError if a tokenizer has no such files."""
+        """Return the files of the model's tokenizer by name. CorruptTokenizerError if a file's
+        sha256 does not match, PeerFaultError if a tokenizer has no such files."""
         files = TokenizerFiles()
         try:
             async for chunk in self._model.GetTokenizer(model_pb2.GetTokenizerRequest(), timeout=_TOKENIZER_SECONDS):
@@ -217,8 +216,8 @@ class ModelPeer(Generic[ItemT, ResultT]):
         return rule_message(rule, self.info.vocabulary_size)
 
     def _state(self, sequence: PeerSequence, rule: SamplingRule) -> tuple[StatedRule, rule_pb2.SamplingRule | None]:
-        """A rule as the sequence's next item names it, and its message if the item has to state
-        it."""
+        """Return a rule as the sequence's next item names it, and its message if the item has to
+        state it."""
         made: list[rule_pb2.SamplingRule] = []  # a rule may be large: one that is new is made a message once
 
         def hash_of(rule: SamplingRule) -> int:
@@ -231,13 +230,13 @@ class ModelPeer(Generic[ItemT, ResultT]):
         return stated, made[0] if made else self._rule_message(rule)
 
     def close_sequence(self, sequence: PeerSequence) -> None:
-        """Give a handle back without waiting, if it was ever used; if the peer is away its lease
-        ends on its own."""
+        """Close a handle without waiting, if it was ever used. If the peer is away, the lease ends
+        the handle."""
         if sequence.round:
             self._closings.send(self._closing(sequence.handle, sequence.next_round()))
 
     async def close(self) -> None:
-        """Once the handles given back have arrived, end the stream and close the channel."""
+        """Close the stream and the channel, after the items that close handles have arrived."""
         await self._closings.flush()
         await self._stream.close()
         await self._refusal.close()

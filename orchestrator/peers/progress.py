@@ -17,20 +17,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _FACTOR = 4.0
-"""Times what the tokens owed are expected to take: attending to long pasts is slower than what was
-measured."""
+"""Multiple of the expected time of the owed tokens. Attention to long contexts is slower than what
+was measured."""
 
 _FULL_STEP = 512
-"""Tokens of a step that others have filled: no silence is too long in which such a step may be
-made."""
+"""Tokens of a step that other callers have filled. A silence as long as such a step is not too
+long."""
 
 _UNKNOWN_TOKEN_SECONDS = 0.005
-"""Seconds of a token where nothing is measured yet. Times the factor that is fifty tokens a second,
-a large model on a few cores."""
+"""Seconds of a token before anything is measured. Times the factor this is fifty tokens a second, a
+large model on a few cores."""
 
 _PATIENT = 10.0
-"""Deadlines that a peer may pass without any answer, even if it reports steps: those may belong to
-others, or be invented."""
+"""Deadlines that a peer may pass without an answer even if it reports steps, because those may
+belong to others or be invented."""
 
 _LOOKS = 2
 """Looks in a row that must say the same, because a single one may come at a bad moment. A process
@@ -56,17 +56,17 @@ class Look(NamedTuple):
 
 
 class Progress:
-    """Items that a peer owes, and the time since it last made progress.
+    """The items that a peer owes, and the time since its last progress.
 
-    It makes progress when it verifies an item or makes a step. An item may rightly wait for long
-    behind other prompts.
+    A verified item or a step is progress. An item may rightly wait a long time behind other
+    prompts.
     """
 
     def __init__(
         self, least_seconds: float, work: Callable[[int], float], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``least_seconds`` of silence count as nothing. ``work`` says how many seconds so many
-        tokens should take, 0 if that is not known yet."""
+        """``least_seconds`` of silence count as nothing. ``work`` returns the expected seconds of a
+        token count, or 0 if that is not known yet."""
         self._least = least_seconds
         self._work = work
         self._clock = clock
@@ -82,7 +82,7 @@ class Progress:
         return self._owed_count > 0
 
     def owe(self, token_count: int) -> None:
-        """An item of so many tokens has been asked."""
+        """Record that an item of ``token_count`` tokens was sent."""
         if not self._owed_count:
             self._answered = self._clock()
             self._begin_silence()
@@ -90,17 +90,18 @@ class Progress:
         self._owed_tokens += token_count
 
     def settle(self, token_count: int) -> None:
-        """An item of so many tokens is not waited for any more, answered or not."""
+        """Record that no caller waits for an item of ``token_count`` tokens any more, answered or
+        not."""
         self._owed_count -= 1
         self._owed_tokens -= token_count
 
-    def verified(self) -> None:
-        """An item has its answer; a refusal is none, for refused is also what a full queue has no
-        place for."""
+    def record_verification(self) -> None:
+        """Record that an item has its answer. A refusal does not count, because a full queue
+        refuses too."""
         self._answered = self._clock()
         self._begin_silence()
 
-    def looked(self, asked: float, look: Look | None) -> None:
+    def record_look(self, asked: float, look: Look | None) -> None:
         """The peer, asked at a time, says how far it is; None if it says nothing."""
         if asked < self._since:  # it has got on meanwhile
             return
@@ -125,13 +126,13 @@ class Progress:
 
     @property
     def seconds_to_look(self) -> float:
-        """Until it is time to look at the peer; 0 if it is."""
+        """Seconds until the next look at the peer; 0 if it is due."""
         return max(0.0, max(self._since, self._looked) + self._least * LOOK_SHARE - self._clock())
 
     @property
     def is_stalled(self) -> bool:
-        """True if the peer makes no progress. One look alone never says so: if this process was
-        held up, the peer's answers are still on their way."""
+        """True if the peer makes no progress. It takes more than one look: if this process was held
+        up, the peer's answers are still on their way."""
         if max(self._unanswered, self._idle) >= _LOOKS:
             return True
         if self._clock() - self._answered >= _PATIENT * self.deadline:

@@ -1,5 +1,5 @@
-"""A verifier that has stopped answering, its process stopped or its model's thread hung, is away
-until it answers."""
+"""The watch over a verifier that no longer answers, because its process is stopped or its model
+thread hangs. It counts as away until it answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from slipstream.rpc.status import PeerError
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.5
-"""Between two probes. One alone is on its way at a time."""
+"""Seconds between two probes. Only one probe is in transit at a time."""
 
 _LONGEST_PROBE_SECONDS = 60.0
-"""Each waits twice as long as the one before, for others may have asked first; then it or its
-answer has been lost on a stream that stands."""
+"""Longest wait for a probe. Each probe waits twice as long as the one before, because other items
+may be ahead of it. After that, the probe or its answer was lost on a stream that looks alive."""
 
 
 class VerifierStalledError(PeerError):
-    """The verifier is there and gets on with nothing. Nothing is lost: it, or another one, is told
-    the position again."""
+    """The verifier is reachable but makes no progress. Nothing is lost: the position is stated
+    again to it or to another verifier."""
 
     def __init__(self, address: str) -> None:
         super().__init__(Code.UNAVAILABLE, Reason.VERIFIER_STALLED, f"the verifier at {address} has stopped answering")
@@ -46,9 +46,9 @@ class StallWatch:
         renew: Callable[[], None],
         on_changed: Callable[[bool], None],
     ) -> None:
-        """``look`` asks how far it is, ``probe`` has it verify something, which at first may take
-        ``probe_seconds``; ``renew`` gives its stream up, and ``on_changed`` is told when it has
-        stalled and when it answers again."""
+        """``look`` reads the verifier's step count. ``probe`` makes it verify one token, which may
+        at first take ``probe_seconds``. ``renew`` gives up its stream. ``on_changed`` is called
+        when it stalls and when it answers again."""
         self._probe_seconds = probe_seconds
         self._renew = renew
         self._progress = progress
@@ -61,32 +61,32 @@ class StallWatch:
 
     @contextmanager
     def owing(self, token_count: int) -> Iterator[None]:
-        """While an item of so many tokens is waited for; leaving this without an error says that it
-        was verified."""
+        """Count an item of ``token_count`` tokens as owed within the context. A normal exit means
+        that it was verified."""
         self._progress.owe(token_count)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         try:
             yield
-            self._progress.verified()
+            self._progress.record_verification()
         finally:
             self._progress.settle(token_count)
 
     async def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
 
     async def _watch(self) -> None:
-        """While anything is owed."""
+        """Watch while anything is owed."""
         try:
             while self._progress.is_owed:
                 if pause := self._progress.seconds_to_look:
                     await asyncio.sleep(pause)
                     continue
                 asked = time.monotonic()
-                self._progress.looked(asked, await self._look())
+                self._progress.record_look(asked, await self._look())
                 if self._progress.is_owed and self._progress.is_stalled:
                     self._turn(stalled=True)
                     await self._until_it_answers()

@@ -1,4 +1,4 @@
-"""The verifier service at one address. Its messages end here."""
+"""The verifier service at one address. Wire messages are converted here."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""In which a service says how busy it is, if its process runs; `LOOK_SHARE` of the deadline if that
-is less."""
+"""Seconds in which a running service reports its load, or `LOOK_SHARE` of the deadline if that is
+less."""
 
 _PROBE_TERMS = Terms("", "", 60.0)
 """Terms of a probe: a handle for one token, which belongs to no session."""
@@ -42,8 +42,8 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         work: Callable[[int], float] = lambda token_count: 0.0,
         connector: Connector = PLAINTEXT,
     ) -> None:
-        """``deadline_seconds`` of silence and, as `Progress` says, the ``work`` of what it owes:
-        then it has stalled."""
+        """The verifier counts as stalled after ``deadline_seconds`` of silence and, as `Progress`
+        defines it, the ``work`` of what it owes."""
         super().__init__("verifier", address, connector)
         self._probed = PeerSequence()
         """Sequence of all probes while the peer is stalled. A probe whose answer is lost leaves its
@@ -65,7 +65,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
 
     @property
     def reachable(self) -> bool:
-        """True if the verifier says that it serves, and answers items."""
+        """True if the verifier reports that it serves, and answers items."""
         return super().reachable and not self.is_stalled
 
     def _open_stream(self) -> ItemStream[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]:
@@ -90,8 +90,8 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         logprobs: LogprobRequest | None,
         traceparent: str,
     ) -> Verification:
-        """One round, which opens the sequence's handle if need be. PeerError if the item failed,
-        the stream was lost, the verifier has stopped answering or refuses us."""
+        """Verify one round, and open the sequence's handle if necessary. PeerError if the item
+        failed, the stream was lost, or the verifier has stopped answering or refuses us."""
         if self.is_stalled:
             raise VerifierStalledError(self.address)
         if (refusal := self._refusal.error) is not None:
@@ -99,7 +99,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         return await self._ask(sequence, terms, position, proposal, rule, logprobs, traceparent)
 
     async def close(self) -> None:
-        """Once the handles given back have arrived, end the stream and close the channel."""
+        """Close the stream and the channel, after the items that close handles have arrived."""
         await self._stalls.close()
         await super().close()
 
@@ -149,7 +149,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         )
 
     def _check(self, result: verifier_pb2.VerifyResult, check: VerificationCheck, round_trip: float) -> None:
-        """PeerError if the item failed, PeerFaultError if a verifier cannot answer that."""
+        """Raise PeerError if the item failed, PeerFaultError if the answer is impossible."""
         try:
             if result.HasField("error"):
                 raise check.error(result)
@@ -159,13 +159,13 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             raise
 
     async def _look(self) -> Look | None:
-        """Ask how far the verifier is; None if it does not answer."""
+        """Return the verifier's progress; None if it does not answer."""
         load = await self._load(self._look_seconds)
         return None if load is None else Look(load.step_count, load.unfinished_count)
 
     async def _probe(self) -> None:
-        """One token, all the way through the model: a service whose model's thread hangs still says
-        that it serves."""
+        """Verify one token, all the way through the model. A service whose model thread hangs still
+        reports that it serves."""
         await self._ask(self._probed, _PROBE_TERMS, Position(0, (0,)), NOTHING_PROPOSED, SamplingRule(), None, "")
 
     def _renew(self) -> None:
@@ -173,7 +173,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
 
     def _stalled(self, is_stalled: bool) -> None:
         if is_stalled:
-            log.warning("the verifier at %s has stopped answering: it is left alone until it answers", self.address)
+            log.warning("the verifier at %s has stopped answering: it gets no requests until it answers", self.address)
             self._renew()
             self._health.doubt()
         else:

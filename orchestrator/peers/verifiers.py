@@ -1,5 +1,5 @@
-"""The verifiers that share the sessions: a session stays where its KV is, and moves on when its
-verifier is away."""
+"""The verifiers that share the sessions. A session stays where its KV is, and moves if its verifier
+is away."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ finds it cached at both.
 
 
 class Verifiers:
-    """Verifiers of the same weights. Tokens are truth and KV is cache, so moving a session is
-    prefilling it elsewhere."""
+    """Verifiers of the same weights. The tokens are the truth and KV is only a cache, so a session
+    moves by a prefill elsewhere."""
 
     def __init__(self, peers: Sequence[VerifierPeer]) -> None:
         self._by_address = {peer.address: peer for peer in peers}
@@ -46,28 +46,27 @@ class Verifiers:
 
     @property
     def peers(self) -> list[VerifierPeer]:
-        """All there are, those included that are not admitted yet, and those that are being
-        left."""
+        """All verifiers, including those not admitted yet and those being retired."""
         return list(self._by_address.values())
 
     @property
     def reachable(self) -> bool:
-        """True if one of the verifiers in use says that it serves."""
+        """True if one of the verifiers in use reports that it serves."""
         return any(peer.reachable for peer in self.peers if peer.address in self._admitted)
 
     @property
     def in_use(self) -> list[VerifierPeer]:
-        """Return the verifiers that answer; while none does, all that sessions may live on."""
+        """The verifiers that answer. If none does, all verifiers that sessions may use."""
         return self._usable() or [peer for peer in self.peers if peer.address in self._admitted]
 
     @property
     def is_starting(self) -> bool:
-        """True if one of them is there and does not serve yet: loading may take minutes."""
+        """True if a verifier is there and does not serve yet. Loading may take minutes."""
         return any(peer.is_starting for peer in self.peers)
 
     @property
     def session_counts(self) -> dict[str, int]:
-        """Sessions that live on each, by its address."""
+        """Number of sessions on each verifier, by address."""
         return {address: self._session_counts[address] for address in self._by_address}
 
     def on_reachable_changed(self, callback: Callable[[], None]) -> None:
@@ -83,23 +82,22 @@ class Verifiers:
         return len(self._admitted) == 1
 
     def add(self, peer: VerifierPeer) -> None:
-        """One more, to be admitted once it has been reached."""
+        """Add a verifier. It is admitted once it has been reached."""
         self._by_address[peer.address] = peer
         self._breakers[peer.address] = Breaker()
         peer.on_reachable_changed(self._on_reachable_changed)
 
     def retire(self, address: str) -> None:
-        """No session shall live on a verifier any more: those that do move when they next verify,
-        if there is another."""
+        """Move all sessions away from a verifier: each moves when it next verifies, if there is
+        another verifier."""
         self._retired.add(address)
 
-    def keep(self, address: str) -> None:
-        """A verifier is not to be left, or not any more."""
+    def cancel_retirement(self, address: str) -> None:
+        """Keep a verifier that was to be retired, if it was."""
         self._retired.discard(address)
 
-    def take_left(self) -> list[VerifierPeer]:
-        """The retired ones on which nothing lives any more, if there are others. They are
-        forgotten."""
+    def remove_retired(self) -> list[VerifierPeer]:
+        """Remove and return the retired verifiers without sessions, if there are others."""
         spared = set() if self._admitted - self._retired else self._admitted
         left = [self._by_address.pop(each) for each in self._retired - spared if not self._session_counts[each]]
         for peer in left:
@@ -110,14 +108,14 @@ class Verifiers:
         return left
 
     def admit(self, peer: VerifierPeer) -> None:
-        """Use a verifier from now on: it has been reached, and hosts the target."""
+        """Use a verifier from now on. It has been reached, and hosts the target."""
         self._admitted.add(peer.address)
         self._on_reachable_changed()
 
-    def home(self, sequence: PeerSequence, tokens: Sequence[int] = ()) -> VerifierPeer:
-        """The verifier that a session's sequence lives on. A new sequence, or one whose verifier is
-        to be left, is given to one that has read another with the same beginning of its ``tokens``,
-        unless far more live there; else to the one with the fewest."""
+    def verifier_of(self, sequence: PeerSequence, tokens: Sequence[int] = ()) -> VerifierPeer:
+        """Return the verifier of a session's sequence. A new sequence, or one whose verifier is
+        being retired, gets a verifier that has read the same beginning of its ``tokens``, unless
+        that one has far more sessions. Otherwise it gets the one with the fewest."""
         if sequence.address in self._retired and self._usable():
             self.release(sequence)
         if sequence.address is None:
@@ -130,60 +128,60 @@ class Verifiers:
             self._prefixes.learn(tokens, peer.address)
             sequence.address = peer.address
             if self._breakers[peer.address].is_half_open:
-                self._breakers[peer.address].probed()
+                self._breakers[peer.address].record_probe()
             self._session_counts[peer.address] += 1
         return self._by_address[sequence.address]
 
-    def answered(self, sequence: PeerSequence) -> None:
-        """A sequence's verifier is well."""
+    def record_success(self, sequence: PeerSequence) -> None:
+        """Record that a sequence's verifier answers well."""
         assert sequence.address is not None
-        self._breakers[sequence.address].succeeded()
+        self._breakers[sequence.address].record_success()
 
     def restated_in_vain(self, sequence: PeerSequence, error: PeerError) -> PeerFaultError:
-        """A sequence's verifier was told position and rule in full, again and again, and does not
-        take them up."""
+        """Return the fault of a verifier that got position and rule in full several times and does
+        not accept them."""
         assert sequence.address is not None
         fault = PeerFaultError("error.reason", f"must not be {error.reason} once all has been stated again")
         self._by_address[sequence.address].faults.note(fault)
         return fault
 
-    def leave(self, sequence: PeerSequence) -> bool:
-        """A sequence's verifier is away. True if there is another to try at once: the sequence has
-        moved."""
+    def fail_over(self, sequence: PeerSequence) -> bool:
+        """Move a sequence whose verifier is away. Returns True if it has moved, False if there is
+        no other verifier."""
         away = sequence.address
         assert away is not None
-        self._breakers[away].failed()
+        self._breakers[away].record_failure()
         if not any(peer.address != away for peer in self._usable()):
             return False
         self._by_address[away].close_sequence(sequence)  # it may be well, and only its stream was lost
         self.forget(sequence)
         self.failover_count += 1
-        log.warning("the verifier at %s is away: a session moves to %s", away, self.home(sequence).address)
+        log.warning("the verifier at %s is away: a session moves to %s", away, self.verifier_of(sequence).address)
         return True
 
     def release(self, sequence: PeerSequence) -> None:
-        """Give a sequence's pages back."""
+        """Close a sequence's handle at its verifier."""
         if sequence.address is not None:
             self._by_address[sequence.address].close_sequence(sequence)
             self.forget(sequence)
 
     def forget(self, sequence: PeerSequence) -> None:
-        """A sequence has no home any more."""
+        """Remove a sequence from its verifier."""
         if sequence.address is not None:
             self._session_counts[sequence.address] -= 1
         sequence.address = None
         sequence.forget()
 
     def differences(self, peer: VerifierPeer, target: ModelInfo) -> list[str]:
-        """In what a verifier that has been reached is not the target, by the names of the fields;
-        it may share the target's sessions if there are none. The name may be another, and the
-        device another one of the same kind."""
+        """Return the names of the fields in which a verifier differs from the target. It may share
+        the target's sessions if there are none. Its name may differ, and its device may be another
+        one of the same kind."""
         assert peer.info is not None
         compared = [each.name for each in fields(target) if each.compare and each.name not in ("name", "device")]
         return [name for name in compared if getattr(peer.info, name) != getattr(target, name)]
 
     async def close(self) -> None:
-        """Close them all."""
+        """Close all peers."""
         for peer in self.peers:
             await peer.close()
 
@@ -194,8 +192,8 @@ class Verifiers:
         return self._session_counts[peer.address]
 
     def _usable(self) -> list[VerifierPeer]:
-        """Return the verifiers that answer, and those that are due for a probe. A stalled one is
-        probed by its peer."""
+        """Return the verifiers that answer, and those that are due for a probe. The peer itself
+        probes a stalled one."""
         used = self._admitted - self._retired
         known = [peer for peer in self.peers if peer.address in used and not peer.is_stalled]
         breakers = ((peer, self._breakers[peer.address]) for peer in known)

@@ -196,11 +196,11 @@ class Peers:
                 continue
             looked = time.monotonic()
             await self._update_peers(tasks)
-            for address in self.drafts.take_left():
+            for address in self.drafts.remove_retired():
                 if self._target.done():
                     self._target.result()[1].forget(address)
                 await self._give_up(self._draft_peers.pop(address))
-            for verifier in self.verifiers.take_left():
+            for verifier in self.verifiers.remove_retired():
                 self._knowledge.verifiers.pop(verifier.address, None)
                 await self._give_up(verifier)
 
@@ -229,7 +229,7 @@ class Peers:
         address = peer.address
         if address in names.addresses:
             self._missed[address] = 0
-            among.keep(address)
+            among.cancel_retirement(address)
             return
         self._missed[address] += 1
         if self._missed[address] >= (_MISSES if peer.reachable else 1):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from orchestrator.access.access import Access, OpenAccess
-from orchestrator.access.door import AsksWhoCalls
+from orchestrator.access.authentication import AuthenticationInterceptor
 from orchestrator.access.vouching import Vouching
 from orchestrator.contract.events import chat_closing
 from orchestrator.processes.forwarded_call import Routing, Streaming
@@ -77,7 +77,7 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
     number = 0 if slot is None else slot.number
     listening, connector = settings.listening(), settings.connector()
     watching = Watching(settings.trace_detail)
-    door = AsksWhoCalls({_CHAT: chat_closing})
+    authentication = AuthenticationInterceptor({_CHAT: chat_closing})
     forwarding = ForwardsCalls()
     server = Server(
         settings.address,
@@ -86,7 +86,10 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
         own=[] if slot is None else _own_ports(settings, slot),
         max_request_bytes=_MAX_REQUEST_BYTES,
         listening=dataclasses.replace(listening, admin_address=numbered(listening.admin_address, number)),
-        interceptors=(ReportsErrors(_SERVICE, _METHODS, watching.call_refused), *((door,) if settings.access else ())),
+        interceptors=(
+            ReportsErrors(_SERVICE, _METHODS, watching.call_refused),
+            *((authentication,) if settings.access else ()),
+        ),
         innermost=(forwarding,),
     )
     peers = Peers(settings, connector)
@@ -102,7 +105,7 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
         me = owner_of(own_address)
         access = await _access(settings, store, [own_address, *([] if slot is None else [slot.address(number)])])
         if isinstance(access, Access):
-            door.guard(access)
+            authentication.guard(access)
         ownership = Ownership(store, me, settings.session_lease_seconds)
         writing = Writing(store)
         sessions = Sessions(

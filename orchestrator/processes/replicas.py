@@ -114,7 +114,7 @@ def call_options(context: Context, access: Access | OpenAccess, address: str) ->
     UnauthenticatedError.
     """
     metadata = [pair for pair in context.invocation_metadata() or () if not pair[0].startswith(_OWN_TO_A_HOP)]
-    on_behalf = access.on_behalf(context, address)
+    on_behalf = access.forwarding_metadata(context, address)
     return {"metadata": [*metadata, (_FORWARDED, "1"), *on_behalf], "timeout": context.time_remaining()}
 
 

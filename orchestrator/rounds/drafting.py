@@ -132,7 +132,7 @@ class DraftSide:
         and waits for nothing."""
         breaker = drafting.breaker if self._breaker.is_closed else self._breaker
         if self.fits and breaker.is_half_open:
-            breaker.probed()
+            breaker.record_probe()
             self._keep_probe(
                 self._request(drafting, tokens, rule, RoundPlan(1), NOTHING_PROPOSED, regime, note, is_probe=True)
             )
@@ -140,7 +140,7 @@ class DraftSide:
     def visit(self) -> None:
         """The same where all sessions have moved away: one token is asked for, for no session."""
         if self.fits and self._breaker.is_half_open:
-            self._breaker.probed()
+            self._breaker.record_probe()
             visitor = SessionDrafting(SessionSpeculation(self.pair))
             ask = Ask(SamplingRule(), (), 1, 0, 1.0, self.pair.regime(None))
             exchange = ExchangeNote(names.PROPOSE, self.address, time.monotonic())
@@ -240,9 +240,9 @@ class DraftSide:
         in_time = timing is not None and not request.is_probe and timing.round_trip <= self._deadline
         for breaker in (self._breaker, request.drafting.breaker):
             if in_time:
-                breaker.succeeded()
+                breaker.record_success()
             else:
-                breaker.answered()
+                breaker.record_answer()
         if not self._well:
             self._well = True
             self.recoveries += 1
@@ -271,12 +271,12 @@ class DraftSide:
         itself."""
         self._see_off(request)
         if reason == DraftLateError.reason and self._answered_at > request.sent:
-            request.drafting.breaker.failed()
+            request.drafting.breaker.record_failure()
             return
         if not self._breaker.is_closed:
             return
         log.warning("the draft service at %s failed a round (%s): going on without it", self.address, reason)
-        self._breaker.failed()
+        self._breaker.record_failure()
         self._well = False
         if reason == DraftLateError.reason:  # every other failure reaches the waiting rounds by itself
             for other in list(self._waited_for):

@@ -65,11 +65,11 @@ class Drafts:
         there is another."""
         self._retired.add(address)
 
-    def keep(self, address: str) -> None:
+    def cancel_retirement(self, address: str) -> None:
         """A draft is not to be left, or not any more."""
         self._retired.discard(address)
 
-    def take_left(self) -> list[str]:
+    def remove_retired(self) -> list[str]:
         """The addresses of the retired ones on which nothing lives any more. They are forgotten."""
         left = [each for each in self._retired if each not in self._sides or not self._sides[each].session_count]
         for address in left:

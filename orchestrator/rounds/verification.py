@@ -92,7 +92,7 @@ class VerifierSide:
                         if absent:
                             raise self._lost(error) from error
                         raise
-                    if absent and self.verifiers.leave(sequence):
+                    if absent and self.verifiers.fail_over(sequence):
                         continue
                     if error.reason in _STRANGER_REASONS and self.verifiers.is_alone:
                         raise
@@ -106,7 +106,7 @@ class VerifierSide:
     def home(self, sequence: PeerSequence, tokens: Sequence[int]) -> str:
         """The address of the verifier that a session with these ``tokens`` lives on; one that has
         none yet is given one."""
-        return self.verifiers.home(sequence, tokens).address
+        return self.verifiers.verifier_of(sequence, tokens).address
 
     def release(self, sequence: PeerSequence) -> None:
         """Give a session's pages back."""
@@ -121,7 +121,7 @@ class VerifierSide:
         logprobs: LogprobRequest | None,
         exchange: ExchangeNote,
     ) -> Verification:
-        home = self.verifiers.home(sequence, tokens)
+        home = self.verifiers.verifier_of(sequence, tokens)
         exchange.address = home.address
         answer = await home.verify(
             sequence,
@@ -132,7 +132,7 @@ class VerifierSide:
             logprobs,
             exchange.traceparent,
         )
-        self.verifiers.answered(sequence)
+        self.verifiers.record_success(sequence)
         sequence.learn(len(tokens) + answer.accepted_count)
         return answer
 

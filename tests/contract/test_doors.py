@@ -17,7 +17,7 @@ from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from orchestrator.access.access import Access
-from orchestrator.access.door import AsksWhoCalls
+from orchestrator.access.authentication import AuthenticationInterceptor
 from proving.hostile.http2 import NEWEST, RawConnection, grpc_message, literal
 from slipstream.bearer_tokens import make_token
 from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS, open_channel
@@ -204,7 +204,7 @@ def access(tmp_path: Path) -> Access:
 
 @pytest.mark.parametrize("method", [METHOD, CONVERSE])
 async def test_a_call_without_a_token_is_refused_before_its_message_is_parsed(access: Access, method: str) -> None:
-    async with serving(AsksWhoCalls().guard(access)) as doors:
+    async with serving(AuthenticationInterceptor().guard(access)) as doors:
         large = grpc_message(bytes(2**20))
         for fields in ((), (("authorization", "Bearer wrong.token"),), (("authorization", "Basic x"),)):
             found = await asyncio.to_thread(outcome, doors.address, method, large, *fields)
@@ -219,7 +219,7 @@ async def test_a_call_without_a_token_is_refused_before_its_message_is_parsed(ac
 async def test_a_call_that_is_refused_at_the_door_is_counted_by_its_method(access: Access) -> None:
     counted: list[tuple[str, str]] = []
     telling = ReportsErrors("test.Doors", ["Ask"], lambda method, error: counted.append((method, type(error).__name__)))
-    async with serving(telling, AsksWhoCalls().guard(access)) as doors:
+    async with serving(telling, AuthenticationInterceptor().guard(access)) as doors:
         for method in (METHOD, "/test.Doors/Made-up", "/test.Other/Ask"):
             found = await asyncio.to_thread(outcome, doors.address, method, grpc_message(b""))
             assert found["grpc-status"] == UNAUTHENTICATED
@@ -231,7 +231,7 @@ async def test_a_call_that_waits_for_its_first_message_needs_a_token_too(access:
         with RawConnection(doors.address) as connection:
             return connection.outcome(connection.open(CONVERSE))
 
-    async with serving(AsksWhoCalls().guard(access)) as doors:
+    async with serving(AuthenticationInterceptor().guard(access)) as doors:
         assert (await asyncio.to_thread(wait))["grpc-status"] == UNAUTHENTICATED
 
 
@@ -252,7 +252,7 @@ async def test_channelz_answers_operators_alone_and_reflection_principals(access
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.UNAUTHENTICATED,
     )
-    async with serving(AsksWhoCalls().guard(access)) as doors, open_channel(doors.address) as channel:
+    async with serving(AuthenticationInterceptor().guard(access)) as doors, open_channel(doors.address) as channel:
         assert await ask(None) == [unknown, unknown]
         assert await ask("alice") == [denied, ok]
         assert await ask("operator") == [ok, ok]
@@ -274,7 +274,7 @@ async def _code(call: Any) -> grpc.StatusCode:
 @pytest.mark.parametrize("request_", [b"once", b"endlessly"])
 async def test_a_stream_ends_when_its_token_is_withdrawn(tmp_path: Path, access: Access, request_: bytes) -> None:
     said = (("authorization", f"Bearer {TOKENS['alice']}"),)
-    async with serving(AsksWhoCalls().guard(access)) as doors, open_channel(doors.address) as channel:
+    async with serving(AuthenticationInterceptor().guard(access)) as doors, open_channel(doors.address) as channel:
         tell: Any = channel.unary_stream("/test.Doors/Tell")
         call = tell(request_, metadata=said)
         assert await call.read() == b"told"
@@ -286,7 +286,7 @@ async def test_a_stream_ends_when_its_token_is_withdrawn(tmp_path: Path, access:
 
 async def test_a_stream_goes_on_while_its_token_counts(tmp_path: Path, access: Access) -> None:
     said = (("authorization", f"Bearer {TOKENS['alice']}"),)
-    async with serving(AsksWhoCalls().guard(access)) as doors, open_channel(doors.address) as channel:
+    async with serving(AuthenticationInterceptor().guard(access)) as doors, open_channel(doors.address) as channel:
         tell: Any = channel.unary_stream("/test.Doors/Tell")
         call = tell(b"endlessly", metadata=said)
         write_access_file(tmp_path / "access.toml", "alice")
@@ -297,7 +297,7 @@ async def test_a_stream_goes_on_while_its_token_counts(tmp_path: Path, access: A
 
 async def test_a_stream_that_tells_errors_in_responses_ends_with_one(tmp_path: Path, access: Access) -> None:
     said = (("authorization", f"Bearer {TOKENS['alice']}"),)
-    door = AsksWhoCalls({CONVERSE: lambda error: error.reason.encode()}).guard(access)
+    door = AuthenticationInterceptor({CONVERSE: lambda error: error.reason.encode()}).guard(access)
     async with serving(door) as doors, open_channel(doors.address) as channel:
         converse: Any = channel.stream_stream(CONVERSE)
         call = converse(metadata=said)

@@ -157,7 +157,7 @@ async def test_closing_a_peer_flushes_the_handles_on_their_way(rig: Rig) -> None
 
 async def test_a_session_that_a_peer_never_saw_sends_nothing(rig: Rig) -> None:
     sequence = PeerSequence()
-    rig.verifiers.home(sequence)
+    rig.verifiers.verifier_of(sequence)
     rig.side.release(sequence)
     rig.side.release(PeerSequence())
     await rig.verifiers.close()

@@ -285,12 +285,12 @@ async def test_a_session_moves_at_the_deadline_and_no_other_comes_while_it_hangs
     count = len(hanging.unanswered)
     for _ in range(3):
         await asyncio.sleep(0.6)  # longer than the breaker's first pause
-        assert two.verifiers.home(sequence := PeerSequence()).address == two.verifiers.peers[1].address
+        assert two.verifiers.verifier_of(sequence := PeerSequence()).address == two.verifiers.peers[1].address
         assert await two.verify(sequence) == RULE.seed
     assert all(list(item.tail) == [0] for item, _ in hanging.unanswered[count:]), "probes alone come"
     hanging.go_on()
     await until(lambda: not two.peer.is_stalled)
-    assert two.verifiers.home(PeerSequence()) is two.peer
+    assert two.verifiers.verifier_of(PeerSequence()) is two.peer
 
 
 @pytest.mark.parametrize(

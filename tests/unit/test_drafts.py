@@ -248,10 +248,10 @@ async def test_a_draft_may_be_added_and_left_while_turns_run() -> None:
     await scene.run(new)
     assert scene.home(new) == "b"
     scene.drafts.retire("a")
-    assert not scene.drafts.take_left()
+    assert not scene.drafts.remove_retired()
     for session in sessions:
         assert (await scene.run(session)).tokens == (4, 5, 7)
-    assert scene.drafts.take_left() == ["a"] and scene.counts() == [5]
+    assert scene.drafts.remove_retired() == ["a"] and scene.counts() == [5]
 
 
 async def test_an_answer_of_the_draft_that_a_session_has_left_is_nothing_to_it() -> None:

@@ -81,17 +81,17 @@ def test_the_breaker_lets_one_probe_after_each_pause_which_is_twice_as_long_each
     clock = Clock()
     breaker = Breaker(first_pause=1, longest_pause=3, clock=clock, jitter=lambda seconds: seconds)
     assert breaker.is_closed and not breaker.is_half_open
-    breaker.failed()
+    breaker.record_failure()
     for pause in (1, 2, 3, 3):
         clock.now += pause - 0.1
         assert not breaker.is_closed and not breaker.is_half_open
         clock.now += 0.2
         assert not breaker.is_closed and breaker.is_half_open
-        breaker.probed()
+        breaker.record_probe()
         assert not breaker.is_half_open
-    breaker.succeeded()
+    breaker.record_success()
     assert breaker.is_closed
-    breaker.failed()
+    breaker.record_failure()
     clock.now += 1
     assert breaker.is_half_open, "an answer makes pauses short again"
 
@@ -100,7 +100,7 @@ def test_many_failures_at_once_open_the_breaker_once() -> None:
     clock = Clock()
     breaker = Breaker(first_pause=1, longest_pause=60, clock=clock, jitter=lambda seconds: seconds)
     for _ in range(50):
-        breaker.failed()
+        breaker.record_failure()
     clock.now += 1
     assert breaker.is_half_open
 

@@ -12,7 +12,7 @@ ONE, OTHER = list(range(100, 400)), list(range(500, 800))
 
 def placed(verifiers: Verifiers, tokens: list[int]) -> str:
     sequence = PeerSequence()
-    return verifiers.home(sequence, tokens).address
+    return verifiers.verifier_of(sequence, tokens).address
 
 
 def two() -> Verifiers:

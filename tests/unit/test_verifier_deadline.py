@@ -26,7 +26,7 @@ class Watched:
         """Wait until it is time, then look."""
         self.clock.now += self.progress.seconds_to_look
         look = None if step_count is None else Look(step_count, unfinished_count)
-        self.progress.looked(self.clock.now, look)
+        self.progress.record_look(self.clock.now, look)
 
 
 def test_the_deadline_is_the_least_time_and_a_multiple_of_what_all_that_is_owed_should_take() -> None:
@@ -67,7 +67,7 @@ def test_one_that_twice_has_nothing_to_do_has_lost_what_it_owes() -> None:
     assert not watched.progress.is_stalled, "what was asked may be on its way"
     watched.look(7, 0)
     assert watched.progress.is_stalled
-    watched.progress.verified()
+    watched.progress.record_verification()
     assert not watched.progress.is_stalled
 
 
@@ -118,7 +118,7 @@ def test_one_that_answers_anything_and_makes_steps_never_stalls_however_long_it_
     for step_count in range(1000):
         watched.look(step_count)
         if not step_count % 10:
-            watched.progress.verified()
+            watched.progress.record_verification()
         assert not watched.progress.is_stalled
 
 
@@ -128,10 +128,10 @@ def test_each_answer_restarts_the_silence() -> None:
     watched.progress.owe(1)
     for _ in range(100):
         watched.clock.now += SHARE * LEAST - 1
-        watched.progress.verified()
+        watched.progress.record_verification()
         assert watched.progress.seconds_to_look == pytest.approx(SHARE * LEAST)
     watched.look(None)
-    watched.progress.verified()
+    watched.progress.record_verification()
     watched.look(None)
     assert not watched.progress.is_stalled
 
@@ -141,8 +141,8 @@ def test_what_was_asked_before_it_got_on_says_nothing() -> None:
     watched.progress.owe(1)
     asked = watched.clock.now
     watched.clock.now += 1
-    watched.progress.verified()
-    watched.progress.looked(asked, None)
+    watched.progress.record_verification()
+    watched.progress.record_look(asked, None)
     watched.look(None)
     assert not watched.progress.is_stalled
     watched.look(None)

@@ -1,4 +1,5 @@
-"""Check the status that a peer gives for an item that failed: one that a model service can have."""
+"""Checks of the status that a peer gives for a failed item: it must be one that a model service can
+have."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ ITEM_ERRORS: Final[Mapping[str, Code]] = {
 """The reasons for which a model service may refuse an item, with their codes."""
 
 OF_THE_ITEM = frozenset({Reason.INVALID_FIELDS, Reason.INVALID_ITEM, Reason.STALE_ROUND, Reason.ROUND_CONFLICT})
-"""Reasons that blame an item which this orchestrator made and checked: of a verifier's they say
-that it is wrong itself."""
+"""Reasons that blame an item that this orchestrator made and checked. From a verifier they mean
+that the verifier is wrong."""
 
 _LONGEST_MESSAGE, _LONGEST_VALUE = 2048, 1024
 _MOST_DETAILS = 16
 _LONGEST_RETRY_SECONDS = 3600.0
 _LONGEST_NUMBER = 10
-"""Digits of a count of tokens."""
+"""Most digits of a token count."""
 
 
 def checked_error(status: status_pb2.Status) -> PeerError:
-    """The error that an item's status means. PeerFaultError if no model service refuses an item
-    like that."""
+    """Return the error of an item's status. PeerFaultError if no model service can give such a
+    status."""
     if len(status.message) > _LONGEST_MESSAGE:
         raise PeerFaultError("error.message", f"must have at most {_LONGEST_MESSAGE} characters")
     check_count("error.details", status.details, _MOST_DETAILS)

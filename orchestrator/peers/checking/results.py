@@ -113,7 +113,7 @@ class VerificationCheck:
     logprobs: LogprobRequest | None
 
     def check(self, result: verifier_pb2.VerifyResult, round_trip: float) -> None:
-        """PeerFaultError if a verifier cannot answer that."""
+        """Raise PeerFaultError if a verifier cannot give this answer."""
         check_within("accepted_count", result.accepted_count, 0, len(self.proposal))
         check_within("next_token", result.next_token, 0, self.vocabulary_size - 1)
         check_within("prefilled_count", result.prefilled_count, 0, len(self.tail))
@@ -127,8 +127,8 @@ class VerificationCheck:
         self._check_logprobs("tail_logprobs", result.tail_logprobs, scored)
 
     def error(self, result: verifier_pb2.VerifyResult) -> PeerError:
-        """The error of a result that has one. PeerFaultError if a verifier cannot refuse the item
-        so."""
+        """Return the error of a result that has one. PeerFaultError if a verifier cannot refuse the
+        item that way."""
         error = checked_error(result.error)
         if error.reason in OF_THE_ITEM:
             raise PeerFaultError("error.reason", f"must not be {error.reason} for an item that is right: {error}")

@@ -59,13 +59,13 @@ def test_a_certificate_says_who_asks_where_no_token_does(tmp_path: Path) -> None
     assert name_of(access, Call(f"Bearer {token}", certificate="alice")) == "shop"
     assert name_of(access, Call(f"bEaReR {token}", certificate="orchestrator")) == "shop"
     for says_nothing in (Call(), Call(said=None)):
-        assert "wants to know who asks" in str(refused(access_of(tmp_path, CERTIFICATES + entry), says_nothing))
-    assert "wants to know who asks" in str(refused(access_of(tmp_path, entry), Call(certificate="alice")))
+        assert "identifies its callers" in str(refused(access_of(tmp_path, CERTIFICATES + entry), says_nothing))
+    assert "identifies its callers" in str(refused(access_of(tmp_path, entry), Call(certificate="alice")))
 
 
 def test_an_orchestrators_certificate_is_no_users(tmp_path: Path) -> None:
     access = access_of(tmp_path, CERTIFICATES)
-    assert "an orchestrator's" in str(refused(access, Call(certificate="orchestrator")))
+    assert "belongs to an orchestrator" in str(refused(access, Call(certificate="orchestrator")))
 
 
 def test_what_another_process_says_counts_before_what_its_certificate_says(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_web_token_that_its_library_fails_on_is_not_believed(tmp_path: Path, m
         raise RecursionError
 
     monkeypatch.setattr(jwt, "get_unverified_header", fails)
-    assert "holds what cannot be read" in str(refused(access, Call("Bearer a.b.c")))
+    assert "has values that cannot be read" in str(refused(access, Call("Bearer a.b.c")))
 
 
 def test_a_file_that_is_not_there_or_names_a_token_by_nothing_is_refused_in_one_line(tmp_path: Path) -> None:

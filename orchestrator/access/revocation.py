@@ -1,5 +1,4 @@
-"""Streams that are being answered end soon after the token of their caller is withdrawn or
-expires."""
+"""Revocation: a stream ends soon after its caller's token is withdrawn or expires."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from slipstream.errors import SlipstreamError
 from slipstream.rpc.status import abort
 
 LastWords = Callable[[SlipstreamError], Any]
-"""Makes the last response of a stream whose client learns errors from responses."""
+"""A function that makes the last response of a stream whose client reads errors from responses."""
 
 _LOOK_SECONDS = 1.0
-"""Between two looks at a caller's token. The access file itself is looked at once a second, so a
-stream ends within two."""
+"""Seconds between two checks of a caller's token. The access file itself is read once a second, so
+a stream ends within two."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,8 +36,8 @@ class _Call:
     error: UnauthenticatedError | None = None
 
 
-class StandingCalls:
-    """All streams of one server. Of one event loop."""
+class RevocableStreams:
+    """All streams of one server, on one event loop."""
 
     def __init__(self, access: Access, look_seconds: float = _LOOK_SECONDS) -> None:
         self._access = access
@@ -46,9 +45,9 @@ class StandingCalls:
         self._calls: set[_Call] = set()
         self._next_look: asyncio.TimerHandle | None = None
 
-    def watched(self, handler: Any, last_words: LastWords | None = None) -> Any:
-        """A handler whose streams end with UNAUTHENTICATED, in ``last_words`` if there are any;
-        others as they are."""
+    def make_revocable(self, handler: Any, last_words: LastWords | None = None) -> Any:
+        """Return a handler whose streams end with UNAUTHENTICATED, in ``last_words`` if there are
+        any. A handler without response streams is returned unchanged."""
         codecs = handler.request_deserializer, handler.response_serializer
         if inspect.isasyncgenfunction(handler.unary_stream):
             return grpc.unary_stream_rpc_method_handler(self._answering(handler.unary_stream, last_words), *codecs)

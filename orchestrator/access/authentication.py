@@ -1,5 +1,5 @@
-"""Calls that show nothing, or what is not believed, are refused from their headers: nothing of
-their messages is read."""
+"""An interceptor that refuses unauthenticated calls from their headers. It reads none of their
+messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 from grpc_channelz.v1 import channelz_pb2
 
 from orchestrator.access.access import Access, Context
-from orchestrator.access.standing import LastWords, StandingCalls
+from orchestrator.access.revocation import LastWords, RevocableStreams
 from orchestrator.errors import OperatorsOnlyError, UnauthenticatedError
 from slipstream.rpc.header_checks import HEALTH, refusing_handler
 from slipstream.rpc.status import abort
@@ -18,31 +18,32 @@ from slipstream.rpc.status import abort
 _CHANNELZ = f"/{channelz_pb2.DESCRIPTOR.services_by_name['Channelz'].full_name}/"
 
 
-class AsksWhoCalls(grpc.aio.ServerInterceptor):
-    """Answers every method but health's only to principals, and channelz's, which tells who is
-    connected, only to operators."""
+class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
+    """Answers every method except health's only to principals, and channelz's only to operators,
+    because channelz shows who is connected."""
 
     def __init__(self, in_stream: Mapping[str, LastWords] | None = None) -> None:
-        """Methods ``in_stream`` look at the caller themselves, before they read: they tell errors
-        in responses, which the functions make."""
+        """``in_stream`` are methods that check the caller themselves before they read, because they
+        report errors in responses. Their functions make such a response."""
         self._in_stream = in_stream or {}
         self._access: Access | None = None
-        self._standing: StandingCalls | None = None
+        self._streams: RevocableStreams | None = None
 
-    def guard(self, access: Access) -> AsksWhoCalls:
-        """Ask by these rules, from before the server starts; returns this door."""
-        self._access, self._standing = access, StandingCalls(access)
+    def guard(self, access: Access) -> AuthenticationInterceptor:
+        """Authenticate by these rules. Call this before the server starts; it returns the
+        interceptor."""
+        self._access, self._streams = access, RevocableStreams(access)
         return self
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """The handler itself, or one that refuses."""
+        """Return the handler itself, or one that refuses."""
         method: str = handler_call_details.method
         if method.startswith(HEALTH):
             return await continuation(handler_call_details)
-        access, standing = self._access, self._standing
-        assert access is not None and standing is not None, "guard comes before the server's start"
+        access, streams = self._access, self._streams
+        assert access is not None and streams is not None, "guard comes before the server's start"
         try:
-            access.shown_by(handler_call_details.invocation_metadata or ())
+            access.principal_in(handler_call_details.invocation_metadata or ())
         except UnauthenticatedError as error:
             if method not in self._in_stream:
                 return refusing_handler(error)
@@ -50,7 +51,7 @@ class AsksWhoCalls(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         if not method.startswith(_CHANNELZ):
-            return standing.watched(handler, self._in_stream.get(method))
+            return streams.make_revocable(handler, self._in_stream.get(method))
         answering = _for_operators(handler.unary_unary, access)
         return grpc.unary_unary_rpc_method_handler(answering, handler.request_deserializer, handler.response_serializer)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from orchestrator.access.standing import StandingCalls
+from orchestrator.access.revocation import RevocableStreams
 
 
 class CountingAccess:
@@ -26,7 +26,7 @@ class CountingAccess:
 
 async def test_short_streams_leave_no_looks_behind() -> None:
     access = CountingAccess()
-    standing = StandingCalls(access, 0.05)
+    streams = RevocableStreams(access, 0.05)
     go_on = asyncio.Event()
 
     async def tell(request: str, context: Any) -> AsyncIterator[str]:
@@ -34,7 +34,7 @@ async def test_short_streams_leave_no_looks_behind() -> None:
         if request == "long":
             await go_on.wait()
 
-    stream = standing.watched(grpc.unary_stream_rpc_method_handler(tell)).unary_stream
+    stream = streams.make_revocable(grpc.unary_stream_rpc_method_handler(tell)).unary_stream
     for _ in range(200):
         assert [each async for each in stream("short", None)] == ["told"]
     long = stream("long", None)
