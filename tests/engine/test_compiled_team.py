@@ -9,16 +9,39 @@ import threading
 import time
 from collections.abc import Callable
 
+import numba
 import pytest
 import torch
 
+from slipstream.engine.compiled import team as compiled
 from slipstream.engine.compiled.backend import CompiledBackend
-from slipstream.engine.compiled.team import Share, Team, begin, complete, finish, take
+from slipstream.engine.compiled.team import Share, Team
 from slipstream.engine.model import Segment
 from tests.engine.test_compiled_backend import LENGTH, PAGES, backend_of, built, some_tokens, whole
 from tests.tensors import forward
 
 _PATIENCE = 30.0
+
+
+# Compiled code calls these, and Python cannot.
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator] # Numba is untyped
+def begin(place: int) -> int:
+    return compiled.begin(place)
+
+
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+def finish(place: int, number: int) -> None:
+    compiled.finish(place, number)
+
+
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+def take(share: Share, phase: int, count: int) -> tuple[int, int]:
+    return compiled.take(share, phase, count)
+
+
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+def complete(share: Share, phase: int, count: int, done: int) -> None:
+    compiled.complete(share, phase, count, done)
 
 
 def shares(team: Team, threads: int, number: int) -> list[Share]:

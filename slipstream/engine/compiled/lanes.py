@@ -30,8 +30,8 @@ Function = TypeVar("Function", bound=Code)
 
 
 def compiled(function: Function) -> Function:
-    """A function for compiled code. What is kept on disk is the whole that it becomes part of
-    (`forward`)."""
+    """A function for compiled code alone: called from Python it would crash, for without wrappers it
+    compiles faster. What is kept on disk is the whole that it becomes part of (`forward`)."""
     return cast(
         Function,
         numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
