@@ -14,9 +14,9 @@ from orchestrator.contract.fields import given, meaning, time_of
 from orchestrator.contract.settings import settings_of
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.choices import MAX_CHOICES
-from orchestrator.sessions.conversation.text import Message
-from orchestrator.sessions.entrance.chat import BadCommand, CancelTurn, Command, SendMessage, StartChat
-from orchestrator.sessions.entrance.sessions import Generation, NewSession, UserMessage
+from orchestrator.sessions.conversation.codec import Message
+from orchestrator.sessions.entrance.chat_commands import BadCommand, CancelTurn, Command, SendMessage, StartChat
+from orchestrator.sessions.entrance.requests import Generation, NewSession, UserMessage
 from orchestrator.sessions.turns.pair import Conversation, Prompt
 from orchestrator.sessions.turns.request_names import MAX_REQUEST_ID_LENGTH, NAMELESS, RequestName, check_request_id
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError

@@ -6,11 +6,11 @@ from orchestrator.contract.commands import ROLES
 from orchestrator.contract.fields import timestamp
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
-from orchestrator.sessions.conversation.session import FinishReason
-from orchestrator.sessions.conversation.text import Message
+from orchestrator.sessions.conversation.codec import Message
+from orchestrator.sessions.conversation.turn_limits import FinishReason
 from orchestrator.sessions.durability.loaded import SessionSummary
 from orchestrator.sessions.durability.payloads import ToldTurn
-from orchestrator.sessions.entrance.chat import ChatEvent, CommandFailed, SessionOpened, TurnHappened
+from orchestrator.sessions.entrance.chat_commands import ChatEvent, CommandFailed, SessionOpened, TurnHappened
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.sessions.turns.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
 from orchestrator.speculation.plan import Overlap

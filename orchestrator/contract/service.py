@@ -36,9 +36,10 @@ from orchestrator.errors import SessionMovedError, UnauthenticatedError
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.admission.admission import AdmissionWait
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
-from orchestrator.sessions.entrance.chat import ChatClosing, ChatStream, CommandFailed
+from orchestrator.sessions.entrance.chat import ChatStream
+from orchestrator.sessions.entrance.chat_commands import ChatClosing, CommandFailed
 from orchestrator.sessions.entrance.sessions import Sessions
-from orchestrator.sessions.turns.turn_record import TurnReader, read_all
+from orchestrator.sessions.turns.readers import TurnReader, read_all
 from orchestrator.watching.watching import Watching
 from slipstream.rpc.status import abort
 from slipstream.telemetry.tracing import context_of_metadata
@@ -178,7 +179,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             return orchestrator_pb2.GetSessionResponse(
                 session=session_message(record.summary, self._sessions.ttl_seconds),
                 messages=map(message_message, record.session.messages),
-                settings=settings_message(record.settings),
+                settings=settings_message(record.stored.settings),
             )
 
     async def ListSessions(
@@ -213,7 +214,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             exported = orchestrator_pb2.ExportedSession(
                 session=session_message(record.summary, self._sessions.ttl_seconds),
                 system=first[0].content if first and first[0].role == "system" else None,
-                settings=settings_message(record.settings),
+                settings=settings_message(record.stored.settings),
             )
             yield orchestrator_pb2.ExportSessionResponse(session=exported)
             async with aclosing(self._sessions.turns(record)) as turns:

@@ -23,7 +23,7 @@ from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
-from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.ngrams import SharedHistory

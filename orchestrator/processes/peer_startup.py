@@ -11,7 +11,7 @@ from orchestrator.peers.checking.faults import PeerFaultError
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.verifier_peer import VerifierPeer
-from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.conversation.codec import Codec
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 

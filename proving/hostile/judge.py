@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from orchestrator import errors as orchestrator_errors
-from orchestrator.sessions.conversation import text
+from orchestrator.sessions.conversation import codec
 from slipstream import errors
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, InvalidFieldsError, SlipstreamError
@@ -23,7 +23,7 @@ from slipstream.rpc import item_answers
 from slipstream.rpc.status import DOMAIN
 from slipstream.sampling import faults, structure_errors
 
-_MODULES = (errors, orchestrator_errors, text, engine_errors, rules, item_answers, faults, structure_errors)
+_MODULES = (errors, orchestrator_errors, codec, engine_errors, rules, item_answers, faults, structure_errors)
 
 OUR_FAULT = (Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS, Code.UNIMPLEMENTED)
 """No message may bring these about."""

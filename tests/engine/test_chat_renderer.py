@@ -21,7 +21,7 @@ from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER, Render
 from orchestrator.chat_templates.rendering import Conversation, RenderingError, render
 from orchestrator.errors import OverloadedError, PromptTooLongError
 from orchestrator.processes.peer_startup import wait_for_codec
-from orchestrator.sessions.conversation.text import LONG, Codec, Message
+from orchestrator.sessions.conversation.codec import LONG, Codec, Message
 from orchestrator.sessions.turns.pair import Conversation as Prompt
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files

@@ -11,7 +11,7 @@ from typing import Any
 import gguf
 import pytest
 
-from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.conversation.codec import Codec
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.gguf_metadata import read_metadata
 from slipstream.engine.gguf_vocabulary import GgufVocabulary

@@ -22,10 +22,11 @@ from orchestrator.contract import commands
 from orchestrator.contract.settings import settings_message, settings_of
 from orchestrator.errors import PromptTooLongError
 from orchestrator.sessions.admission.principal import ANONYMOUS
+from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.detokenizer import Detokenizer
 from orchestrator.sessions.conversation.resolving import ModelLimits, resolve_settings
-from orchestrator.sessions.conversation.text import Codec, Detokenizer, Message
 from orchestrator.sessions.durability.payloads import TurnPayload, turn_payload_of, turn_row
-from orchestrator.sessions.entrance.chat import BadCommand
+from orchestrator.sessions.entrance.chat_commands import BadCommand
 from proving.hostile.fields import STRUCTURE_SOURCES, FieldSource
 from proving.hostile.requests import SERVICES, Belongings, Requests
 from slipstream.errors import InvalidFieldsError, SlipstreamError

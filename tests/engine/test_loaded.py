@@ -15,11 +15,18 @@ from orchestrator.errors import (
 )
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.sessions.conversation.session import Commit, Session
+from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.session import Session
 from orchestrator.sessions.conversation.settings import GenerationSettings
-from orchestrator.sessions.conversation.text import Codec
-from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.turns.recent_turns import MAX_RECENT_SIZE, MAX_RECENT_TURNS, RecentTurns
+from orchestrator.sessions.conversation.turn_limits import Commit
+from orchestrator.sessions.durability.loaded import (
+    MAX_RECENT_SIZE,
+    MAX_RECENT_TURNS,
+    LoadedSessions,
+    RecentTurns,
+    SessionRecord,
+)
+from orchestrator.sessions.durability.stored_session import StoredSession
 from orchestrator.sessions.turns.request_names import RequestName, Requests
 from orchestrator.sessions.turns.turn_record import TurnRecord, TurnStarted
 from orchestrator.speculation.knowledge import PairKnowledge
@@ -38,7 +45,8 @@ def codec() -> Codec:
 
 def add(loaded: LoadedSessions, name: str, *, listed: bool = True) -> SessionRecord:
     rounds = SessionRounds(name, SessionDrafting(SessionSpeculation(PairKnowledge())))
-    record = SessionRecord(Session(name, codec(), WHEN), rounds, GenerationSettings(), 0.0, 0.0, listed, None)
+    stored = StoredSession(None, GenerationSettings(), 0.0, 0.0, listed)
+    record = SessionRecord(Session(name, codec(), WHEN), stored, rounds)
     loaded.add(record)
     return record
 
@@ -51,7 +59,7 @@ def test_an_idle_session_expires_by_the_steady_clock() -> None:
     assert loaded.idle() == []
     steady.now += 59
     loaded.touch(busy)
-    assert busy.last_active == clock.now
+    assert busy.stored.last_active == clock.now
     assert loaded.idle() == []
     clock.now -= 1e9
     steady.now += 1
@@ -143,7 +151,7 @@ def test_sessions_too_many_are_given_up_where_nothing_goes_on_in_them() -> None:
     records = [add(loaded, f"s{index}") for index in range(2)]
     assert loaded.evictable() == []
     records += [add(loaded, f"s{index}") for index in range(2, 5)]
-    records[0].unwritten[1] = EndRow(b"", "", forgotten=False)
+    records[0].stored.unwritten[1] = EndRow(b"", "", forgotten=False)
     loaded.touch(records[1])
     add(loaded, "g", listed=False)
     assert [each.session.id for each in loaded.evictable()] == ["s2", "s3", "s4"]

@@ -1,11 +1,15 @@
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
 
+from orchestrator.chat_templates.rendering import Rendered
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
-from orchestrator.sessions.conversation.session import FinishReason, Session, TurnLimits, common_prefix_length
-from orchestrator.sessions.conversation.text import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.next_prompt import next_prompt
+from orchestrator.sessions.conversation.session import Session, common_prefix_length
+from orchestrator.sessions.conversation.turn_limits import FinishReason, TurnLimits
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from slipstream.sampling.rule import Acceptance, SamplingRule
 
@@ -28,7 +32,7 @@ def limits(max_token_count: int = 100, context_length: int = 1000, stops: tuple[
 
 def say(session: Session, content: str, answer: str, *, end: bool = True) -> None:
     """A whole turn."""
-    turn = session.begin_turn(session.prompt_for(content).tokens(), RULE, limits(), content)
+    turn = session.begin_turn(next_prompt(session, content).tokens(), RULE, limits(), content)
     turn.commit(session.codec.encode_rendered(answer) + ([END] if end else []))
     if turn.finish_reason is None:
         turn.cut_short()
@@ -77,7 +81,7 @@ def test_the_next_prompt_keeps_what_was_generated_and_adds_only_what_follows() -
     session = Session("s", codec(), CLOCK)
     say(session, "What is len?", "Return the number of items.")
     before = list(session.tokens)
-    prompt = session.prompt_for("And max?").tokens()
+    prompt = next_prompt(session, "And max?").tokens()
     assert prompt[: len(before)] == before
     rest = session.codec.tokenizer.decode(prompt[len(before) :], skip_special_tokens=False)
     assert rest == "\n<|im_start|>user\nAnd max?<|im_end|>\n<|im_start|>assistant\n"
@@ -86,7 +90,7 @@ def test_the_next_prompt_keeps_what_was_generated_and_adds_only_what_follows() -
 def test_a_turn_cut_short_is_closed_by_the_template() -> None:
     session = Session("s", codec(), CLOCK)
     say(session, "What is len?", "Return the", end=False)
-    prompt = session.prompt_for("And max?").tokens()
+    prompt = next_prompt(session, "And max?").tokens()
     text = session.codec.tokenizer.decode(prompt, skip_special_tokens=False)
     assert "assistant\nReturn the<|im_end|>\n<|im_start|>user\nAnd max?" in text
 
@@ -95,14 +99,16 @@ def test_a_template_that_rewrites_history_renders_the_whole_conversation_again()
     last_first = "{% for m in messages[::-1] %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
     session = Session("s", codec(last_first), CLOCK)
     say(session, "first", "answer")
-    assert session.codec.decode(session.prompt_for("second").tokens()) == "user:second\nassistant:answer\nuser:first\n"
+    assert (
+        session.codec.decode(next_prompt(session, "second").tokens()) == "user:second\nassistant:answer\nuser:first\n"
+    )
 
 
 def test_a_turn_without_an_answer_never_happened() -> None:
     session = Session("s", codec(), CLOCK, system="Be brief.")
     say(session, "one", "1")
     before = (list(session.tokens), list(session.messages))
-    turn = session.begin_turn(session.prompt_for("two").tokens(), RULE, limits(), "two")
+    turn = session.begin_turn(next_prompt(session, "two").tokens(), RULE, limits(), "two")
     turn.cut_short()
     session.end_turn()
     assert (session.tokens, session.messages) == before
@@ -138,7 +144,7 @@ def test_common_prefix_length() -> None:
 def test_a_stop_token_that_the_template_repeats_is_not_said_twice() -> None:
     session = Session("s", codec(), CLOCK)
     turn = session.begin_turn(
-        session.prompt_for("What is len?").tokens(),
+        next_prompt(session, "What is len?").tokens(),
         SamplingRule(end_token_ids=(END, END)),
         TurnLimits(100, 1000, stop_token_ids=(END,), include_stop=True),
         "What is len?",
@@ -146,7 +152,7 @@ def test_a_stop_token_that_the_template_repeats_is_not_said_twice() -> None:
     turn.commit([*session.codec.encode_rendered("Length."), END])
     assert (turn.finish_reason, turn.text) == (FinishReason.STOP_TOKEN, "Length.<|im_end|>")
     session.end_turn()
-    text = session.codec.tokenizer.decode(session.prompt_for("And max?").tokens(), skip_special_tokens=False)
+    text = session.codec.tokenizer.decode(next_prompt(session, "And max?").tokens(), skip_special_tokens=False)
     assert text.count("<|im_end|>") == 3, text  # after the question, the answer and the next question
 
 
@@ -166,7 +172,7 @@ def test_a_first_turn_that_never_happened_leaves_the_acceptance_open() -> None:
 def test_a_template_that_asks_for_the_date_gets_the_sessions() -> None:
     dated = "{{ strftime_now('%d %b %Y') }}|{% for m in messages %}{{ m.content }}{% endfor %}"
     session = Session("s", codec(dated), CLOCK)
-    assert session.codec.decode(session.prompt_for("hello").tokens()) == "22 Nov 2026|hello"
+    assert session.codec.decode(next_prompt(session, "hello").tokens()) == "22 Nov 2026|hello"
 
 
 def test_each_token_has_the_text_that_it_made_certain() -> None:
@@ -234,17 +240,17 @@ def test_a_turn_that_has_ended_is_not_cut_short_and_gives_nothing_up_again() -> 
 
 def test_a_system_message_comes_first_and_a_turn_undone_leaves_the_next_prompt_as_it_was() -> None:
     session = Session("s", codec(), CLOCK, system="Be brief.")
-    first = session.prompt_for("one").tokens()
+    first = next_prompt(session, "one").tokens()
     assert session.codec.tokenizer.decode(first, skip_special_tokens=False).startswith("<|im_start|>system\nBe brief.")
     say(session, "one", "1")
-    expected = session.prompt_for("two").tokens()
+    expected = next_prompt(session, "two").tokens()
     tokens = session.tokens
     given = list(expected)
     turn = session.begin_turn(given, RULE, limits(), "two")
     assert session.tokens == given and session.tokens is not given, "the prompt stays the caller's"
     turn.commit([])
     session.end_turn()
-    assert session.tokens is tokens and session.prompt_for("two").tokens() == expected
+    assert session.tokens is tokens and next_prompt(session, "two").tokens() == expected
     turn = session.begin_turn(expected, RULE, limits(), "two")
     turn.commit([40])
     turn.cut_short()
@@ -257,10 +263,10 @@ def test_after_a_turn_cut_short_the_next_one_that_ends_by_itself_says_its_end_on
     session = Session("s", codec(), CLOCK)
     say(session, "one", "1", end=False)
     say(session, "two", "2")
-    text = session.codec.tokenizer.decode(session.prompt_for("three").tokens(), skip_special_tokens=False)
+    text = session.codec.tokenizer.decode(next_prompt(session, "three").tokens(), skip_special_tokens=False)
     assert text.count("<|im_end|>") == 5, text
     say(session, "three", "3", end=False)
-    text = session.codec.tokenizer.decode(session.prompt_for("four").tokens(), skip_special_tokens=False)
+    text = session.codec.tokenizer.decode(next_prompt(session, "four").tokens(), skip_special_tokens=False)
     assert text.count("<|im_end|>") == 7, text
 
 
@@ -313,7 +319,7 @@ def test_what_was_generated_stays_as_it_was_through_every_turn() -> None:
         spelt = [token for letter in "Return" for token in session.codec.encode_rendered(letter)]
         assert spelt != session.codec.encode_rendered("Return")
         before = list(session.tokens)
-        prompt = session.prompt_for(question).tokens()
+        prompt = next_prompt(session, question).tokens()
         assert prompt[: len(before)] == before
         session.begin_turn(prompt, RULE, limits(), question).commit([*spelt, END])
         session.end_turn()
@@ -325,10 +331,56 @@ CONTENT_ALONE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 
 def test_a_first_prompt_holds_all_that_stands_before_it_in_any_template() -> None:
     session = Session("s", codec(CONTENT_ALONE), CLOCK, system="Be brief.")
-    assert session.codec.decode(session.prompt_for("one").tokens()) == "Be brief.\none\n"
+    assert session.codec.decode(next_prompt(session, "one").tokens()) == "Be brief.\none\n"
 
 
 def test_after_a_turn_cut_short_nothing_of_the_template_is_left_out() -> None:
     session = Session("s", codec(CONTENT_ALONE), CLOCK)
     say(session, "one", "Return\n", end=False)
-    assert session.codec.decode(session.prompt_for("two").tokens()) == "one\nReturn\n\ntwo\n"
+    assert session.codec.decode(next_prompt(session, "two").tokens()) == "one\nReturn\n\ntwo\n"
+
+
+def test_each_turn_renders_the_chat_template_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session("s", codec(), CLOCK, system="Be brief.")
+    rendered: list[int] = []
+    render = Codec.render_with_places
+
+    def counted(self: Codec, messages: Sequence[Message], clock: datetime) -> Rendered:
+        rendered.append(len(messages))
+        return render(self, messages, clock)
+
+    monkeypatch.setattr(Codec, "render_with_places", counted)
+    for question in ("one", "two", "three"):
+        following, again = next_prompt(session, question), next_prompt(session, question)
+        prompt = following.tokens()
+        again.last_rendered = None
+        count = len(rendered)
+        assert again.tokens() == prompt, "the same prompt as by rendering the earlier one again"
+        del rendered[count:]
+        turn = session.begin_turn(prompt, RULE, limits(), question, following.rendered)
+        turn.commit([*session.codec.encode_rendered("Return"), END])
+        session.end_turn()
+    assert rendered == [2, 4, 6]
+
+
+def test_a_turn_undone_leaves_the_last_rendered_prompt_as_it_was() -> None:
+    session = Session("s", codec(), CLOCK)
+    first = next_prompt(session, "one")
+    session.begin_turn(first.tokens(), RULE, limits(), "one", first.rendered).commit([40])
+    session.end_turn()
+    second = next_prompt(session, "two")
+    session.begin_turn(second.tokens(), RULE, limits(), "two", second.rendered)
+    session.end_turn()
+    assert session.rendered == first.rendered is not None
+    assert next_prompt(session, "two").tokens() == second.tokens()
+
+
+def test_a_template_that_changes_the_earlier_prompt_is_noticed_without_rendering_it_again() -> None:
+    counting = "{{ messages | length }}|{% for m in messages %}{{ m.content }}|{% endfor %}"
+    session = Session("s", codec(counting), CLOCK)
+    first = next_prompt(session, "one")
+    session.begin_turn(first.tokens(), RULE, limits(), "one", first.rendered).commit([40])
+    session.end_turn()
+    following, again = next_prompt(session, "two"), next_prompt(session, "two")
+    again.last_rendered = None
+    assert following.tokens() == again.tokens()

@@ -15,10 +15,11 @@ from orchestrator.errors import SessionMovedError, StoreUnavailableError, TurnNo
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.admission.admission import AdmissionWait
 from orchestrator.sessions.admission.principal import ANONYMOUS
+from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.settings import GenerationSettings
-from orchestrator.sessions.conversation.text import Codec
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.entrance.sessions import NewSession, Sessions, UserMessage
+from orchestrator.sessions.entrance.requests import NewSession, UserMessage
+from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.request_names import RequestName
 from orchestrator.sessions.turns.turn_record import TurnRecord

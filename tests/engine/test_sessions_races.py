@@ -22,20 +22,21 @@ from orchestrator.errors import (
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.admission.admission import AdmissionWait
 from orchestrator.sessions.admission.principal import ANONYMOUS
-from orchestrator.sessions.conversation.session import FinishReason
+from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.settings import GenerationSettings
-from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.conversation.turn_limits import FinishReason
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.entrance.chat import (
+from orchestrator.sessions.entrance.chat import ChatStream
+from orchestrator.sessions.entrance.chat_commands import (
     ChatClosing,
     ChatEvent,
-    ChatStream,
     Command,
     SendMessage,
     StartChat,
     TurnHappened,
 )
-from orchestrator.sessions.entrance.sessions import Generation, NewSession, Sessions, UserMessage
+from orchestrator.sessions.entrance.requests import Generation, NewSession, UserMessage
+from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.request_names import RequestName
 from orchestrator.sessions.turns.turn_record import TurnRecord
@@ -67,8 +68,9 @@ class Process:
         self.verifier = Verifier()
         self.verifier.may_answer.set()
         self.loaded = LoadedSessions(max_count=most, ttl_seconds=60)
+        self.watching = Watching()
         self.sessions = Sessions(
-            self.loaded, self.store, Ownership(self.store, self.me, LEASE), lambda: "", Watching(), max_count=most
+            self.loaded, self.store, Ownership(self.store, self.me, LEASE), lambda: "", self.watching, max_count=most
         )
         structures = StructureTrials(FILES["tokenizer.json"], MODEL.vocabulary_size, MODEL.end_token_ids)
         rounds = rounds_over(Draft(), self.verifier)
@@ -187,10 +189,10 @@ async def test_a_turns_begin_and_end_are_written_with_when_the_session_was_activ
     await process.send(record)
     await process.verifier.asked.wait()
     begun = await written()
-    assert begun == round(record.last_active * 1e6)
+    assert begun == round(record.stored.last_active * 1e6)
     process.verifier.may_answer.set()
     await until(lambda: not process.sessions.tasks.turns)
-    assert await written() == round(record.last_active * 1e6) > begun
+    assert await written() == round(record.stored.last_active * 1e6) > begun
 
 
 async def test_a_generation_without_a_name_draws_ratios_and_is_written_nowhere(start: Start) -> None:
@@ -206,8 +208,9 @@ async def test_where_no_turn_runs_no_progress_is_noted_and_nothing_has_moved(sta
     process = await start("a")
     records = [await process.sessions.create(NewSession()) for _ in range(2)]
     await ended(await process.send(records[0]))
-    assert await process.sessions._persistence.write_progress(records) == []
-    assert await process.sessions._persistence.write_progress([]) == []
+    turn = records[0].turns.get(1)
+    assert await process.sessions._persistence.write_progress([(records[0].stored, turn)]) == set()
+    assert await process.sessions._persistence.write_progress([]) == set()
 
 
 # --- a request that comes again while its first is being written down
@@ -403,6 +406,9 @@ async def test_a_turn_that_was_taken_over_while_it_ran_ends_once_where_it_is(sta
     stored = await second.store.turns(record.session.id)
     assert len(stored) == 1 and stored[0].end is not None
     assert turn.tokens == theirs.tokens, "a reader here reads the same"
+    assert second.watching.totals.finished == {"max_tokens": 1}
+    assert not first.watching.totals.finished, "only its owner counts the turn as finished"
+    assert first.watching.totals.failed == {"SESSION_MOVED": 1}
 
 
 async def test_tokens_are_not_told_that_only_another_process_may_write(start: Start) -> None:
@@ -412,11 +418,11 @@ async def test_tokens_are_not_told_that_only_another_process_may_write(start: St
     turn = await first.send(record)
     await first.verifier.asked.wait()
     persistence = first.sessions._persistence
-    await persistence.write_ahead(record, turn, [7])
+    await persistence.write_ahead(record.stored, turn, [7])
     await second.take_for_dead(first)
     theirs = (await second.taken_over(record.session.id)).turns.get(1)
     with pytest.raises(SessionMovedError):
-        await persistence.write_ahead(record, turn, [8])
+        await persistence.write_ahead(record.stored, turn, [8])
     await ended(theirs)
     first.verifier.may_answer.set()
     await until(lambda: not first.sessions.tasks.turns)

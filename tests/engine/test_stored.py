@@ -12,25 +12,27 @@ from hypothesis import strategies as st
 
 from orchestrator.rounds.result import Origin
 from orchestrator.rounds.terms import RoundTerms
+from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.next_prompt import next_prompt
 from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn
-from orchestrator.sessions.conversation.session import FinishReason, Session, TurnLimits
+from orchestrator.sessions.conversation.session import Session
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
-from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.conversation.turn_limits import FinishReason, TurnLimits
 from orchestrator.sessions.durability.payloads import (
     TurnPayload,
-    bytes_of,
     end_row,
     restored,
     resumable,
     session_payload,
     session_payload_of,
-    tokens_of,
     told,
     turn_payload_of,
     turn_row,
 )
+from orchestrator.sessions.durability.token_bytes import bytes_of, tokens_of
+from orchestrator.sessions.turns.readers import TurnReader
 from orchestrator.sessions.turns.statistics import TurnStatistics
-from orchestrator.sessions.turns.turn_record import TurnEnded, TurnReader, TurnRecord, TurnStarted
+from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord, TurnStarted
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings
@@ -148,7 +150,7 @@ def ended_turn(
     rule = SamplingRule(seed=7, end_token_ids=(2,))
     speculation = SpeculationSettings()
     resolved = ResolvedTurn(RoundTerms(rule, speculation, LogprobRequest(1)), TurnLimits(50, 500), tells_origins=True)
-    prompt = session.prompt_for(content).tokens()
+    prompt = next_prompt(session, content).tokens()
     before = len(session.tokens)
     shared = next(
         (i for i, (a, b) in enumerate(zip(session.tokens, prompt, strict=False)) if a != b), min(before, len(prompt))
@@ -181,7 +183,7 @@ def test_a_session_is_restored_as_it_was_with_all_its_turns(codec: Codec) -> Non
     assert said.system == "be brief"
     assert (again.tokens, again.messages, again.turn_count) == (session.tokens, session.messages, 4)
     assert (again.acceptance, again.clock) == (session.acceptance, session.clock)
-    assert again.prompt_for("next").tokens() == session.prompt_for("next").tokens(), "the end token is not doubled"
+    assert next_prompt(again, "next").tokens() == next_prompt(session, "next").tokens(), "the end token is not doubled"
     assert [record.turn for record in records] == [1, 2, 3, 4]
     reader = TurnReader(records[0])
     events = [reader.next(), reader.next(), reader.next()]

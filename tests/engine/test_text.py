@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from orchestrator.sessions.conversation.text import Codec, Detokenizer, Message, NoChatTemplateError, StopMatcher
+from orchestrator.sessions.conversation.codec import Codec, Message, NoChatTemplateError
+from orchestrator.sessions.conversation.detokenizer import Detokenizer, StopMatcher
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from tests.chat_templates import byte_tokenizer

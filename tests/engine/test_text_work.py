@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from orchestrator.errors import OverloadedError
-from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.turns.text_work import MOST_WAITING, SHORT, TextWork
 from slipstream.hosting.tokenizer_files import embedded_directory
 

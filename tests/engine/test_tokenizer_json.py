@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.conversation.codec import Codec
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.hosting.tokenizer_files import TokenizerFiles, load_tokenizer_files
 from tests.tokenizer_models import CASES, CORPUS, TokenizerCase

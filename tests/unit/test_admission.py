@@ -358,7 +358,7 @@ async def test_a_long_prompt_waits_until_another_is_read_and_a_short_one_does_no
     third = asked(door, demand(prompt=8000))
     await settle()
     assert not third.done()
-    reading.answered()
+    reading.note_first_token()
     second.release()
     await settle()
     assert third.done(), "beside the short one"
@@ -377,7 +377,7 @@ async def test_a_burst_waits_and_what_lasts_is_refused_until_it_has_passed() -> 
         running.pop(0).release(40)
         await settle()
         running.append(await first)
-        running[-1].answered()
+        running[-1].note_first_token()
         first = asked(door)
         await settle()
         if first.done():
@@ -405,7 +405,7 @@ async def test_while_there_is_too_much_to_do_prompts_begin_one_after_another() -
     refused = asked(door)
     await settle()
     assert isinstance(refused.exception(), OverloadedError), "there is a permit, and a prompt is being read"
-    running[0].answered()
+    running[0].note_first_token()
     await take(door)
 
 

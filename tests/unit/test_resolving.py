@@ -5,8 +5,8 @@ import pytest
 from orchestrator.errors import PromptTooLongError
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn, resolve_settings
-from orchestrator.sessions.conversation.session import TurnLimits
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.conversation.turn_limits import TurnLimits
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings

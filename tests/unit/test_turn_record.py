@@ -8,10 +8,11 @@ import random
 import pytest
 
 from orchestrator.rounds.result import Origin
-from orchestrator.sessions.conversation.session import Commit, FinishReason
+from orchestrator.sessions.conversation.turn_limits import Commit, FinishReason
 from orchestrator.sessions.turns import turn_record
+from orchestrator.sessions.turns.readers import TurnReader, read_all
 from orchestrator.sessions.turns.statistics import TurnStatistics
-from orchestrator.sessions.turns.turn_record import TurnDelta, TurnEnded, TurnReader, TurnRecord, TurnStarted, read_all
+from orchestrator.sessions.turns.turn_record import TurnDelta, TurnEnded, TurnRecord, TurnStarted
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.outcome import TokenLogprobs
 
@@ -168,7 +169,7 @@ async def test_reading_ends_when_the_last_of_several_turns_has() -> None:
 async def test_what_comes_soon_after_the_first_tokens_is_told_together_and_the_end_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turn_record, "_TOGETHER_SECONDS", 1000.0)
+    monkeypatch.setattr(turn_record, "_BATCH_SECONDS", 1000.0)
     record, loop = TurnRecord(1, STARTED), asyncio.get_running_loop()
     events = read_all([TurnReader(record)])
     assert await anext(events) == (0, STARTED)
@@ -193,7 +194,7 @@ async def test_what_comes_soon_after_the_first_tokens_is_told_together_and_the_e
     for _ in range(5):
         await asyncio.sleep(0)
     assert not reading.done()
-    timer = record._telling
+    timer = record._next_wake
     assert isinstance(timer, asyncio.TimerHandle) and 900 < timer.when() - loop.time() <= 1000
     record._wake()  # as the timer does
     assert await reading == [2, 3, 4]
@@ -202,7 +203,14 @@ async def test_what_comes_soon_after_the_first_tokens_is_told_together_and_the_e
     record.end(ended(5))
     assert await reading == [5], "the end at once"
     assert (await anext(events))[1] == ended(5)
-    assert record._telling is None
+    assert record._next_wake is None
+
+
+def test_a_record_counts_each_of_its_tokens_and_log_probabilities_once() -> None:
+    record = TurnRecord(1, STARTED)
+    entry, prompt_entry = TokenLogprobs(5, -1.0, ((5, -1.0), (6, -2.0))), TokenLogprobs(5, -1.0, ((5, -1.0),))
+    record.add(commit(1, 2, 3), [], [entry] * 3, [prompt_entry] * 4)
+    assert record.size == 3 + 3 * (1 + 2) + 4 * (1 + 1)
 
 
 async def test_readers_at_any_pace_get_every_token_of_every_turn_once() -> None:

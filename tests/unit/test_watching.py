@@ -24,7 +24,7 @@ from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
-from orchestrator.sessions.conversation.session import FinishReason, TurnLimits
+from orchestrator.sessions.conversation.turn_limits import FinishReason, TurnLimits
 from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
 from orchestrator.sessions.turns.statistics import TurnStatistics, per_position
 from orchestrator.sessions.turns.turn_record import TurnEnded

@@ -4,7 +4,7 @@ nothing here asks anybody.
 ::
 
     acquire --> permits at once | in the queue --> permits | OverloadedError, with when to try again
-    AdmissionPermit.answered: the prompt is read        AdmissionPermit.release: the next may begin
+    AdmissionPermit.note_first_token: the prompt is read        AdmissionPermit.release: the next may begin
 
 A burst waits, and what lasts is refused: while arrivals have found no permit for longer than the
 queue's seconds, whoever would have to wait for more than a part of the usual time to a first token
@@ -170,9 +170,9 @@ class AdmissionPermit:
         self._admission = admission
         self._left = False
 
-    def answered(self) -> None:
+    def note_first_token(self) -> None:
         """The turn has its first token: its prompt is in nobody's way any more."""
-        self._admission.answered(self)
+        self._admission.note_first_token(self)
 
     def release(self, token_count: int = 0) -> None:
         """The turn has ended with so many tokens, or has not begun."""
@@ -296,7 +296,7 @@ class Admission:
         self._shares.take(self._shares.of(demand.principal), demand)
         return self._issue(demand, 0.0, self._clock())[0]
 
-    def answered(self, permit: AdmissionPermit) -> None:
+    def note_first_token(self, permit: AdmissionPermit) -> None:
         """See `AdmissionPermit`."""
         if permit in self._unanswered:
             self._unanswered.discard(permit)

@@ -3,11 +3,13 @@ stay as they were. Pure."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.sessions.conversation.text import Codec, Encoded, Message
+from orchestrator.sessions.conversation.codec import Codec, Encoded, Message
+from orchestrator.sessions.conversation.session import AnswerTokens, RenderedPrefix, Session
 
 _PIECE_SPACE = "▁"
 """The space that an answer's first token may begin with although the text does not: decoders strip
@@ -17,15 +19,7 @@ _LEADING = 8
 """Number of an answer's tokens that are looked at for spaces at its beginning."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """The tokens of one answer as the model generated them."""
-
-    tokens: tuple[int, ...]
-    ended_with_end_token: bool
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextPrompt:
     """A user message after a session's others, from which its tokens can be made on any thread."""
 
@@ -33,12 +27,16 @@ class NextPrompt:
     clock: datetime
     messages: tuple[Message, ...]
     """The session's messages and the new one of the user, which is the last."""
-    answers: tuple[Said, ...]
+    answers: tuple[AnswerTokens, ...]
     """The tokens of the assistant's messages, in their order."""
     before: Sequence[int]
     """The session's committed tokens."""
     turn_count: int
     """The number of turns that the session had begun when this was made."""
+    last_rendered: RenderedPrefix | None = None
+    """The prompt of the session's last turn, if this process has rendered it."""
+    rendered: RenderedPrefix | None = None
+    """This prompt, once `tokens` has rendered it."""
 
     @property
     def length(self) -> int:
@@ -55,20 +53,32 @@ class NextPrompt:
         messages = self._rendered_messages()
         whole = self.codec.render_with_places(messages, self.clock)
         rendered = whole.text
+        self.rendered = _prefix(rendered, len(rendered))
         if len(messages) > 1 and messages[-2].role == "assistant":
-            earlier = self.codec.render(messages[:-2], self.clock)
-            if rendered.startswith(earlier):
-                appended = self._appended(rendered, len(earlier))
-                if appended is not None:
-                    return appended
+            start = self._start_of_answer(rendered, messages)
+            appended = None if start is None else self._appended(rendered, start)
+            if appended is not None:
+                return appended
         return self._replaced(self.codec.encode_with_places(rendered), messages, whole.places)
+
+    def _start_of_answer(self, rendered: str, messages: Sequence[Message]) -> int | None:
+        """Return where the last answer begins: the length of the last turn's rendered prompt. None
+        if the template changed that prompt.
+
+        The prompt is rendered again only if this process has not rendered it for the last turn.
+        """
+        last = self.last_rendered
+        if last is not None:
+            return last.length if _prefix(rendered, last.length) == last else None
+        earlier = self.codec.render(messages[:-2], self.clock)
+        return len(earlier) if rendered.startswith(earlier) else None
 
     def _rendered_messages(self) -> list[Message]:
         """Return the messages without the end tokens that the template writes itself."""
         answers = iter(self.answers)
         return [self._without_end(m, next(answers)) if m.role == "assistant" else m for m in self.messages]
 
-    def _without_end(self, message: Message, said: Said) -> Message:
+    def _without_end(self, message: Message, said: AnswerTokens) -> Message:
         if not (said.ended_with_end_token and said.tokens):
             return message
         return Message(message.role, message.content.removesuffix(self.codec.token_text(said.tokens[-1])))
@@ -102,7 +112,9 @@ class NextPrompt:
                 done = follows
         return [*ids, *whole.ids[done:]]
 
-    def _place(self, whole: Encoded, found: int, message: Message, said: Said) -> tuple[int | None, int | None, int]:
+    def _place(
+        self, whole: Encoded, found: int, message: Message, said: AnswerTokens
+    ) -> tuple[int | None, int | None, int]:
         """Return the first id that an answer's tokens replace, the first id after them, and how
         many tokens they are."""
         start = found - (len(message.content) - len(message.content.lstrip()))
@@ -110,6 +122,26 @@ class NextPrompt:
             start -= 1
         kept, follows = _kept(self.codec, whole, start, said.tokens)
         return whole.border(start), follows if kept else None, kept
+
+
+def next_prompt(session: Session, content: str) -> NextPrompt:
+    """Return the prompt of a session's next turn with this user message. It holds as long as no
+    other turn begins."""
+    messages = (*session.messages, Message("user", content))
+    return NextPrompt(
+        session.codec,
+        session.clock,
+        messages,
+        tuple(session.answers),
+        session.tokens,
+        session.turn_count,
+        session.rendered,
+    )
+
+
+def _prefix(text: str, length: int) -> RenderedPrefix:
+    """Return the first ``length`` characters of a text as a prefix to compare."""
+    return RenderedPrefix(length, hashlib.blake2b(text[:length].encode(), digest_size=32).digest())
 
 
 def _lost_space(codec: Codec, tokens: Sequence[int], text: str) -> bool:

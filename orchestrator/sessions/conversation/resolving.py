@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from orchestrator.errors import PromptTooLongError
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.sessions.conversation.session import TurnLimits
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.conversation.turn_limits import TurnLimits
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.session import SpeculationSettings
 from slipstream.errors import FieldViolation, InvalidFieldsError

@@ -1,4 +1,4 @@
-"""The sessions that this process keeps, as they live in its memory."""
+"""The sessions that this process has in memory."""
 
 from __future__ import annotations
 
@@ -12,86 +12,102 @@ from itertools import islice
 
 from opentelemetry.trace import SpanContext
 
-from orchestrator.errors import SessionLimitError, SessionNotFoundError
+from orchestrator.errors import SessionLimitError, SessionNotFoundError, TurnNotFoundError, TurnNotKeptError
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.conversation.session import Session
-from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.durability.stored_session import StoredSession
 from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
-from orchestrator.sessions.turns.recent_turns import RecentTurns
 from orchestrator.sessions.turns.request_names import Requests
-from orchestrator.sessions.turns.turn import Turn
-from orchestrator.store.rows import EndRow, SessionRow
+from orchestrator.sessions.turns.turn_record import TurnRecord
+
+MAX_RECENT_TURNS = 32
+MAX_RECENT_SIZE = 65_536
+"""Tokens and log-probabilities in the records of a session's recent turns together: megabytes. The
+latest record may hold more."""
+
+_MAX_REQUESTS = 1024
+"""Messages of a session whose request_id is remembered."""
+
+
+class RecentTurns:
+    """The records of a session's latest turns, which can still be watched."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[int, TurnRecord] = OrderedDict()
+        self._last = 0
+
+    def add(self, record: TurnRecord) -> None:
+        """Add the record of a turn that begins."""
+        self._last = record.turn
+        self._records[record.turn] = record
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop the oldest records beyond the limits, as when a turn has ended."""
+        while len(self._records) > MAX_RECENT_TURNS or (len(self._records) > 1 and self._size > MAX_RECENT_SIZE):
+            self._records.popitem(last=False)
+
+    @property
+    def _size(self) -> int:
+        return sum(record.size for record in self._records.values())
+
+    def get(self, turn: int) -> TurnRecord:
+        """Return a turn's record. TurnNotFoundError; TurnNotKeptError if it was dropped."""
+        record = self._records.get(turn)
+        if record is not None:
+            return record
+        if 1 <= turn <= self._last:
+            raise TurnNotKeptError(
+                f"turn {turn} was too long ago: its events are gone, its text is in the session", turn=turn
+            )
+        raise TurnNotFoundError(f"there is no turn {turn}; the last one is {self._last}", turn=turn)
 
 
 @dataclass(eq=False, slots=True)
 class SessionRecord:
-    """A session with what surrounds it: its side of the rounds, its turns, and its times in seconds
-    since the epoch."""
+    """A session in memory: the conversation, what is stored of it, and what runs for it."""
 
     session: Session
+    stored: StoredSession
     rounds: SessionRounds
-    settings: GenerationSettings
-    created: float
-    last_active: float
-    listed: bool
-    """False for a generation's: nobody finds it who has not been told its id."""
-    row: SessionRow | None
-    """What is written of it; None for a generation without a name, which nobody could find
-    again."""
-    principal: str = ""
-    """Whose it is."""
-    is_deleted: bool = False
-    """Whether what is written of it is gone, or about to be."""
+    """The session's side of the rounds."""
     used: float = 0.0
-    """When it was last active, by a clock that nobody sets."""
-    running: Turn | None = None
+    """When it was last active, by the monotonic clock."""
+    running: TurnRecord | None = None
+    """The record of the turn that runs."""
     beginning: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a turn is written down and begun."""
-    noted_count: int = 0
-    """How many of the running turn's tokens are written down."""
-    unwritten: dict[int, EndRow] = field(default_factory=dict)
-    """Turns that have ended, and could not be written down yet."""
     traced: SpanContext | None = None
-    """Of the last turn that has begun."""
+    """The span of the last turn that has begun."""
     window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
     turns: RecentTurns = field(default_factory=RecentTurns)
-    requests: Requests[int] = field(default_factory=lambda: Requests(1024))
+    requests: Requests[int] = field(default_factory=lambda: Requests(_MAX_REQUESTS))
     """Turns by the request_id of their messages."""
 
     @property
-    def request_id(self) -> str:
-        """What created it; empty if that had no name."""
-        return "" if self.row is None else self.row.request_id
-
-    def is_owned_as(self, row: SessionRow) -> bool:
-        """Return whether a session's row, as the store has it, names the ownership that this record
-        was made under."""
-        return self.row is not None and (row.owner, row.epoch) == (self.row.owner, self.row.epoch)
-
-    @property
     def rests(self) -> bool:
-        """Whether nothing of it is only in memory."""
-        return self.running is None and not self.unwritten and not self.beginning.locked()
+        """Whether memory holds nothing of the session that the store does not hold."""
+        return self.running is None and not self.stored.unwritten and not self.beginning.locked()
 
     @property
     def summary(self) -> SessionSummary:
-        """As it is now."""
-        session, running = self.session, self.running
+        """The session as it is now."""
+        session, stored, running = self.session, self.stored, self.running
         return SessionSummary(
             session.id,
-            round(self.created * 1e6),
-            round(self.last_active * 1e6),
+            round(stored.created * 1e6),
+            round(stored.last_active * 1e6),
             session.turn_count,
             len(session.tokens),
             len(session.messages),
-            None if running is None else running.record.turn,
+            None if running is None else running.turn,
             session.clock,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """What is told of a session. Times are microseconds since the epoch."""
+    """The facts about a session that lists show. Times are microseconds since the epoch."""
 
     id: str
     created: int
@@ -114,8 +130,10 @@ class LoadedSessions:
         clock: Callable[[], float] = time.time,
         steady_clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``max_count`` sessions and as many generations are kept. The ``clock`` says what is
-        shown; what expires goes by the ``steady_clock``."""
+        """At most ``max_count`` sessions, and as many generations, stay in memory.
+
+        ``clock`` gives the times that are shown; ``steady_clock`` decides what expires.
+        """
         self.ttl_seconds = ttl_seconds
         self._max_count = max_count
         self._clock = clock
@@ -126,69 +144,69 @@ class LoadedSessions:
         return len(self._records[True])
 
     def now(self) -> datetime:
-        """The time of day, UTC."""
+        """Return the time of day, UTC."""
         return datetime.fromtimestamp(self._clock(), UTC)
 
     def remove_ended_generations(self, count: int) -> list[SessionRecord]:
-        """Take out the generations that have ended longest ago, all choices of a request together,
-        until ``count`` new ones fit. SessionLimitError."""
-        kept = self._records[False]
-        excess = len(kept) + count - self._max_count
+        """Remove and return the generations that ended longest ago, until ``count`` new ones fit.
+
+        All choices of a request go together. SessionLimitError.
+        """
+        generations = self._records[False]
+        excess = len(generations) + count - self._max_count
         groups: dict[str, list[SessionRecord]] = {}
-        for record in kept.values() if excess > 0 else ():
-            groups.setdefault(record.request_id or record.session.id, []).append(record)
+        for record in generations.values() if excess > 0 else ():
+            groups.setdefault(record.stored.request_id or record.session.id, []).append(record)
         ended: list[SessionRecord] = []
         for group in groups.values():
             if len(ended) < excess and all(record.running is None for record in group):
                 ended += group
         if excess > len(ended):
-            raise SessionLimitError(f"{len(kept)} generations are running, of at most {self._max_count}")
+            raise SessionLimitError(f"{len(generations)} generations are running, of at most {self._max_count}")
         for record in ended:
-            del kept[record.session.id]
+            del generations[record.session.id]
         return ended
 
     def add(self, record: SessionRecord) -> None:
-        """A session is kept from now on."""
+        """Keep a session in memory from now on."""
         record.used = self._steady_clock()
-        self._records[record.listed][record.session.id] = record
+        self._records[record.stored.listed][record.session.id] = record
 
     def evictable(self) -> list[SessionRecord]:
-        """The sessions too many that were active longest ago, if nothing is going on in them: they
-        can be read again."""
-        kept = self._records[True]
-        excess = len(kept) - self._max_count
-        resting = (record for record in kept.values() if record.rests) if excess > 0 else ()
+        """Return the longest-idle sessions beyond the limit that the store holds completely."""
+        sessions = self._records[True]
+        excess = len(sessions) - self._max_count
+        resting = (record for record in sessions.values() if record.rests) if excess > 0 else ()
         return list(islice(resting, max(0, excess)))
 
     def find(self, session_id: str) -> SessionRecord | None:
-        """A session or generation by id, if it is kept here."""
+        """Return a session or generation by id; None if it is not in memory."""
         return self._records[True].get(session_id) or self._records[False].get(session_id)
 
     def get(self, session_id: str) -> SessionRecord:
-        """A session by id. SessionNotFoundError."""
+        """Return a session by id. SessionNotFoundError."""
         record = self.find(session_id)
         if record is None:
             raise SessionNotFoundError(f"there is no session {session_id!r}", session_id=session_id)
         return record
 
     def touch(self, record: SessionRecord) -> None:
-        """Note that a session was active just now."""
-        record.last_active, record.used = self._clock(), self._steady_clock()
-        kept = self._records[record.listed]
-        if record.session.id in kept:
-            kept.move_to_end(record.session.id)
+        """Note that a session is active now."""
+        record.stored.last_active, record.used = self._clock(), self._steady_clock()
+        records = self._records[record.stored.listed]
+        if record.session.id in records:
+            records.move_to_end(record.session.id)
 
     def remove(self, record: SessionRecord) -> None:
-        """Take a session out; nothing happens if it is out already, or another record has its
-        permit."""
+        """Remove a session, unless it is out already or another record has its id."""
         if self.find(record.session.id) is record:
-            del self._records[record.listed][record.session.id]
+            del self._records[record.stored.listed][record.session.id]
 
     def all(self) -> list[SessionRecord]:
-        """All sessions and generations."""
+        """Return all sessions and generations."""
         return [*self._records[True].values(), *self._records[False].values()]
 
     def idle(self) -> list[SessionRecord]:
-        """Those that have been idle for too long; running ones are not."""
+        """Return the sessions without a running turn that have been idle for too long."""
         limit = self._steady_clock() - self.ttl_seconds
         return [record for record in self.all() if record.used <= limit and record.running is None]

@@ -1,13 +1,11 @@
-"""Sessions and turns to the store's rows and back. Pure.
+"""Sessions and turns as rows of the store, and back. Pure.
 
-A turn's text is a function of what is written before its first token: its prompt, the rule with its
-seed, its limits.
+The row that is written before a turn's first token determines the turn's text: it holds the prompt,
+the rule with its seed, and the limits.
 """
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,10 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.errors import UnreadableError
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
+from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn
-from orchestrator.sessions.conversation.session import ENDED_WITH_END_TOKEN, FinishReason, PastTurn, Session
+from orchestrator.sessions.conversation.session import Session, common_prefix_length
 from orchestrator.sessions.conversation.settings import GenerationSettings
-from orchestrator.sessions.conversation.text import Codec
+from orchestrator.sessions.conversation.turn_limits import ENDED_WITH_END_TOKEN, FinishReason, PastTurn
+from orchestrator.sessions.durability.token_bytes import bytes_of, tokens_of
+from orchestrator.sessions.turns.request_names import RequestName
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord, TurnStarted, WrittenRecord
 from orchestrator.speculation.session import SpeculationSettings
@@ -35,7 +36,7 @@ PayloadT = TypeVar("PayloadT")
 
 @dataclass(frozen=True, slots=True)
 class SessionPayload:
-    """What a session's row says that only we can read."""
+    """The payload of a session's row, which the store does not read."""
 
     system: str | None
     clock: datetime
@@ -44,17 +45,17 @@ class SessionPayload:
 
 @dataclass(frozen=True, slots=True)
 class TurnPayload:
-    """What a turn is run under."""
+    """The payload of a turn's row: what the turn runs under."""
 
     content: str | None
     resolved: ResolvedTurn
     traceparent: str
-    """Of the request, so that a turn that is gone on with shows in the same trace."""
+    """The request's traceparent, so that a resumed turn shows in the same trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorPayload:
-    """What an error says to clients."""
+    """An error as clients get it."""
 
     code: int
     reason: str
@@ -66,7 +67,7 @@ class ErrorPayload:
 
 @dataclass(frozen=True, slots=True)
 class EndPayload:
-    """What a turn said, token by token, and how it ended."""
+    """The payload of a turn's end: its text token by token, and how it ended."""
 
     texts: tuple[str, ...]
     origins: tuple[Origin, ...]
@@ -76,7 +77,7 @@ class EndPayload:
     prompt_token_count: int
     cached_token_count: int
     text: str
-    """What had been held back."""
+    """The text that was held back until the end."""
     statistics: TurnStatistics
     error: ErrorPayload | None
 
@@ -85,53 +86,99 @@ _SESSION, _TURN, _END = TypeAdapter(SessionPayload), TypeAdapter(TurnPayload), T
 
 
 def target_of(info: ModelInfo) -> str:
-    """What the tokens of a session come from: weights, and all else that its text depends on."""
+    """Return the name of what a session's tokens come from: weights, tokenizer, dtype, sampling."""
     return "/".join((info.weights_fingerprint, info.tokenizer_fingerprint, info.dtype, str(info.sampling_version)))
 
 
 def _read(kind: TypeAdapter[PayloadT], payload: str) -> PayloadT:
-    """UnreadableError if it is none."""
+    """Read a payload. UnreadableError if this version cannot."""
     try:
         return kind.validate_json(payload)
     except ValidationError as error:
         where = ", ".join(".".join(map(str, found["loc"])) for found in error.errors()[:3])
-        raise UnreadableError(f"what is written of the session cannot be read by this version: {where}") from error
-
-
-def bytes_of(tokens: Sequence[int]) -> bytes:
-    """Token ids as int32, little-endian."""
-    numbers = array("i", tokens)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def tokens_of(data: bytes) -> list[int]:
-    """Back from `bytes_of`."""
-    numbers = array("i", data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tolist()
+        raise UnreadableError(f"this version cannot read what is stored of the session: {where}") from error
 
 
 def session_payload(session: Session, system: str | None, settings: GenerationSettings) -> str:
-    """For a new session's row."""
+    """Return the payload of a new session's row."""
     return _SESSION.dump_json(SessionPayload(system, session.clock, settings)).decode()
 
 
+def new_session_row(
+    session: Session,
+    owner_id: str,
+    name: RequestName,
+    settings: GenerationSettings,
+    created: float,
+    *,
+    system: str | None = None,
+    principal: str,
+    choice: int = 0,
+    listed: bool = True,
+) -> SessionRow:
+    """Return the row of a session to create. ``created`` is in seconds since the epoch."""
+    moment = round(created * 1e6)
+    return SessionRow(
+        id=session.id,
+        owner=owner_id,
+        epoch=1,
+        listed=listed,
+        created=moment,
+        last_active=moment,
+        request_id=name.id,
+        fingerprint=name.fingerprint,
+        choice=choice,
+        target="",
+        payload=session_payload(session, system, settings),
+        message_count=len(session.messages),
+        principal=principal,
+    )
+
+
+def fork_row(source: SessionRow, session_id: str, owner_id: str, name: RequestName, created: float) -> SessionRow:
+    """Return the row of a new session that begins like ``source``, as `new_session_row`."""
+    moment = round(created * 1e6)
+    return replace(
+        source,
+        id=session_id,
+        owner=owner_id,
+        epoch=1,
+        created=moment,
+        last_active=moment,
+        request_id=name.id,
+        fingerprint=name.fingerprint,
+        running_turn=None,
+    )
+
+
+def row_with_counts(row: SessionRow, session: Session) -> SessionRow:
+    """Return a session's row with the session's counts."""
+    return replace(
+        row,
+        turn_count=session.turn_count,
+        token_count=len(session.tokens),
+        message_count=len(session.messages),
+    )
+
+
 def session_payload_of(row: SessionRow) -> SessionPayload:
-    """From a session's row."""
+    """Read the payload of a session's row. UnreadableError."""
     return _read(_SESSION, row.payload)
 
 
+def next_turn_row(session: Session, prompt: Sequence[int], payload: TurnPayload, name: RequestName) -> TurnRow:
+    """Return the row of a session's next turn, which is about to begin."""
+    shared_count = common_prefix_length(session.tokens, prompt)
+    return turn_row(session.turn_count + 1, (name.id, name.fingerprint), shared_count, prompt, payload)
+
+
 def turn_row(
-    turn: int,
-    name: tuple[str, bytes],
-    shared_count: int,
-    prompt: Sequence[int],
-    payload: TurnPayload,
+    turn: int, name: tuple[str, bytes], shared_count: int, prompt: Sequence[int], payload: TurnPayload
 ) -> TurnRow:
-    """A turn that is about to begin; ``name`` is its request's with its fingerprint."""
+    """Return the row of a turn that is about to begin.
+
+    ``name`` is its request's id and fingerprint.
+    """
     request_id, fingerprint = name
     return TurnRow(
         turn,
@@ -144,12 +191,12 @@ def turn_row(
 
 
 def turn_payload_of(row: TurnRow) -> TurnPayload:
-    """From a turn's row."""
+    """Read the payload of a turn's row. UnreadableError."""
     return _read(_TURN, row.payload)
 
 
 def end_row(record: TurnRecord, ended: TurnEnded, *, forgotten: bool) -> EndRow:
-    """A turn that has ended."""
+    """Return the row of a turn's end. If ``forgotten``, its request may try again."""
     written = record.written
     payload = EndPayload(
         tuple(written.texts),
@@ -168,7 +215,7 @@ def end_row(record: TurnRecord, ended: TurnEnded, *, forgotten: bool) -> EndRow:
 
 @dataclass(frozen=True, slots=True)
 class ToldTurn:
-    """A turn that has ended, as it is told to whoever wants all of it."""
+    """A turn that has ended, with all that a caller may read of it."""
 
     turn: int
     request_id: str
@@ -179,7 +226,7 @@ class ToldTurn:
 
 
 def told(stored: StoredTurn) -> ToldTurn:
-    """Of a turn that has ended."""
+    """Return a turn that has ended from its rows. UnreadableError."""
     assert stored.end is not None
     begun, end = turn_payload_of(stored.begun), _read(_END, stored.end.payload)
     rule = begun.resolved.terms.rule
@@ -192,7 +239,10 @@ def told(stored: StoredTurn) -> ToldTurn:
 def restored(
     row: SessionRow, turns: Sequence[StoredTurn], codec: Codec
 ) -> tuple[Session, SessionPayload, list[TurnRecord]]:
-    """A session as it was after the last of its turns that has ended, and those turns' records."""
+    """Return a session as it was after its last ended turn, its payload, and its turns' records.
+
+    UnreadableError.
+    """
     said = session_payload_of(row)
     session, records = Session(row.id, codec, said.clock, said.system), []
     for stored in turns:
@@ -238,8 +288,8 @@ def _record(session_id: str, stored: StoredTurn, begun: TurnPayload, end: EndPay
 
 
 def resumable(resolved: ResolvedTurn, limits: ModelLimits, *, draft_fits: bool) -> ResolvedTurn:
-    """What a turn is gone on with where the draft may be another by now: its text does not depend
-    on it."""
+    """Return what a turn is resumed under. The draft may be another one by now: the text does not
+    depend on it."""
     speculation = resolved.terms.speculation
     if speculation.uses_draft and not draft_fits:
         speculation = SpeculationSettings(draft_length=0)

@@ -1,7 +1,7 @@
-"""One Chat stream: commands in, events out, at most one turn watched at a time. Knows nothing of
-wire types.
+"""One Chat stream: commands in, events out, at most one turn watched at a time. It knows no wire
+types.
 
-The stream owns no turn: it asks for one, reads its record, and may vanish.
+The stream owns no turn: it starts one, reads the turn's record, and may go away.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Protocol
 
 from opentelemetry.context import Context
 
@@ -26,170 +25,154 @@ from orchestrator.errors import (
     ShuttingDownError,
 )
 from orchestrator.sessions.admission.admission import AdmissionWait
-from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
+from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.loaded import SessionRecord
-from orchestrator.sessions.entrance.sessions import NewSession, Sessions, UserMessage
-from orchestrator.sessions.turns.turn_record import TurnEvent, TurnReader
+from orchestrator.sessions.entrance.chat_commands import (
+    BadCommand,
+    CancelTurn,
+    ChatClosing,
+    ChatEvent,
+    Command,
+    CommandFailed,
+    SendMessage,
+    SessionOpened,
+    StartChat,
+    TurnHappened,
+)
+from orchestrator.sessions.entrance.requests import HasWaiting, NewSession, UserMessage
+from orchestrator.sessions.turns.readers import TurnReader
+from orchestrator.sessions.turns.tasks import TurnTasks
+from orchestrator.sessions.turns.turn_record import TurnRecord
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.telemetry.tracing import context_of
 
-MAX_WAITING, MAX_WAITING_LENGTH = 64, 2**20
-"""Messages of one chat that wait for their turns, and characters in them where there is more than
-one."""
+MAX_WAITING = 64
+"""Messages of one chat that may wait for their turns."""
+MAX_WAITING_LENGTH = 2**20
+"""Characters in waiting messages, if there is more than one."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartChat:
-    """Open a new session, or resume one with settings of the stream's own."""
+class ChatSessions(Protocol):
+    """The calls of `Sessions` that a chat makes, each described there."""
 
-    session_id: str | None
-    session: NewSession
+    chats: set[HasWaiting]
+    tasks: TurnTasks
 
-    @property
-    def request_id(self) -> str:
-        """The client's name for it."""
-        return self.session.name.id
+    async def create(self, new: NewSession) -> SessionRecord:
+        """Create a session."""
 
+    async def resume(self, session_id: str, stream_settings: GenerationSettings, caller: Principal) -> SessionRecord:
+        """Return a session that the stream continues."""
 
-@dataclass(frozen=True, slots=True)
-class SendMessage:
-    """Start a turn and watch it from a position. Its trace goes on from ``traceparent``, or if that
-    is empty from the stream's."""
+    async def send(
+        self,
+        record: SessionRecord,
+        message: UserMessage,
+        stream_settings: GenerationSettings,
+        parent: Context,
+        wait: AdmissionWait,
+    ) -> TurnRecord:
+        """Start a message's turn."""
 
-    message: UserMessage
-    after_token_count: int = 0
-    traceparent: str = ""
+    async def cancel(self, record: SessionRecord, turn: int) -> None:
+        """Cancel a turn."""
 
-    @property
-    def request_id(self) -> str:
-        """The message's."""
-        return self.message.name.id
+    async def turn_of_request(self, record: SessionRecord, request_id: str) -> int:
+        """Return the turn that a message has started."""
 
-
-@dataclass(frozen=True, slots=True)
-class CancelTurn:
-    """End a turn, named by its number or by the request_id of its message."""
-
-    which: int | str
-    request_id: str = ""
-    caller: Principal = ANONYMOUS
-
-
-@dataclass(frozen=True, slots=True)
-class BadCommand:
-    """A request that cannot be understood."""
-
-    error: SlipstreamError
-    request_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOpened:
-    """The session this stream talks to."""
-
-    record: SessionRecord
-
-
-class TurnHappened(NamedTuple):
-    """An event of a turn."""
-
-    turn: int
-    event: TurnEvent
-
-
-@dataclass(frozen=True, slots=True)
-class CommandFailed:
-    """A command's error; the stream goes on."""
-
-    request_id: str
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class ChatClosing:
-    """The server ends the stream."""
-
-    error: SlipstreamError
-
-
-Command = StartChat | SendMessage | CancelTurn | BadCommand
-ChatEvent = SessionOpened | TurnHappened | CommandFailed | ChatClosing
+    def note_refusal(self, error: Exception, parent: Context, session_id: str = "") -> None:
+        """Tell the watcher that a message was refused."""
 
 
 class ChatStream:
     """Reads commands while a turn runs, so that a cancel is heard at once and messages queue up."""
 
-    def __init__(self, sessions: Sessions, parent: Context) -> None:
+    def __init__(self, sessions: ChatSessions, parent: Context) -> None:
         self._sessions = sessions
         self._parent = parent
         self._record: SessionRecord | None = None
         self._settings = GenerationSettings()
         self._waiting: deque[SendMessage] = deque()
-        self._answers: asyncio.Queue[ChatEvent] = asyncio.Queue(MAX_WAITING)  # to commands; full, no more are read
-        self._starting = asyncio.Lock()  # a message that is being started is no more, and not yet, to be cancelled
-        self._admission_wait = AdmissionWait()  # for the permit of the message that is being started
-        self._begins: asyncio.Task[CommandFailed | ChatClosing | None] | None = None
+        self._answers: asyncio.Queue[ChatEvent] = asyncio.Queue(MAX_WAITING)
+        """Answers to commands; while it is full, no command is read."""
+        self._starting = asyncio.Lock()
+        """Held while a message is being started: then a cancel must wait."""
+        self._admission_wait = AdmissionWait()
+        """The wait of the message that is being started."""
         self._reader: TurnReader | None = None
         self._wake = asyncio.Event()
 
     @property
     def waiting_count(self) -> int:
-        """Messages that wait for the turns before them."""
+        """Number of messages that wait for the turns before them."""
         return len(self._waiting) - (bool(self._waiting) and self._starting.locked())
 
     async def run(self, commands: AsyncIterator[Command]) -> AsyncGenerator[ChatEvent]:
-        """Events until the client has stopped sending and its last turn has ended, or the server
-        shuts down."""
-        reading = asyncio.create_task(self._read(commands))
-        self._sessions.chats.add(self)
-        reading.add_done_callback(lambda _: self._wake.set())
-        try:
-            with self._sessions.tasks.waking_on_drain(self._wake):
-                while True:
-                    self._wake.clear()
-                    while not self._answers.empty():
-                        yield self._answers.get_nowait()
-                    if self._reader is None and self._waiting and self._begins is None:
-                        self._begins = asyncio.create_task(self._start_next())  # it may wait for long
-                        self._begins.add_done_callback(lambda _: self._wake.set())
-                    if self._begins is not None and self._begins.done():
-                        failed, self._begins = self._begins.result(), None
-                        if failed is not None:
-                            yield failed
-                            if isinstance(failed, ChatClosing):
-                                return
-                            continue
-                    while (event := self._next()) is not None:
-                        yield event
-                        if isinstance(event, ChatClosing):  # the turn goes on elsewhere
-                            return
-                    if self._reader is None:
-                        if self._sessions.tasks.draining and not self._waiting:
-                            yield ChatClosing(ShuttingDownError("the server is shutting down"))
-                            return
-                        if reading.done() and not self._waiting and self._answers.empty():
-                            reading.result()
-                            return
-                    await self._sleep()
-        finally:
-            self._sessions.chats.discard(self)
-            ending = [reading] if self._begins is None else [reading, self._begins]
-            for task in ending:
-                task.cancel()
-            await asyncio.wait(ending)
-
-    async def _read(self, commands: AsyncIterator[Command]) -> None:
-        async for command in commands:
+        """Yield events until the client has stopped sending and its last turn has ended, or the
+        server shuts down. Raises what reading the commands raises."""
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read(commands))
+            reading.add_done_callback(lambda _: self._wake.set())
+            starting: asyncio.Task[CommandFailed | ChatClosing | None] | None = None
+            self._sessions.chats.add(self)
             try:
-                answer = await self._take(command)
-            except Exception as error:
-                answer = CommandFailed(command.request_id, error)
-            if answer is not None:
-                await self._answers.put(answer)
-            self._wake.set()
+                with self._sessions.tasks.waking_on_drain(self._wake):
+                    while True:
+                        self._wake.clear()
+                        while not self._answers.empty():
+                            yield self._answers.get_nowait()
+                        if self._reader is None and self._waiting and starting is None:
+                            starting = group.create_task(self._start_next())  # it may wait for long
+                            starting.add_done_callback(lambda _: self._wake.set())
+                        if starting is not None and starting.done():
+                            failed, starting = starting.result(), None
+                            if failed is not None:
+                                yield failed
+                                if isinstance(failed, ChatClosing):
+                                    return
+                                continue
+                        while (event := self._next_event()) is not None:
+                            yield event
+                            if isinstance(event, ChatClosing):  # the turn goes on in another process
+                                return
+                        if self._reader is None and not self._waiting:
+                            if self._sessions.tasks.draining:
+                                yield ChatClosing(ShuttingDownError("the server is shutting down"))
+                                return
+                            if reading.done() and self._answers.empty():
+                                break
+                        await self._sleep(is_starting=starting is not None)
+            except GeneratorExit:  # the caller has left; the group would wrap this in another exception
+                return
+            finally:
+                self._sessions.chats.discard(self)
+                reading.cancel()
+                if starting is not None:
+                    starting.cancel()
+        failure = reading.result()
+        if failure is not None:
+            raise failure
 
-    async def _take(self, command: Command) -> ChatEvent | None:
+    async def _read(self, commands: AsyncIterator[Command]) -> Exception | None:
+        """Carry out commands until there are no more. Returns the error of reading them."""
+        try:
+            async for command in commands:
+                await self._carry_out(command)
+        except Exception as failure:
+            return failure
+        return None
+
+    async def _carry_out(self, command: Command) -> None:
+        try:
+            answer = await self._answer_to(command)
+        except Exception as error:
+            answer = CommandFailed(command.request_id, error)
+        if answer is not None:
+            await self._answers.put(answer)
+        self._wake.set()
+
+    async def _answer_to(self, command: Command) -> ChatEvent | None:
         if isinstance(command, BadCommand):
             raise command.error
         if isinstance(command, StartChat):
@@ -197,7 +180,7 @@ class ChatStream:
         if self._record is None:
             raise ChatProtocolError("send start first")
         if isinstance(command, CancelTurn):
-            if command.caller.name != self._record.principal:  # as `Sessions.send` has it
+            if command.caller.name != self._record.stored.principal:  # as `Sessions.send` does
                 name = self._record.session.id
                 raise SessionNotFoundError(f"there is no session {name!r}", session_id=name)
             return await self._cancel(self._record, command.which)
@@ -229,8 +212,8 @@ class ChatStream:
         if isinstance(which, int):
             await self._sessions.cancel(record, which)
             return None
-        waits_for_place = self._starting.locked() and self._waiting and self._waiting[0].request_id == which
-        if waits_for_place:
+        waits_for_permit = self._starting.locked() and self._waiting and self._waiting[0].request_id == which
+        if waits_for_permit:
             self._admission_wait.cancel()
         async with self._starting:
             for waiting in self._waiting:
@@ -239,13 +222,14 @@ class ChatStream:
                     return CommandFailed(
                         which, MessageCancelledError("the message was cancelled before its turn began")
                     )
-        if waits_for_place and record.requests.answer_to(which) is None:
-            return None  # the message itself is told
+        if waits_for_permit and record.requests.answer_to(which) is None:
+            return None  # the answer to the message says so
         await self._sessions.cancel(record, await self._sessions.turn_of_request(record, which))
         return None
 
     async def _start_next(self) -> CommandFailed | ChatClosing | None:
-        """Start the next message's turn, unless another stream's is running."""
+        """Start the next message's turn, unless another stream's turn runs. Returns what to tell
+        the client if it did not start."""
         async with self._starting:
             if not self._waiting or self._record is None:
                 return None
@@ -257,7 +241,7 @@ class ChatStream:
                 self._reader = TurnReader(turn, command.after_token_count)
             except SessionBusyError:
                 return None
-            except SessionMovedError as error:  # sent again by its request_id, it is found wherever it lives
+            except SessionMovedError as error:  # sent again with its request_id, the owner answers it
                 return ChatClosing(error)
             except Exception as error:
                 self._waiting.popleft()
@@ -266,8 +250,8 @@ class ChatStream:
             self._waiting.popleft()
             return None
 
-    def _next(self) -> TurnHappened | ChatClosing | None:
-        """What the watched turn has to tell, if anything."""
+    def _next_event(self) -> TurnHappened | ChatClosing | None:
+        """Return the next event of the watched turn; None if there is none now."""
         reader = self._reader
         try:
             event = None if reader is None else reader.next()
@@ -279,13 +263,13 @@ class ChatStream:
             self._reader = None
         return TurnHappened(reader.record.turn, event)
 
-    async def _sleep(self) -> None:
-        """Until something may have happened: nothing has since it was last looked for, for nothing
-        was awaited."""
+    async def _sleep(self, *, is_starting: bool) -> None:
+        """Wait until something may have happened. Nothing has since `run` looked: it has not awaited
+        anything."""
         watched = self._reader.record if self._reader is not None else None
-        if watched is None and self._waiting and self._begins is None:
+        if watched is None and self._waiting and not is_starting:
             if self._record is None or self._record.running is None:
                 return  # the next message's turn may start
-            watched = self._record.running.record  # another stream's
+            watched = self._record.running  # another stream's
         with nullcontext() if watched is None else watched.waking(self._wake):
             await self._wake.wait()

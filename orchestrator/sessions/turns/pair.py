@@ -1,4 +1,4 @@
-"""The pair being served, as a turn needs it: what it allows, its tokenizer, its rounds."""
+"""The pair of models that is served: its limits, its tokenizer, and its rounds."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import Protocol
 
-from orchestrator.errors import PromptTooLongError
+from orchestrator.errors import NotReadyError, PromptTooLongError
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
+from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.admission.principal import Principal
-from orchestrator.sessions.conversation.next_prompt import NextPrompt
+from orchestrator.sessions.conversation.codec import Codec, Message
 from orchestrator.sessions.conversation.resolving import (
     ModelLimits,
     ResolvedTurn,
@@ -20,7 +22,6 @@ from orchestrator.sessions.conversation.resolving import (
     resolve_settings,
 )
 from orchestrator.sessions.conversation.settings import GenerationSettings
-from orchestrator.sessions.conversation.text import Codec, Message
 from orchestrator.sessions.turns.text_work import TextWork
 from slipstream.errors import FieldViolation, InvalidFieldsError, TokenizerMismatchError
 from slipstream.sampling.rule import Acceptance
@@ -35,7 +36,7 @@ class Conversation:
 
     @property
     def length(self) -> int:
-        """In characters."""
+        """Length in characters."""
         return sum(message.length for message in self.messages)
 
 
@@ -43,13 +44,28 @@ Prompt = str | tuple[int, ...] | Conversation
 """Raw text, token ids, or a conversation."""
 
 
+class SessionPrompt(Protocol):
+    """The prompt of a session's next turn; see `NextPrompt`."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The session's messages and the new one of the user, which is the last."""
+
+    @property
+    def length(self) -> int:
+        """The length in characters."""
+
+    def tokens(self) -> list[int]:
+        """Render and encode the prompt. Blocks for as long as the template takes."""
+
+
 DEFAULT_MAX_TOKEN_COUNT = 512
-"""Tokens that a turn may generate where caller, operator and model say nothing."""
+"""Tokens that a turn may generate if caller, operator and model set no other number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target that has been reached, and drafts that may yet be."""
+    """A target that the orchestrator has reached, and drafts that it may still reach."""
 
     target: ModelInfo
     drafts: Drafts
@@ -57,14 +73,14 @@ class Pair:
     rounds: Rounds
     structures: StructureTrials
     default_draft_length: int | None
-    """None: adaptive."""
+    """Draft length if the caller sets none; None: adaptive."""
     default_max_token_count: int | None
-    """None: the model's own, or else 512."""
+    """Tokens of an answer if the caller sets none; None: the model's own number, or else 512."""
     text_work: TextWork = field(default_factory=TextWork)
 
     @property
     def limits(self) -> ModelLimits:
-        """What the pair allows just now."""
+        """The limits of the pair now: a draft may lower the draft length."""
         target, longest = self.target, self.target.max_draft_length
         if self.drafts.max_draft_length is not None:
             longest = min(longest, self.drafts.max_draft_length)
@@ -85,7 +101,7 @@ class Pair:
 
     @property
     def mismatch(self) -> TokenizerMismatchError | None:
-        """Why no draft can be used, if it is that none fits."""
+        """The error of a draft whose tokenizer is not the target's; None if a draft fits."""
         draft = self.drafts.mismatched
         if draft is None:
             return None
@@ -98,21 +114,20 @@ class Pair:
         )
 
     async def check(self, settings: GenerationSettings, caller: Principal) -> None:
-        """InvalidFieldsError or InvalidStructureError for what no turn could be run with, however
-        short its prompt."""
+        """Check settings without a prompt. InvalidFieldsError; InvalidStructureError."""
         resolve_settings(settings, 1, self.limits)
         await self.check_structure(settings, caller)
 
     async def check_structure(self, settings: GenerationSettings, caller: Principal) -> None:
-        """InvalidStructureError with the reason. In another process: to compile it may take any
-        time and memory."""
+        """Compile the structure in another process, which may take any time and memory.
+        InvalidStructureError with the reason."""
         if settings.structure is not None:
             await self.structures.check(settings.structure, caller.name)
 
     def resolve_settings(
         self, settings: GenerationSettings, prompt_length: int, *, acceptance: Acceptance | None = None
     ) -> ResolvedTurn:
-        """What a turn is run under, checked. ``acceptance`` is what the session has.
+        """Resolve and check a turn's settings. ``acceptance`` is the session's, if it has one.
 
         InvalidFieldsError, PromptTooLongError or, for a wrong pair, TokenizerMismatchError.
         """
@@ -121,13 +136,15 @@ class Pair:
             raise mismatch
         return resolved
 
-    async def encode(self, prompt: Prompt | NextPrompt, clock: datetime) -> list[int]:
-        """A prompt's tokens; a conversation's ``clock`` is what its template takes for now.
-        InvalidFieldsError if it holds a token that the model does not know, or a message that its
-        template refuses or leaves out; NoChatTemplateError, ChatTemplateBrokenError,
-        PromptTooLongError, OverloadedError."""
+    async def encode(self, prompt: Prompt | SessionPrompt, clock: datetime) -> list[int]:
+        """Return a prompt's tokens. The chat template reads ``clock`` as the current time.
+
+        InvalidFieldsError for a token that the model does not know, and for a message that the
+        template refuses or leaves out; NoChatTemplateError; ChatTemplateBrokenError;
+        PromptTooLongError; OverloadedError.
+        """
         if isinstance(prompt, tuple):
-            check_prompt_length(len(prompt), self.target.context_length)  # it may be far too long to be looked at
+            check_prompt_length(len(prompt), self.target.context_length)  # before a pass over all of it
             size = self.target.vocabulary_size
             if not (min(prompt) >= 0 and max(prompt) < size):
                 raise InvalidFieldsError([FieldViolation("tokens.token_ids", f"must be from 0 to {size - 1}")])
@@ -151,9 +168,8 @@ class Pair:
             raise InvalidFieldsError(self._without_rows(tokens, prompt))
         return tokens
 
-    def _without_rows(self, tokens: Sequence[int], prompt: str | Conversation | NextPrompt) -> list[FieldViolation]:
-        """The tokens that stand for images and the like, which the model has no embedding for,
-        where the caller wrote them."""
+    def _without_rows(self, tokens: Sequence[int], prompt: str | Conversation | SessionPrompt) -> list[FieldViolation]:
+        """Return the fields whose tokens the model has no embedding for, as those of images."""
         found = dict.fromkeys(token for token in tokens if token >= self.target.vocabulary_size)
         names = [self.codec.token_text(token) for token in found]
         what = f"must not have the token {', '.join(names)}: the model has no embedding for it"
@@ -164,11 +180,11 @@ class Pair:
         return [_placed(FieldViolation(place, what), prompt) for place in places]
 
     def check_length(self, length: int, field: str) -> None:
-        """PromptTooLongError for so many characters that they would hardly fit."""
+        """Raise PromptTooLongError for a text that can hardly fit in the context."""
         most = self.limits.max_text_length
         if length > most:
             raise PromptTooLongError(
-                f"{length} characters are more than a context of {self.target.context_length} tokens is looked at for",
+                f"{length} characters are too many for a context of {self.target.context_length} tokens",
                 [FieldViolation(field, f"must have at most {most} characters")],
                 context_length=self.target.context_length,
             )
@@ -177,14 +193,48 @@ class Pair:
         return self.codec.encode_rendered(self.codec.render(conversation.messages, clock))
 
 
-def _placed(violation: FieldViolation, prompt: str | Conversation | NextPrompt) -> FieldViolation:
-    """A violation in a conversation's messages, by the path of the field that the caller wrote."""
+def _placed(violation: FieldViolation, prompt: str | Conversation | SessionPrompt) -> FieldViolation:
+    """Return a violation in a conversation's messages by the path of the caller's field."""
     if isinstance(prompt, Conversation):
         return FieldViolation(f"conversation.{violation.field}", violation.description)
-    if isinstance(prompt, NextPrompt):
+    if not isinstance(prompt, str):
         last = len(prompt.messages) - 1
         places = {"messages": "content", f"messages[{last}].content": "content"}
         if prompt.messages[0].role == "system":
             places["messages[0].content"] = "system"
         return FieldViolation(places.get(violation.field, violation.field), violation.description)
     return violation
+
+
+class ServedPair:
+    """The pair that this process serves, once the verifier has been reached."""
+
+    def __init__(self, describe_wait: Callable[[], str]) -> None:
+        """``describe_wait`` returns what the process waits for while there is no pair."""
+        self._describe_wait = describe_wait
+        self._pair: Pair | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a pair."""
+        return self._pair is not None
+
+    @property
+    def pair(self) -> Pair:
+        """The pair. NotReadyError before the verifier has been reached."""
+        if self._pair is None:
+            raise NotReadyError(self._describe_wait())
+        return self._pair
+
+    @property
+    def model_name(self) -> str:
+        """The target's name; empty while there is no pair."""
+        return "" if self._pair is None else self._pair.target.name
+
+    def serve(self, pair: Pair) -> None:
+        """Set the pair."""
+        self._pair = pair
+
+    def release(self, rounds: SessionRounds) -> None:
+        """Release a session's pages and handles on the peers."""
+        self.pair.rounds.release(rounds)

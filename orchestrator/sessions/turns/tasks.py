@@ -1,4 +1,4 @@
-"""The tasks of all running turns: begun, waited for, ended. No turn outlives this."""
+"""The tasks of all running turns. No turn outlives their context."""
 
 from __future__ import annotations
 
@@ -8,34 +8,73 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from orchestrator.errors import ShuttingDownError
-from orchestrator.sessions.turns.turn import Ending, Turn
+from orchestrator.sessions.turns.statistics import TurnStatistics
+from orchestrator.sessions.turns.turn_record import Ending, TurnRecord
 
 log = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT")
 
-_LOOK_SECONDS = 0.25
-"""How often a drain looks whether its turns can still go on."""
+_DRAIN_POLL_SECONDS = 0.25
+"""Seconds between two checks of a drain whether its turns can still go on."""
+
+
+class TurnWork(Protocol):
+    """The work of a turn; see `orchestrator.sessions.turns.turn.Turn`."""
+
+    record: TurnRecord
+    principal: str
+    begun: float
+    """When the turn was requested, by the monotonic clock."""
+    statistics: TurnStatistics
+
+    @property
+    def is_not_drafting(self) -> bool:
+        """Whether the turn leaves its draft alone because drafting would not pay."""
+
+    async def run_rounds(self) -> Exception | None:
+        """Run until the turn has its answer, cannot go on, or is cancelled."""
+
+    async def finish(self, rounds: asyncio.Task[Exception | None]) -> None:
+        """Wait for the rounds, and end the turn."""
+
+    def release_permit(self) -> None:
+        """Release the admission permit: the turn has ended."""
+
+
+class _RunningTurn:
+    """A turn with its two tasks: the rounds, which can be cancelled, and the whole turn."""
+
+    def __init__(self, work: TurnWork, group: asyncio.TaskGroup) -> None:
+        self.work = work
+        self._rounds = group.create_task(work.run_rounds())
+        self.task = group.create_task(work.finish(self._rounds))
+
+    def cancel(self, why: Ending) -> None:
+        """End the turn where it stands; await `task` to see it ended. A second reason is
+        ignored."""
+        if not self._rounds.cancelling():
+            self._rounds.cancel(why)
 
 
 class TurnTasks:
-    """Use as a context: inside it turns run, after it none is left. What a task of it raises ends
-    the context."""
+    """A context in which turns run; after it none is left. An exception of a task ends the
+    context."""
 
     def __init__(self, on_draining: Callable[[], None] = lambda: None) -> None:
-        """``on_draining`` is called when nothing new may begin any more."""
+        """``on_draining`` is called when no new turn may begin any more."""
         self._on_draining = on_draining
         self.draining = False
-        """Whether nothing new may begin."""
-        self._over = False
+        """Whether no new turn may begin."""
+        self._has_drained = False
         self._group = asyncio.TaskGroup()
-        self._turns: set[Turn] = set()
-        self._sure: set[asyncio.Task[None]] = set()
-        """What must not be left half done, and may be about to begin turns."""
-        self._beside: list[asyncio.Task[None]] = []
+        self._turns: dict[TurnRecord, _RunningTurn] = {}
+        self._completing: set[asyncio.Task[None]] = set()
+        """Tasks that must run to their end, and may be about to start turns."""
+        self._background: list[asyncio.Task[None]] = []
         self._drain_listeners: set[asyncio.Event] = set()
 
     async def __aenter__(self) -> TurnTasks:
@@ -46,43 +85,41 @@ class TurnTasks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.drain(0)
-        for task in self._beside:
+        for task in self._background:
             task.cancel()
         await self._group.__aexit__(kind, error, trace)
 
     @property
-    def turns(self) -> list[Turn]:
-        """Those that run."""
-        return list(self._turns)
+    def turns(self) -> list[TurnWork]:
+        """The turns that run."""
+        return [turn.work for turn in list(self._turns.values())]
 
-    def begin(self, turn: Turn, on_done: Callable[[], None]) -> None:
-        """Run a turn; where it is too late for that, it ends at once. ``on_done`` is called when it
-        has ended."""
-        if self._over:
-            turn.end(Ending.SHUTTING_DOWN)
-        turn.task = self._group.create_task(turn.run())
-        self._turns.add(turn)
+    def start_turn(self, work: TurnWork) -> None:
+        """Run a turn. If the drain is over, the turn ends at once."""
+        turn = self._turns[work.record] = _RunningTurn(work, self._group)
 
-        def done(_: asyncio.Task[None]) -> None:
-            self._turns.discard(turn)
-            on_done()
+        def end(_: asyncio.Task[None]) -> None:
+            self._turns.pop(work.record, None)
+            work.release_permit()
 
-        turn.task.add_done_callback(done)
+        turn.task.add_done_callback(end)
+        if self._has_drained:
+            turn.cancel(Ending.SHUTTING_DOWN)
 
-    def run_beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what has to go on for as long as turns do."""
-        self._beside.append(self._group.create_task(work))
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work for as long as turns may run."""
+        self._background.append(self._group.create_task(work))
 
-    async def surely(self, work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-        """What must not be left half done: if the caller is cancelled, it goes on."""
+    async def run_to_completion(self, work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
+        """Return what work returns; the work goes on to its end if the caller is cancelled."""
         outcome: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
             try:
                 answer = await work
             except Exception as error:
-                if outcome.done():  # nobody is left to be told
-                    log.debug("given up by its caller, and then: %s", error)
+                if outcome.done():  # the caller has left
+                    log.debug("failed after its caller was cancelled: %s", error)
                 else:
                     outcome.set_exception(error)
             else:
@@ -90,49 +127,58 @@ class TurnTasks:
                     outcome.set_result(answer)
 
         task = self._group.create_task(run())
-        self._sure.add(task)
-        task.add_done_callback(self._sure.discard)
+        self._completing.add(task)
+        task.add_done_callback(self._completing.discard)
         return await outcome
 
-    async def end(self, turn: Turn, why: Ending) -> None:
-        """End a turn and see it ended."""
-        turn.end(why)
-        if turn.task is not None:
+    def request_cancel(self, record: TurnRecord, why: Ending) -> None:
+        """Cancel a turn, if it runs, without waiting for its end."""
+        turn = self._turns.get(record)
+        if turn is not None:
+            turn.cancel(why)
+
+    async def cancel_turn(self, record: TurnRecord, why: Ending) -> None:
+        """Cancel a turn, if it runs, and wait until it has ended."""
+        turn = self._turns.get(record)
+        if turn is not None:
+            turn.cancel(why)
             await asyncio.wait([turn.task])
 
     async def drain(self, seconds: float, can_go_on: Callable[[], bool] = lambda: True) -> None:
-        """Begin nothing new, give running turns that long to end, or as long as they ``can_go_on``,
-        then end them."""
+        """Start nothing new, wait for the running turns, and then cancel them.
+
+        They have so many seconds to end, or as long as they ``can_go_on``.
+        """
         self.draining = True
         self._on_draining()
         for listener in self._drain_listeners:
             listener.set()
-        give_up = time.monotonic() + seconds
-        if tasks := self._running_tasks():
-            log.info("%d turns are running: they have %g s to end", len(tasks), seconds)
+        deadline = time.monotonic() + seconds
+        if self._turns:
+            log.info("%d turns are running: they have %g s to end", len(self._turns), seconds)
         while (
-            (tasks := [*self._running_tasks(), *self._sure])
-            and (left := give_up - time.monotonic()) > 0
+            (tasks := [*self._turn_tasks(), *self._completing])
+            and (left := deadline - time.monotonic()) > 0
             and can_go_on()
         ):
-            await asyncio.wait(tasks, timeout=min(left, _LOOK_SECONDS))
-        self._over = True
-        for turn in self._turns:
-            turn.end(Ending.SHUTTING_DOWN)
-        while tasks := self._running_tasks():
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=min(left, _DRAIN_POLL_SECONDS))
+        self._has_drained = True
+        for turn in list(self._turns.values()):
+            turn.cancel(Ending.SHUTTING_DOWN)
+        while turn_tasks := self._turn_tasks():
+            await asyncio.wait(turn_tasks)
 
-    def _running_tasks(self) -> list[asyncio.Task[None]]:
-        return [turn.task for turn in self._turns if turn.task is not None]
+    def _turn_tasks(self) -> list[asyncio.Task[None]]:
+        return [turn.task for turn in self._turns.values()]
 
     def refuse_while_draining(self) -> None:
-        """ShuttingDownError if nothing new may begin."""
+        """Raise ShuttingDownError if no new turn may begin."""
         if self.draining:
             raise ShuttingDownError("the server is shutting down")
 
     @contextmanager
     def waking_on_drain(self, event: asyncio.Event) -> Iterator[None]:
-        """Inside, ``event`` is set when draining begins."""
+        """Set ``event`` when draining begins, while this context is open."""
         self._drain_listeners.add(event)
         try:
             yield

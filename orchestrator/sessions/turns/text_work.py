@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from orchestrator.errors import OverloadedError
-from orchestrator.sessions.conversation.text import LONG
+from orchestrator.sessions.conversation.codec import LONG
 
 SHORT = 2_000
 """Length in characters up to which texts are worked on at once: a millisecond."""

@@ -1,10 +1,10 @@
-"""A turn as a task of its session's: rounds, commits, and a record that grows whether anybody reads
-it or not.
+"""A turn: rounds, commits, and a record that grows whether it is read or not.
 
 ::
 
-    Turn.run --> Rounds.run --> Session.turn.commit --> TurnRecord.add --> readers, at their own pace
-                                                    --> TurnWatch: whoever looks at rounds
+    run_rounds --> Rounds.run --> Answer.commit --> TurnRecord.add --> readers, at their own pace
+                                                --> TurnWatch: traces, totals, the log
+    finish     --> TurnWriter (the store) --> TurnWatch --> TurnRecord.end
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Protocol
 
 from orchestrator.errors import SessionMovedError, ShuttingDownError, TurnCutError
@@ -23,56 +22,49 @@ from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.session import Answer, Session
 from orchestrator.sessions.turns.statistics import TurnStatistics
-from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord
-from orchestrator.sessions.turns.watcher import TurnWatch
-
-
-class Ending(Enum):
-    """Why a turn is ended from outside."""
-
-    CANCELLED = "cancelled"
-    """By its client, or with its session."""
-    SHUTTING_DOWN = "shutting_down"
-    """By the server, which ends."""
-    CUT = "cut"
-    """It cannot be gone on with."""
-    MOVED = "moved"
-    """Another process runs it."""
+from orchestrator.sessions.turns.turn_record import Ending, TurnEnded, TurnRecord, TurnWatch
 
 
 class TurnWriter(Protocol):
-    """Who writes down what becomes of a turn."""
+    """Writes down a turn's progress and its end."""
 
     hands_over: bool
-    """Whether a turn that this process cannot finish is gone on with by another."""
+    """Whether another process resumes a turn that this process cannot finish."""
     writes_ahead: bool
-    """Whether tokens are written down before they are told: where the same turn run again could say
-    something else."""
+    """Whether tokens are written before readers get them. A turn needs this if it would generate
+    other tokens when it is run again."""
 
-    async def committing(self, tokens: Sequence[int]) -> None:
-        """Write down tokens that are about to be told. SessionMovedError, StoreUnavailableError."""
+    async def write_ahead(self, tokens: Sequence[int]) -> None:
+        """Write tokens that readers are about to get. SessionMovedError."""
 
-    async def ended(self, ended: TurnEnded) -> bool:
-        """Write down how the turn ended, which no reader has been told yet. False if another
-        process owns the session: that one says how the turn ends. Raises nothing."""
+    async def write_end(self, ended: TurnEnded) -> bool:
+        """Write how the turn ended, before readers are told. Returns False if another process owns
+        the session: that process says how the turn ends. Raises nothing."""
 
-    async def left(self, *, moved: bool) -> None:
-        """The turn goes on elsewhere, with ``moved`` by now. Raises nothing."""
+    async def hand_over(self, *, moved: bool) -> None:
+        """Leave the turn to another process, which with ``moved`` runs it already. Raises
+        nothing."""
 
 
 class TurnPermit(Protocol):
-    """What lets a turn run."""
+    """The admission permit that lets a turn run."""
 
     waited: float
     """Seconds that the turn waited for it."""
 
-    def answered(self) -> None:
-        """The turn has its first token."""
+    def note_first_token(self) -> None:
+        """Note that the turn has its first token."""
+
+    def release(self, token_count: int = 0) -> None:
+        """Release the permit after a turn of so many tokens."""
 
 
 class Turn:
-    """One running turn. However it ends, what was committed stays, and its record gets its last
-    event."""
+    """One turn. However it ends, committed tokens stay, and its record gets its last event.
+
+    A task runs `run_rounds`, and cancelling it with an `Ending` as message ends the turn where it
+    stands. Another task runs `finish`, which awaits the first.
+    """
 
     def __init__(
         self,
@@ -89,13 +81,17 @@ class Turn:
         writer: TurnWriter,
         permit: TurnPermit,
     ) -> None:
-        """``principal`` is whose it is, ``own`` the session's side of the ``rounds``. With
-        ``after`` the turn begins once that one has a token, so that it finds the prompt they share
-        in the prefix cache. The ``writer`` hears of the end before readers do."""
+        """``principal`` owns the session, and ``own`` is the session's side of the ``rounds``.
+
+        With ``after`` the turn begins once that other turn has a token: then it finds the prompt
+        that they share in the prefix cache.
+        """
         self.record = record
         self.principal = principal
-        self.task: asyncio.Task[None] | None = None
-        """Set by whoever starts the turn."""
+        self.permit = permit
+        self.begun = time.monotonic() - permit.waited
+        """When the turn was requested, by the monotonic clock."""
+        self.statistics = TurnStatistics(admission=permit.waited, queue=permit.waited)
         self._session = session
         self._answer = answer
         self._resolved = resolved
@@ -103,65 +99,55 @@ class Turn:
         self._own = own
         self._after = after
         self._writer = writer
-        self._permit = permit
-        self.begun = time.monotonic() - permit.waited
-        """When it was asked for."""
-        self.statistics = TurnStatistics(admission=permit.waited, queue=permit.waited)
-        self._prefilled_count = 0
-        self._ending: Ending | None = None
-        self._inside = False
         self._watch = watch
+        self._prefilled_count = 0
 
     @property
-    def rests(self) -> bool:
-        """Whether its draft is left alone because it would not pay."""
+    def is_not_drafting(self) -> bool:
+        """Whether the turn leaves its draft alone because drafting would not pay."""
         return self._own.drafting.speculation.planner.rests
 
-    @property
-    def can_be_noted(self) -> bool:
-        """Whether its tokens are all that a reader gets of it, and nobody has written them before
-        they were told."""
-        return self._resolved.tells_tokens_only and not self._writer.writes_ahead
-
-    def end(self, why: Ending) -> None:
-        """Have the turn end where it stands. Await its task to see it ended."""
-        if self._ending is None and self.record.ended is None:
-            self._ending = why
-            if self._inside and self.task is not None:  # a task that has not begun would never reach its own end
-                self.task.cancel()
-
-    async def run(self) -> None:
-        """Rounds until the turn has its answer, cannot go on, or is ended. Raises nothing."""
-        self._inside = True
-        error: Exception | None = None
+    async def run_rounds(self) -> Exception | None:
+        """Run rounds until the turn has its answer, or return why it cannot go on."""
         try:
-            if self._after is not None and self._ending is None:
+            if self._after is not None:
                 await self._after.begun()
-            while self._answer.finish_reason is None and self._ending is None:
-                await self._round()
-        except asyncio.CancelledError:
-            self._ending = self._ending or Ending.SHUTTING_DOWN
-        except SessionMovedError:
-            self._ending = Ending.MOVED
+            while self._answer.finish_reason is None:
+                await self._run_round()
         except Exception as failure:
-            error = failure
-        self._inside = False
+            return failure
+        return None
+
+    async def finish(self, rounds: asyncio.Task[Exception | None]) -> None:
+        """Wait for the rounds, and end the turn. Raises nothing."""
+        failure: Exception | None = None
+        ending: Ending | None = None
+        try:
+            failure = await rounds
+        except asyncio.CancelledError as cancelled:
+            ending = _ending_of(cancelled)
+        if isinstance(failure, SessionMovedError):
+            failure, ending = None, Ending.MOVED
         if self._answer.finish_reason is None:
-            if self._ending is Ending.MOVED or (self._ending is Ending.SHUTTING_DOWN and self._writer.hands_over):
-                await self._leave()
+            if ending is Ending.MOVED or (ending is Ending.SHUTTING_DOWN and self._writer.hands_over):
+                await self._hand_over(ending)
                 return
-            if self._ending is Ending.CUT:
-                error = TurnCutError(
+            if ending is Ending.CUT:
+                failure = TurnCutError(
                     f"the process that ran the turn ended after {self._answer.generated_count} tokens or a few more: under the "
                     "ratio test log-probabilities and origins cannot be had again"
                 )
-            if self._ending is Ending.SHUTTING_DOWN:
-                error = ShuttingDownError(
+            if ending is Ending.SHUTTING_DOWN:
+                failure = ShuttingDownError(
                     f"the server is shutting down: the turn was cut after {self._answer.generated_count} tokens"
                 )
-        await self._end(error)
+        await self._end(failure)
 
-    async def _round(self) -> None:
+    def release_permit(self) -> None:
+        """Release the admission permit: the turn has ended."""
+        self.permit.release(self.record.token_count)
+
+    async def _run_round(self) -> None:
         number = self.statistics.round_count
         note = self._watch.begin_round(number + 1, len(self._session.tokens))
         terms = self._resolved.terms
@@ -174,17 +160,16 @@ class Turn:
             self._watch.round_ended(note, None)
             raise
         if self._writer.writes_ahead:
-            await self._writer.committing(result.tokens)
-        note.end(result, self._take(result))
+            await self._writer.write_ahead(result.tokens)
+        note.end(result, self._commit(result))
         self._watch.round_ended(note, result)
 
-    def _take(self, outcome: RoundResult) -> int:
-        """Commit what a round brought, up to the token that ends the turn; returns how many that
-        are."""
+    def _commit(self, outcome: RoundResult) -> int:
+        """Commit a round's tokens up to the one that ends the turn; return how many those are."""
         if not self.statistics.round_count:
             self.statistics.time_to_first_token = time.monotonic() - self.begun
             self._prefilled_count = outcome.prefilled_count
-            self._permit.answered()
+            self.permit.note_first_token()
         commit = self._answer.commit(outcome.tokens)
         self.statistics.add(outcome, len(commit.tokens))
         origins = outcome.origins if self.record.tells_origins else ()
@@ -192,27 +177,33 @@ class Turn:
         return len(commit.tokens)
 
     async def _end(self, error: Exception | None) -> None:
-        ended = self._close(self._answer.cut_short(), error)
-        if await self._writer.ended(ended):
+        """Write the turn's end, count it, and tell its readers, in this order."""
+        ended = self._leave_session(self._answer.cut_short(), error)
+        if await self._writer.write_end(ended):
+            self._watch.ended(ended, self._answer.text)
             self.record.end(ended)
         else:
-            self.record.break_off(self._moved())
+            self._break_off(ended, self._moved())
 
-    async def _leave(self) -> None:
-        """What has been said stays said: whoever goes on with the turn says it again."""
+    async def _hand_over(self, ending: Ending) -> None:
+        """Leave the turn to another process, which tells its readers the same text again."""
         why: Exception = self._moved()
-        if self._ending is Ending.SHUTTING_DOWN:
-            why = ShuttingDownError("the server is shutting down: the turn goes on where it is looked for next")
-        await self._writer.left(moved=self._ending is Ending.MOVED)
+        if ending is Ending.SHUTTING_DOWN:
+            why = ShuttingDownError("the server is shutting down: the turn goes on in the process that is asked next")
+        await self._writer.hand_over(moved=ending is Ending.MOVED)
         self._answer.cut_short()
-        self._close("", why)
+        self._break_off(self._leave_session("", why), why)
+
+    def _break_off(self, ended: TurnEnded, why: Exception) -> None:
+        """End the turn in this process alone: its owner counts it, and tells how it ends."""
+        self._watch.ended(replace(ended, error=why), self._answer.text)
         self.record.break_off(why)
 
     def _moved(self) -> SessionMovedError:
         return SessionMovedError("the turn goes on in another process", session_id=self._session.id)
 
-    def _close(self, text: str, error: Exception | None) -> TurnEnded:
-        """Have no part in the rounds and the session any more."""
+    def _leave_session(self, text: str, error: Exception | None) -> TurnEnded:
+        """Take the turn out of the rounds and of its session; return its last event."""
         answer, session = self._answer, self._session
         assert answer.finish_reason is not None
         self.statistics.total = time.monotonic() - self.begun
@@ -225,7 +216,6 @@ class Turn:
             text=text,
             error=error,
         )
-        self._watch.ended(ended, answer.text)
         self._rounds.end_turn(self._own, session.tokens, answer.generated_count)
         session.end_turn()
         return ended
@@ -233,3 +223,9 @@ class Turn:
     @property
     def _cached_count(self) -> int:
         return max(0, self._answer.prompt_length - self._prefilled_count) if self.statistics.round_count else 0
+
+
+def _ending_of(cancelled: asyncio.CancelledError) -> Ending:
+    """Return why a turn was cancelled. A task group that fails cancels without a message."""
+    why = cancelled.args[0] if cancelled.args else None
+    return why if isinstance(why, Ending) else Ending.SHUTTING_DOWN

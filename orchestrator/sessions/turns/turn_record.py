@@ -1,37 +1,52 @@
-"""A turn's events as one growing record, read by any number of readers, each from a position and at
+"""A turn's events as one growing record. Any number of readers read it, each from a position and at
 its own pace.
 
-Writing never waits for reading: what a slow reader has not fetched yet merges into its next delta,
-and so does what comes sooner than anybody reads. A record is bounded by its turn's most tokens.
+Writing never waits for reading: tokens that a slow reader has not fetched merge into its next
+delta. The turn's token limit bounds its record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, Protocol
 
-from orchestrator.rounds.result import Origin
-from orchestrator.sessions.conversation.session import Commit, FinishReason
+from opentelemetry.trace import SpanContext
+
+from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.result import Origin, RoundResult
+from orchestrator.sessions.conversation.turn_limits import Commit, FinishReason
 from orchestrator.sessions.turns.statistics import TurnStatistics
-from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import TokenLogprobs
 
-_MOST_TOKENS = 1024
-"""In one delta: with log-probabilities of twenty tokens beside each that is a fifth of a
-megabyte."""
+_MAX_DELTA_TOKENS = 1024
+"""Tokens in one delta: with log-probabilities of twenty tokens each, a fifth of a megabyte."""
 
-_TOGETHER_SECONDS = 0.01
-"""Readers hear of what is committed within so long of what they heard last together, its end apart:
-nobody reads faster, and to tell them takes the time of a small model's step."""
+_BATCH_SECONDS = 0.01
+"""Shortest time between two wake-ups of the readers, the end aside. Waking them takes as long as a
+step of a small model."""
+
+
+class Ending(Enum):
+    """The reason for which a turn is cancelled."""
+
+    CANCELLED = "cancelled"
+    """Its client cancelled it, or its session is deleted."""
+    SHUTTING_DOWN = "shutting_down"
+    """The server shuts down."""
+    CUT = "cut"
+    """It cannot be resumed."""
+    MOVED = "moved"
+    """Another process runs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """What the turn runs on."""
+    """The first event of a turn."""
 
     session_id: str
     request_id: str
@@ -40,8 +55,8 @@ class TurnStarted:
 
 
 class TurnDelta(NamedTuple):
-    """Tokens from ``token_offset`` on and the text that they made certain; log-probabilities if
-    they were asked for."""
+    """Tokens from ``token_offset`` on and the text that they made certain, with log-probabilities
+    if the caller requested them."""
 
     text: str
     token_ids: Sequence[int]
@@ -55,10 +70,10 @@ class TurnDelta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """How the turn ended, what it used and how its rounds went. ``text`` had been held back until
-    then.
+    """The last event of a turn: how it ended, what it used, and how its rounds went.
 
-    With an ``error`` it could not go on; what it had committed stays.
+    ``text`` was held back until then. With an ``error`` the turn could not go on; the tokens that
+    it had committed stay.
     """
 
     finish_reason: FinishReason
@@ -74,7 +89,7 @@ TurnEvent = TurnStarted | TurnDelta | TurnEnded
 
 
 class WrittenRecord(NamedTuple):
-    """What a record holds for each token beside the token."""
+    """The values that a record holds for each token beside the token."""
 
     texts: Sequence[str]
     origins: Sequence[Origin]
@@ -83,11 +98,11 @@ class WrittenRecord(NamedTuple):
 
 
 class TurnRecord:
-    """What has happened in one turn so far."""
+    """The events of one turn so far."""
 
     def __init__(self, turn: int, started: TurnStarted, *, tells_origins: bool = False) -> None:
-        """``turn`` is its number in its session; ``tells_origins`` if deltas shall say how their
-        tokens came about."""
+        """``turn`` is its number in its session. With ``tells_origins`` deltas say how their tokens
+        came about."""
         self.tells_origins = tells_origins
         self.turn = turn
         self.started = started
@@ -98,22 +113,21 @@ class TurnRecord:
         self._logprobs: list[TokenLogprobs] = []
         self._prompt_logprobs: Sequence[TokenLogprobs] = ()
         self._readers: set[asyncio.Event] = set()
-        self._told = -math.inf
-        """When readers were, by the event loop's clock."""
-        self._telling: asyncio.Handle | None = None
+        self._last_wake = -math.inf
+        """When readers were last woken, by the event loop's clock."""
+        self._next_wake: asyncio.Handle | None = None
         self.broken_off: Exception | None = None
-        """Set where the turn goes on, and nothing more comes here: why."""
+        """The reason why the turn goes on in another process, if it does: no more events follow."""
 
     @property
     def token_count(self) -> int:
-        """Committed tokens so far."""
+        """Number of committed tokens so far."""
         return len(self._tokens)
 
     @property
     def size(self) -> int:
-        """Tokens and log-probabilities held."""
-        scores = sum(1 + len(entry.top) for entry in (*self._logprobs[:1], *self._prompt_logprobs[:1]))
-        return len(self._tokens) + scores * (len(self._logprobs) + len(self._prompt_logprobs))
+        """Number of tokens and log-probabilities held."""
+        return len(self._tokens) + _logprob_count(self._logprobs) + _logprob_count(self._prompt_logprobs)
 
     def add(
         self,
@@ -122,32 +136,32 @@ class TurnRecord:
         logprobs: Sequence[TokenLogprobs] = (),
         prompt_logprobs: Sequence[TokenLogprobs] = (),
     ) -> None:
-        """What a round committed; of ``origins`` and ``logprobs`` there may be more than tokens."""
+        """Add what a round committed. ``origins`` and ``logprobs`` may be longer than the tokens."""
         self._tokens += commit.tokens
         self._texts += commit.texts
         self._origins += origins[: len(commit.tokens)]
         self._logprobs += logprobs[: len(commit.tokens)]
         self._prompt_logprobs = self._prompt_logprobs or prompt_logprobs
-        if self._readers and self._telling is None and commit.tokens:
+        if self._readers and self._next_wake is None and commit.tokens:
             loop = asyncio.get_running_loop()
-            early = self._told + _TOGETHER_SECONDS - loop.time()
-            # A moment later at least: the next round's request goes out before anybody is told of
-            # this one.
-            self._telling = loop.call_later(early, self._wake) if early > 0 else loop.call_soon(self._wake)
+            early = self._last_wake + _BATCH_SECONDS - loop.time()
+            # Never at once: the next round's request goes out before readers hear of this one.
+            self._next_wake = loop.call_later(early, self._wake) if early > 0 else loop.call_soon(self._wake)
 
     def end(self, ended: TurnEnded) -> None:
-        """Nothing follows."""
+        """Add the last event."""
         self.ended = ended
         self._wake()
 
     def break_off(self, why: Exception) -> None:
-        """The turn goes on elsewhere: readers get what is there, and then ``why``."""
+        """Note that the turn goes on in another process: readers get what is there, then
+        ``why``."""
         self.broken_off = why
         self._wake()
 
     def after(self, position: int) -> TurnDelta | None:
-        """What follows the first ``position`` tokens, as far as it is there; None if nothing is."""
-        end = min(len(self._tokens), position + _MOST_TOKENS)
+        """Return what follows the first ``position`` tokens so far; None if nothing does."""
+        end = min(len(self._tokens), position + _MAX_DELTA_TOKENS)
         if end <= position:
             return None
         texts = self._texts[position:end]
@@ -163,7 +177,7 @@ class TurnRecord:
 
     @contextmanager
     def waking(self, event: asyncio.Event) -> Iterator[None]:
-        """Inside, ``event`` is set whenever the record has grown."""
+        """Set ``event`` whenever the record has grown, while this context is open."""
         self._readers.add(event)
         try:
             yield
@@ -180,12 +194,12 @@ class TurnRecord:
 
     @property
     def tokens(self) -> Sequence[int]:
-        """Those committed so far."""
+        """Committed tokens so far."""
         return self._tokens
 
     @property
     def written(self) -> WrittenRecord:
-        """What a reader might ask for, as plain values."""
+        """The values for each token, to be written to the store."""
         return WrittenRecord(self._texts, self._origins, self._logprobs, self._prompt_logprobs)
 
     @classmethod
@@ -199,7 +213,7 @@ class TurnRecord:
         *,
         tells_origins: bool,
     ) -> TurnRecord:
-        """The record of a turn that has ended, from what was written of it."""
+        """Return the record of a turn that has ended, from what the store holds of it."""
         record = cls(turn, started, tells_origins=tells_origins)
         record._tokens = tokens
         record._texts, record._origins = list(written.texts), list(written.origins)
@@ -208,60 +222,33 @@ class TurnRecord:
         return record
 
     def _wake(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        if self._next_wake is not None:
+            self._next_wake.cancel()
+            self._next_wake = None
         if self._readers:
-            self._told = asyncio.get_running_loop().time()
+            self._last_wake = asyncio.get_running_loop().time()
         for event in self._readers:
             event.set()
 
 
-class TurnReader:
-    """Reads a record from a position on: `started`, what is there and what comes, and the end."""
-
-    def __init__(self, record: TurnRecord, after_token_count: int = 0) -> None:
-        """InvalidFieldsError if the turn has ended with fewer tokens; while it runs they may still
-        come."""
-        most = record.token_count if record.ended is not None else None
-        if after_token_count < 0 or (most is not None and after_token_count > most):
-            what = f"must be from 0 to {'what was received' if most is None else most}, but is {after_token_count}"
-            raise InvalidFieldsError([FieldViolation("after_token_count", what)])
-        self.record = record
-        self.done = False
-        self._position = after_token_count
-        self._started = False
-
-    def next(self) -> TurnEvent | None:
-        """The next event that is there; None if none is just now, or if the last one was read. Why
-        the record was broken off, if it was and nothing is left to read."""
-        if not self._started:
-            self._started = True
-            return self.record.started
-        delta = self.record.after(self._position)
-        if delta is not None:
-            self._position += len(delta.token_ids)
-            return delta
-        if self.record.broken_off is not None:
-            raise self.record.broken_off
-        if self.record.ended is None or self.done:
-            return None
-        self.done = True
-        return self.record.ended
+def _logprob_count(entries: Sequence[TokenLogprobs]) -> int:
+    """Return how many log-probabilities are held: all entries have as many as the first."""
+    return len(entries) * (1 + len(entries[0].top)) if entries else 0
 
 
-async def read_all(readers: Sequence[TurnReader]) -> AsyncGenerator[tuple[int, TurnEvent]]:
-    """The events of several turns as they come, each with its reader's index, until all have
-    ended."""
-    grown = asyncio.Event()
-    with ExitStack() as stack:
-        for reader in readers:
-            stack.enter_context(reader.record.waking(grown))
-        while True:
-            grown.clear()
-            for index, reader in enumerate(readers):
-                while (event := reader.next()) is not None:
-                    yield index, event
-            if all(reader.done for reader in readers):
-                return
-            await grown.wait()
+class TurnWatch(Protocol):
+    """Observes one turn for traces, totals and logs. An exception would end the turn, so it raises
+    nothing."""
+
+    @property
+    def trace_context(self) -> SpanContext:
+        """The span that other spans link to."""
+
+    def begin_round(self, number: int, base_length: int) -> RoundNote:
+        """Return the note of the turn's next round."""
+
+    def round_ended(self, note: RoundNote, result: RoundResult | None) -> None:
+        """Observe the end of a round; without a result it failed or was cancelled."""
+
+    def ended(self, ended: TurnEnded, text: str) -> None:
+        """Observe the end of the turn. ``text`` is the whole answer."""

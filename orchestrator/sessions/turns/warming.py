@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from itertools import product
 
 from orchestrator.rounds.note import RoundNote
+from orchestrator.sessions.conversation.codec import ChatTemplateBrokenError, Message, NoChatTemplateError
+from orchestrator.sessions.conversation.detokenizer import Detokenizer
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
-from orchestrator.sessions.conversation.text import ChatTemplateBrokenError, Detokenizer, Message, NoChatTemplateError
 from orchestrator.sessions.turns.pair import Conversation, Pair
 from slipstream.errors import InvalidFieldsError, SlipstreamError
 

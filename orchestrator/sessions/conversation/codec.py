@@ -1,5 +1,4 @@
-"""Text to tokens and back: the target's tokenizer, its chat template, incremental detokenization,
-stop strings."""
+"""The target's tokenizer and its chat template: text to tokens and back."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from tokenizers.decoders import DecodeStream
 from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER
 from orchestrator.chat_templates.rendering import Rendered, RenderingError
 from orchestrator.errors import PromptTooLongError
-from orchestrator.sessions.conversation.token_stream import TokenStream
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.reasons import Reason
 
@@ -239,127 +237,3 @@ def _cuts(tokenizer: Tokenizer) -> dict[int, str]:
 def _reaches_into(other: str, content: str) -> bool:
     """Whether ``content`` may begin within an occurrence of the other token."""
     return any(content.startswith(other[at:]) or other.startswith(content, at) for at in range(1, len(other)))
-
-
-class StopMatcher:
-    """Finds the first stop string in text that comes in pieces, holding back what may be the start
-    of one."""
-
-    def __init__(self, stop_strings: Sequence[str], *, include: bool = False) -> None:
-        """The text ends before the stop string, or with ``include`` after it."""
-        self._stops = tuple(stop_strings)
-        self._include = include
-        self._held = ""
-
-    def push(self, text: str) -> tuple[str, bool]:
-        """Take a piece; returns the text that is certain now and whether a stop string came up,
-        which ends the text."""
-        if not self._stops:
-            return text, False
-        self._held += text
-        found = [(at, len(stop)) for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
-            at, length = min(found)  # the first; of two that begin together the shorter, which was whole first
-            certain, self._held = self._held[: at + length if self._include else at], ""
-            return certain, True
-        keep = max(_longest_overlap(self._held, stop) for stop in self._stops)
-        certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return certain, False
-
-    def flush(self) -> str:
-        """What was held back, now that nothing more comes."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _longest_overlap(text: str, stop: str) -> int:
-    """Length of the longest proper prefix of ``stop`` that ``text`` ends with."""
-    for length in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
-
-
-class SpecialStopMatcher:
-    """Finds stop strings that hold special tokens, which readers do not see, and returns what they
-    see."""
-
-    def __init__(self, stop_strings: Sequence[str]) -> None:
-        self._stops = tuple(stop_strings)
-        self._held = ""
-        self._seen: list[bool] = []
-        """For each character held back, whether readers see it."""
-
-    def push(self, text: str, special: str = "") -> tuple[str, str | None]:
-        """Take a piece and the special token after it; returns the text that is certain now, and
-        the stop string that came up after it, if one did."""
-        self._held += text + special
-        self._seen += [True] * len(text) + [False] * len(special)
-        found = [(at, len(stop), stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
-            at, _, stop = min(found)
-            return self._take(at), stop
-        return self._take(len(self._held) - max(_longest_overlap(self._held, stop) for stop in self._stops)), None
-
-    def flush(self) -> str:
-        """Return what was held back, now that nothing more comes."""
-        return self._take(len(self._held))
-
-    def _take(self, count: int) -> str:
-        text = "".join(character for character, seen in zip(self._held[:count], self._seen, strict=False) if seen)
-        self._held, self._seen = self._held[count:], self._seen[count:]
-        return text
-
-
-class Detokenizer:
-    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole,
-    cut at a stop string."""
-
-    def __init__(
-        self, codec: Codec, stop_strings: Sequence[str], *, include_stop: bool = False, exact: bool = False
-    ) -> None:
-        """``exact`` keeps a space at the beginning, which many decoders strip: a structure says
-        whether there is one."""
-        self._codec = codec
-        self._context = codec.context if exact else []
-        self._stream = TokenStream(codec.tokenizer, self._context)
-        self._tokens: list[int] = []
-        self._decoded: list[str] = []
-        """Text, in the pieces that it came in."""
-        special = [stop for stop in stop_strings if any(text in stop for text in codec.special_texts.values())]
-        self._special_stops = SpecialStopMatcher(special) if special else None
-        self._stops = StopMatcher([stop for stop in stop_strings if stop not in special], include=include_stop)
-        self._include_stop = include_stop
-
-    def push(self, token: int) -> tuple[str, bool]:
-        """Take a token; returns the text that is certain now and whether a stop string came up."""
-        self._tokens.append(token)
-        piece = self._stream.step(token)
-        if piece:
-            self._decoded.append(piece)
-        return self._match(piece, token)
-
-    def _match(self, piece: str, token: int | None) -> tuple[str, bool]:
-        if self._special_stops is None:
-            return self._stops.push(piece)
-        special = "" if token is None else self._codec.special_texts.get(token, "")
-        certain, stop = self._special_stops.push(piece, special)
-        text, stopped = self._stops.push(certain)
-        if stop is None or stopped:
-            return text, stopped
-        return text + self._stops.flush() + (stop if self._include_stop else ""), True
-
-    def flush(self) -> str:
-        """The rest, incomplete characters included, now that no token follows."""
-        whole = self._codec.decode([*self._context, *self._tokens])[len(self._codec.decode(self._context)) :]
-        said, left = "".join(self._decoded), self._stream.open_count
-        rest = (
-            whole[len(said) :] if whole.startswith(said) else self._codec.decode(self._tokens[-left:] if left else [])
-        )
-        certain, stopped = self._match(rest, None)
-        if stopped:
-            return certain
-        if self._special_stops is not None:
-            more, stopped = self._stops.push(self._special_stops.flush())
-            certain += more
-        return certain if stopped else certain + self._stops.flush()

@@ -1,0 +1,72 @@
+"""The requests that `orchestrator.contract` makes, and the load that it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
+from orchestrator.sessions.conversation.settings import GenerationSettings
+from orchestrator.sessions.turns.pair import Prompt
+from orchestrator.sessions.turns.request_names import NAMELESS, RequestName
+
+_NO_SETTINGS = GenerationSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A request to create a session. The chat template reads ``clock`` as the current time."""
+
+    system: str | None = None
+    settings: GenerationSettings = _NO_SETTINGS
+    clock: datetime | None = None
+    name: RequestName = NAMELESS
+    caller: Principal = ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """A request to start a turn. Its ``settings`` are for this turn only."""
+
+    content: str
+    settings: GenerationSettings = _NO_SETTINGS
+    name: RequestName = NAMELESS
+    caller: Principal = ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A request for answers to a prompt, without a session to keep."""
+
+    prompt: Prompt
+    settings: GenerationSettings = _NO_SETTINGS
+    choice_count: int = 1
+    clock: datetime | None = None
+    name: RequestName = NAMELESS
+    caller: Principal = ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsLoad:
+    """The load of one process's sessions."""
+
+    session_count: int
+    running_count: int
+    """Running turns."""
+    waiting_count: int
+    """Messages of chats that wait for the turns before them."""
+    permit_count: int
+    """Turns that may run."""
+    queued_count: int
+    """Turns that wait for an admission permit."""
+    not_drafting_count: int
+    """Running turns that leave their draft alone because drafting would not pay."""
+
+
+class HasWaiting(Protocol):
+    """A stream whose messages may have to wait."""
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of messages that wait."""
