@@ -1,7 +1,7 @@
 """Numbers and names that two processes must agree on, and that the protos cannot state.
 
 Both sides of the wire between the services import them from here. Errors' reasons are in
-`slipstream.reasons`. Change one only together with `WIRE_VERSION`, unless an older process of
+`slipstream.reasons`. Change one only together with ``_CHANGES``, unless an older process of
 either side works with the new value.
 """
 
@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
-WIRE_VERSION: Final = 1
+from slipstream.sampling_fields import SAMPLING_FIELDS
+
+_FIRST_FIELDS = 9
+_CHANGES = 0
+
+WIRE_VERSION: Final = 1 + _CHANGES + len(SAMPLING_FIELDS) - _FIRST_FIELDS
 """Version of slipstream.wire.v1. Services of equal wire versions work together; others refuse each
-other. It rises with each change that a service of the version before would not understand."""
+other. It rises with each change that a service of the version before would not understand: with
+``_CHANGES``, and with each sampling field, since a service that does not know a field would choose
+other tokens."""
 
 MAX_DRAFT_LENGTH: Final = 1024
 """Most proposal tokens that any service lets an item carry or ask for."""

@@ -16,7 +16,7 @@ from slipstream.sampling import kernel, ratio
 from slipstream.sampling.blocks import BlockedLogits, Logits, in_blocks
 from slipstream.sampling.coupled import choose_coupled, choose_likeliest
 from slipstream.sampling.faults import fault_of
-from slipstream.sampling.filters import filtered
+from slipstream.sampling.filters import filtered, needs_distribution
 from slipstream.sampling.kernel import BLOCK, MACHINE, Domain, coin, compiled_folder
 from slipstream.sampling.processing import processed
 from slipstream.sampling.row import VOID, Choice, Row
@@ -29,8 +29,8 @@ class _Kind(Enum):
     GREEDY = 0
     COUPLED = 1
     """Also the token after a proposal's end under the ratio test: a plain draw from the target."""
-    TYPICAL = 2
-    """A coupled draw from what a typical-p leaves, which is no set of likeliest tokens."""
+    FILTERED = 2
+    """A coupled draw from what filters leave that need a row's whole distribution."""
     DRAWN = 3
     """The draft's own draw under the ratio test."""
     TESTED = 4
@@ -133,7 +133,7 @@ def needs_logits_only(rule: SamplingRule, position: int) -> bool:
     draw of the logits as they are, and of nothing else."""
     if position < rule.first_end_position:
         return False
-    return not (rule.changes_logits or rule.structure is not None or rule.typical_p < 1 or rule.draws_ratios)
+    return not (rule.changes_logits or rule.structure is not None or needs_distribution(rule) or rule.draws_ratios)
 
 
 def _kind(row: Row) -> _Kind:
@@ -145,7 +145,7 @@ def _kind(row: Row) -> _Kind:
         return _Kind.DRAWN
     if row.rule.draws_ratios and row.proposed is not None:
         return _Kind.TESTED
-    return _Kind.TYPICAL if row.rule.typical_p < 1 else _Kind.COUPLED
+    return _Kind.FILTERED if needs_distribution(row.rule) else _Kind.COUPLED
 
 
 def _choose(kind: _Kind, logits: BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
@@ -158,7 +158,7 @@ def _choose(kind: _Kind, logits: BlockedLogits, rows: Sequence[Row]) -> list[Cho
     if kind is _Kind.COUPLED:
         return choose_coupled(logits, rules, positions, candidate_count)
     left = filtered(logits.floats(), rules)
-    if kind is _Kind.TYPICAL:
+    if kind is _Kind.FILTERED:
         plain = [SamplingRule(temperature=1.0, seed=rule.seed) for rule in rules]
         return choose_coupled(BlockedLogits(left), plain, positions, candidate_count)
     if kind is _Kind.DRAWN:

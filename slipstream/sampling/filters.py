@@ -3,13 +3,15 @@ in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from slipstream.sampling.kernel import Floats32, Ints
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.softmax import exp, log_softmax, softmax
+from slipstream.sampling_fields import SAMPLING_FIELDS
 
 
 def filtered(logits: Floats32, rules: Sequence[SamplingRule]) -> Floats32:
@@ -30,17 +32,22 @@ def filtered(logits: Floats32, rules: Sequence[SamplingRule]) -> Floats32:
     return left
 
 
+def needs_distribution(rule: SamplingRule) -> bool:
+    """Return whether a rule has a filter on that the search of `slipstream.sampling.coupled` does
+    not do."""
+    return any(getattr(rule, name) != SAMPLING_FIELDS[name].off for name in _UNSEARCHED)
+
+
 def _filter(row: Floats32, rule: SamplingRule) -> None:
     row /= np.float32(rule.temperature)
-    if 0 < rule.top_k < len(row):
-        row[row < np.partition(row, -rule.top_k)[-rule.top_k]] = -np.inf
-    if rule.top_p < 1:
-        _keep_top_p(row, rule.top_p)
-    if rule.min_p:
-        probabilities = softmax(row)
-        row[probabilities < np.float32(rule.min_p) * probabilities.max()] = -np.inf
-    if rule.typical_p < 1:
-        _keep_typical(row, rule.typical_p)
+    for name, keep in _FILTERS.items():
+        if (value := getattr(rule, name)) != SAMPLING_FIELDS[name].off:
+            keep(row, value)
+
+
+def _keep_top_k(row: Floats32, top_k: int) -> None:
+    if top_k < len(row):
+        row[row < np.partition(row, -top_k)[-top_k]] = -np.inf
 
 
 def _keep_top_p(row: Floats32, top_p: float) -> None:
@@ -53,6 +60,11 @@ def _keep_top_p(row: Floats32, top_p: float) -> None:
     row[row < ascending[min(int(removed.sum()), len(row) - 1)]] = -np.inf
 
 
+def _keep_min_p(row: Floats32, min_p: float) -> None:
+    probabilities = softmax(row)
+    row[probabilities < np.float32(min_p) * probabilities.max()] = -np.inf
+
+
 def _keep_typical(row: Floats32, typical_p: float) -> None:
     """Keep the tokens whose surprise is nearest to the entropy: Meister et al., "Locally typical
     sampling" (2022)."""
@@ -63,6 +75,17 @@ def _keep_typical(row: Floats32, typical_p: float) -> None:
     removed = distances > distances[min(int(reached.sum()), len(row) - 1)]
     removed[0] = False
     row[order[removed]] = -np.inf
+
+
+_FILTERS: Final[Mapping[str, Callable[[Floats32, Any], None]]] = {
+    "top_k": _keep_top_k,
+    "top_p": _keep_top_p,
+    "min_p": _keep_min_p,
+    "typical_p": _keep_typical,
+}
+"""The filter of each field that is one, in the order in which they are applied."""
+
+_UNSEARCHED: Final = tuple(name for name in _FILTERS if name not in ("top_k", "top_p", "min_p"))
 
 
 def _cumulated(probabilities: Floats32) -> Floats32:

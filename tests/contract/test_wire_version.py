@@ -147,4 +147,4 @@ def test_a_handle_is_not_opened_for_another_wire_version() -> None:
     assert terms.wire_version == WIRE_VERSION
     terms.wire_version = NEWER
     with pytest.raises(WireVersionError, match=f"wire version {NEWER}"):
-        handles.begin(draft_pb2.ProposeItem(handle="a" * 32, open=terms, tail=[1]))
+        handles.resolve(draft_pb2.ProposeItem(handle="a" * 32, open=terms, tail=[1]))

@@ -6,7 +6,7 @@ from pathlib import Path
 from slipstream import agreed
 
 ROOT = Path(__file__).parents[2]
-NAMES = [name for name in vars(agreed) if name.isupper()]
+NAMES = list(agreed.__annotations__)
 
 
 def test_no_module_defines_what_is_agreed_a_second_time() -> None:
