@@ -71,11 +71,11 @@ class _Closing(Generic[ItemT, ResultT]):
         self._begun = time.monotonic()
         self._pause = 0.0
 
-    def take(self, _: ResultT) -> bool:
+    def receive(self, _: ResultT) -> bool:
         self._closings.forget(self)
         return True
 
-    def lose(self, error: PeerError) -> None:
+    def fail(self, error: PeerError) -> None:
         if time.monotonic() - self._begun < _LONGEST_SECONDS:
             self._closings.send_again(self, self._pause)
             self._pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self._pause))

@@ -113,7 +113,7 @@ class _ProposeResults:
         self._stated = stated
         self._sent = time.monotonic()
 
-    def take(self, result: draft_pb2.ProposeResult) -> bool:
+    def receive(self, result: draft_pb2.ProposeResult) -> bool:
         round_trip = time.monotonic() - self._sent
         try:
             if result.HasField("error"):
@@ -131,7 +131,7 @@ class _ProposeResults:
             self._sink.finish(timing_of(result.timing, round_trip))
         return result.final
 
-    def lose(self, error: PeerError) -> None:
+    def fail(self, error: PeerError) -> None:
         self._sink.fail(error)
 
 

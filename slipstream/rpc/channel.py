@@ -1,4 +1,4 @@
-"""Channels and addresses."""
+"""gRPC channels and the options of channels and servers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import grpc
 from slipstream.agreed import PEER_KEY
 
 MAX_MESSAGE_BYTES = 64 * 2**20
-"""A prompt of a million tokens is about 4 MB on the wire: over grpc's default limit of 4 MiB."""
+"""Most bytes of a message. A prompt of a million tokens takes about 4 MB on the wire, more than
+grpc's default limit of 4 MiB."""
 
 MAX_METADATA_BYTES = 16 * 2**10
-"""Most header fields of a call, as HTTP/2 counts them. A large JSON web token takes 4 KiB."""
+"""Most bytes of a call's header fields, as HTTP/2 counts them. A large JSON web token takes
+4 KiB."""
 
 MOST_STREAMS = 100
-"""Most calls at once on one connection. Before it is refused a call takes up to 0.6 MB, for 16 MiB
-of metadata by reference."""
+"""Most concurrent calls on one connection. A call with 16 MiB of metadata by reference takes up to
+0.6 MB until it is refused."""
 
 _MOST_CONNECTIONS = 32
-"""Connections that a channel of ours makes to one address, the next when all before have
-`MOST_STREAMS` calls."""
+"""Most connections of a channel to one address. It opens the next one when all have `MOST_STREAMS`
+calls."""
 
 _IDENTITY_ALONE = 1
-"""The set of compressions, as bits. A compressed message of 15 KB may become one of 15 MiB before
-its caller is known."""
+"""Allowed compressions, as bits: none. A compressed message of 15 KB could become 15 MiB before its
+caller is known."""
 
 _MAX_RECEIVE = "grpc.max_receive_message_length"
 
@@ -40,10 +42,8 @@ _COMMON_OPTIONS = (
 CHANNEL_OPTIONS = (
     *_COMMON_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),
-    (
-        "grpc.min_reconnect_backoff_ms",
-        1_000,
-    ),  # as long as an attempt may take, refused or not: a busy peer's first words do
+    # An attempt to connect may take this long: a busy peer answers late.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # else all channels to one address share a connection
@@ -53,18 +53,16 @@ CHANNEL_OPTIONS = (
 SERVER_OPTIONS = (
     *_COMMON_OPTIONS,
     ("grpc.max_concurrent_streams", MOST_STREAMS),
-    # Both the same: between the two calls would be refused at random.
+    # Both limits are equal: between them, calls would be refused at random.
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-    (
-        "grpc.http2.settings_timeout",
-        5_000,
-    ),  # until a client has acknowledged ours it may send 16 MiB of metadata a call
+    # Until a client has acknowledged the settings, it may send 16 MiB of metadata in a call.
+    ("grpc.http2.settings_timeout", 5_000),
     ("grpc.so_reuseport", 0),  # else a second server on a busy port would take half its calls
-    # A client may ping as often as it likes down to once a second, in an idle chat and without any
-    # call too: clients behind gateways do. Half a second leaves room for pings that come in pairs
-    # late and early. Only what is faster for a while is told "too_many_pings" and loses its
-    # connection: five strikes, forgotten with each message that we send.
+    # A client may ping once a second, also in an idle chat or without any call: clients behind
+    # gateways do. Half a second leaves room for pings that arrive early or late. A client that
+    # pings faster for a while gets "too_many_pings" and loses its connection. Each message from
+    # the server resets the count of five.
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 5),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -73,11 +71,11 @@ SHARED_PORT_OPTIONS = (
     *(option for option in SERVER_OPTIONS if option[0] != "grpc.so_reuseport"),
     ("grpc.so_reuseport", 1),
 )
-"""For servers that share their port on purpose."""
+"""Options of servers that share their port with other processes."""
 
 PEER_METADATA = ((PEER_KEY, secrets.token_hex(16)),)
-"""This process's own: random, so that nobody guesses it, and never another, so that a stream lost
-and found loses nothing."""
+"""Key of this process: random, so that it cannot be guessed, and constant, so that a new stream
+keeps the handles."""
 
 
 def open_channel(
@@ -86,9 +84,12 @@ def open_channel(
     name: str = "",
     max_receive_bytes: int = MAX_MESSAGE_BYTES,
 ) -> grpc.aio.Channel:
-    """A channel to ``host:port``, in plaintext without credentials; it connects when first used and
-    again when the peer comes back. ``name`` is what its certificate is for, if not for its address.
-    A message of more than ``max_receive_bytes`` ends its call."""
+    """Return a channel to ``host:port``, in plaintext if there are no credentials.
+
+    The channel connects when it is first used, and again when the peer comes back. ``name`` is the
+    name in the peer's certificate, if it differs from the address. A message of more than
+    ``max_receive_bytes`` ends its call.
+    """
     others = [option for option in CHANNEL_OPTIONS if option[0] != _MAX_RECEIVE]
     options = (*others, (_MAX_RECEIVE, max_receive_bytes))
     if credentials is None:

@@ -1,5 +1,5 @@
-"""How an orchestrator reaches others: by TLS where it was given whom to trust, with a token where
-it was given one."""
+"""Channels from an orchestrator to its peers and to other orchestrators, by TLS and with a token if
+those are configured."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from slipstream.transport.reloading import Reloaded
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """Opens channels. Without ``credentials`` they are plaintext."""
+    """Opener of channels. Without ``credentials`` they are plaintext."""
 
     credentials: Reloaded[grpc.ChannelCredentials] | None = None
     token: Reloaded[str] | None = None
     name: str = ""
-    """In the certificates of those that are reached; empty: their addresses' own."""
+    """Name in the certificates of the peers; empty: the name in their addresses."""
     insecure: bool = False
-    """Whether plaintext may leave this machine."""
+    """True if plaintext may leave this machine."""
 
     def for_host(self, host: str) -> Connector:
-        """For an address that was found for a host's name, whose certificate says that name."""
+        """Return a connector for addresses of a host name, which the certificate names."""
         return replace(self, name=self.name or host)
 
     def open_peer(self, address: str) -> grpc.aio.Channel:
-        """To a draft or verifier, which is shown the token. What it sends that is no message, or
-        too large, ends its call."""
+        """Return a channel to a draft or verifier, with the token. An invalid or too large answer
+        ends its call."""
         return ParsedChannel(self._open(address, self.credentials, self.token, MAX_ANSWER_BYTES))
 
     def open_orchestrator(self, address: str) -> grpc.aio.Channel:
-        """To another orchestrator process. The authorization of what is passed on is its client's
-        own: PlaintextError where strangers could read it."""
+        """Return a channel to another orchestrator process, for forwarded calls.
+
+        PlaintextError if others could read the client's authorization on the way.
+        """
         if address.startswith("unix:"):
             return open_channel(address)
         if self.credentials is None and not self.insecure and not stays_here(address):
             raise PlaintextError(
-                f"the orchestrator at {address} would be told in plaintext what clients say: start both with --peer-tls-ca, or "
-                "with --insecure if that is wanted"
+                f"the orchestrator at {address} would be told in plaintext what clients say: set --peer-tls-ca for both, or "
+                "allow plaintext with --insecure"
             )
         return self._open(address, self.credentials, None, MAX_MESSAGE_BYTES)
 
@@ -63,11 +65,11 @@ PLAINTEXT = Connector()
 
 
 def refuse_plaintext_token(addresses: list[str]) -> None:
-    """PlaintextError if one of them is not on this machine: the peer token would go there in
+    """Raise PlaintextError if an address is on another machine: the peer token would go there in
     plaintext."""
     for address in addresses:
         if not stays_here(address):
             raise PlaintextError(
-                f"--peer-token-file would go to {address} in plaintext, where whoever is on the network can read and use it: "
-                "reach peers on loopback addresses, or by TLS (--peer-tls-ca), or give --insecure if that is wanted"
+                f"--peer-token-file would go to {address} in plaintext, where anyone on the network can read and use it: "
+                "reach peers on loopback addresses or by TLS (--peer-tls-ca), or allow plaintext with --insecure"
             )

@@ -1,4 +1,4 @@
-"""Calls that end with an error instead of an answer, and are counted."""
+"""Reports of calls that end with an error, for counting."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from typing import Any
 
 import grpc
 
-_told: ContextVar[Callable[[BaseException], None] | None] = ContextVar("told", default=None)
+_report: ContextVar[Callable[[BaseException], None] | None] = ContextVar("report", default=None)
 
 
 class ReportsErrors(grpc.aio.ServerInterceptor):
-    """Tells of each call of a service that `slipstream.rpc.status.abort` ends: its method and the
-    error."""
+    """Interceptor that reports each call of a service that `slipstream.rpc.status.abort` ends."""
 
-    def __init__(self, service: str, methods: Collection[str], tell: Callable[[str, BaseException], None]) -> None:
-        """``service`` is its full name. Of other methods than these nothing is told: a caller may
-        ask for any name."""
+    def __init__(self, service: str, methods: Collection[str], report: Callable[[str, BaseException], None]) -> None:
+        """``report`` gets the method and the error. ``service`` is a full name. Calls of other
+        methods are not reported, because a caller may ask for any name."""
         self._service = service
         self._methods = frozenset(methods)
-        self._tell = tell
+        self._report = report
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """See `grpc.aio.ServerInterceptor`."""
+        """Return the method's own handler, and remember where to report its error."""
         service, _, method = str(handler_call_details.method).lstrip("/").rpartition("/")
         if service == self._service and method in self._methods:
-            _told.set(partial(self._tell, method))
+            _report.set(partial(self._report, method))
         return await continuation(handler_call_details)
 
 
 def report_error(error: BaseException) -> None:
-    """Tell that the call which runs here ends with an error."""
-    tell = _told.get()
-    if tell is not None:
-        tell(error)
+    """Report that the current call ends with an error."""
+    report = _report.get()
+    if report is not None:
+        report(error)

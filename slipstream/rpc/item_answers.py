@@ -1,5 +1,7 @@
-"""Many sequences' rounds over one bidirectional stream, the answering side.
-`slipstream.rpc.item_stream` asks."""
+"""Answering side of a bidirectional stream that carries the rounds of many sequences.
+
+`slipstream.rpc.item_stream` is the asking side.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ ResponseT = TypeVar("ResponseT")
 
 
 class ResultTooLargeError(SlipstreamError):
-    """A result that no message can hold (metadata: byte_count)."""
+    """The result does not fit into a message (metadata: byte_count)."""
 
     reason = Reason.RESULT_TOO_LARGE
 
     @classmethod
     def of(cls, byte_count: int) -> ResultTooLargeError:
-        """With what to do about it."""
+        """Return the error with advice."""
         return cls(
             f"the result has {byte_count:,} bytes, more than a message may hold: ask for fewer log-probabilities",
             byte_count=byte_count,
@@ -38,7 +40,7 @@ class ResultTooLargeError(SlipstreamError):
 
 
 class Answer(Generic[ResultT]):
-    """The way back of one item's results; nothing is sent after the last one."""
+    """Sender of one item's results; nothing is sent after the last result."""
 
     def __init__(self, conversation: _Conversation[ResultT], refuse: Callable[[Exception], ResultT]) -> None:
         self._conversation = conversation
@@ -46,12 +48,12 @@ class Answer(Generic[ResultT]):
         self._ended = False
 
     def push(self, result: ResultT) -> None:
-        """A result that others follow. ResultTooLargeError."""
+        """Send a result that is not the last. ResultTooLargeError."""
         if not self._ended:
             self._conversation.put(result)
 
     def finish(self, result: ResultT) -> None:
-        """The last result; if it is too large for a message, the item has failed of that."""
+        """Send the last result. An item whose result does not fit into a message fails."""
         try:
             self.push(result)
         except ResultTooLargeError as error:
@@ -60,7 +62,7 @@ class Answer(Generic[ResultT]):
             self._end()
 
     def fail(self, error: Exception) -> None:
-        """The last result is a refusal."""
+        """Send a refusal as the last result."""
         self.push(self._refuse(error))
         self._end()
 
@@ -71,12 +73,11 @@ class Answer(Generic[ResultT]):
 
 
 Begin = Callable[[ItemT, Answer[ResultT]], Coroutine[Any, Any, None] | None]
-"""Begins to answer an item. What it raises, or the coroutine that it may leave to be awaited, fails
-the item."""
+"""Begins to answer an item. The item fails if this raises, or if the returned coroutine does."""
 
 
 class _Conversation(Generic[ResultT]):
-    """What waits to be sent, and how many items wait to be answered."""
+    """Results to send, and the number of unanswered items."""
 
     def __init__(self) -> None:
         self.outbox: Outbox[ResultT] = Outbox(ANSWER_BATCH_BYTES)
@@ -106,8 +107,10 @@ class _Conversation(Generic[ResultT]):
 
 
 def peer_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Names the peer that has opened a stream, by a hash of its key: the key itself is neither kept
-    nor logged. All peers without one are one."""
+    """Return the name of the peer that has opened a stream: a hash of its key.
+
+    The key itself is neither stored nor logged. All peers without a key count as one.
+    """
     keys = (value for name, value in context.invocation_metadata() or () if name == PEER_KEY)
     return hashlib.blake2b(str(next(keys, "")).encode(), digest_size=16).hexdigest()
 
@@ -120,15 +123,13 @@ async def answer_items(
     pack: Callable[[list[ResultT]], ResponseT],
     draining: asyncio.Event,
 ) -> AsyncIterator[ResponseT]:
-    """Items are begun in their order, each as soon as it is read; results are sent as they come,
-    those that are ready together.
+    """Begin items in their order, as soon as they are read; yield results as they come, in batches.
 
-    Ends when every item is answered and the caller has half-closed or the server is ``draining``.
-    An item that is waited for costs no task: whoever has its answer tells it, from this event loop.
+    The stream ends when every item is answered and the caller has half-closed or the server is
+    ``draining``. A waiting item needs no task: its results are pushed from this event loop.
     """
     conversation: _Conversation[ResultT] = _Conversation()
-    # A task of its own: a task group must not be left open while a generator waits to be asked for
-    # more.
+    # A separate task: a task group must not stay open while a generator is suspended.
     answering = asyncio.create_task(_answer_all(requests, items_of, begin, refuse, conversation, draining))
     answering.add_done_callback(lambda _: conversation.outbox.close())
     try:

@@ -1,9 +1,9 @@
-"""Many sequences' rounds over one bidirectional stream, the asking side: items coalesced into
-messages, answers matched by key.
+"""Asking side of a bidirectional stream that carries the rounds of many sequences.
 
-A stream is transport, never state. An item's error is in its result; whatever ends a stream fails
-all that waits on it with StreamLostError, and the next item opens another. A peer that answers what
-it was not asked loses its stream. `slipstream.rpc.item_answers` is the answering side.
+Items are coalesced into messages, and results are matched by handle and round. A stream holds no
+state. An item's error is in its result. When a stream ends, all waiting items fail with
+StreamLostError, and the next item opens another stream. A peer that sends results without an item
+loses its stream. `slipstream.rpc.item_answers` is the answering side.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 
 
 class Keyed(Measured, Protocol):
-    """An item or a result: a handle and a round name it."""
+    """An item or a result, which a handle and a round identify."""
 
     @property
     def handle(self) -> str:
-        """Of the sequence."""
+        """Return the handle of the sequence."""
 
     @property
     def round(self) -> int:
-        """Of the handle."""
+        """Return the round of the handle."""
 
 
 ItemT = TypeVar("ItemT", bound=Keyed)
@@ -44,66 +44,68 @@ ResultT = TypeVar("ResultT", bound=Keyed)
 ResultT_contra = TypeVar("ResultT_contra", contravariant=True)
 
 _MOST_WAITING = 64
-"""Items of one handle that wait for results. A newer item takes an older one's place at the peer,
-which says so; of a peer that does not, the oldest is forgotten."""
+"""Most items of one handle that wait for results. A newer item replaces an older one at the peer,
+which answers that. If a peer does not, the oldest item is forgotten."""
 
 _MOST_RECENT = 1024
 _MOST_TWICE = 64
-"""Results on one stream that come twice, beyond as many as have come once."""
+"""Most duplicate results on one stream, beyond the number of first results."""
 
 _MOST_SPARE = 4096
-"""Results that may still come of items that were given up."""
+"""Most results that may still come for items that were given up."""
 
 
 class ItemTooLargeError(PeerError):
-    """An item that no message can hold (metadata: byte_count)."""
+    """The item does not fit into a message (metadata: byte_count)."""
 
     def __init__(self, byte_count: int) -> None:
         super().__init__(
             Code.INVALID_ARGUMENT,
             Reason.ITEM_TOO_LARGE,
-            f"an item of {byte_count:,} bytes is more than a message may hold: shorten the prompt or what the rule names",
+            f"an item of {byte_count:,} bytes does not fit into a message: shorten the prompt or the lists of the rule",
             {"byte_count": str(byte_count)},
         )
 
 
 class BadResultError(PeerError):
-    """A result that cannot be understood."""
+    """The peer's result cannot be understood."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(Code.INTERNAL, Reason.BAD_RESULT, f"the peer's result cannot be understood: {error!r}")
 
 
 class Sink(Protocol[ResultT_contra]):
-    """Takes the results of one item."""
+    """Receiver of one item's results."""
 
-    def take(self, result: ResultT_contra) -> bool:
-        """One result. True if no other follows. What it raises fails this item alone."""
+    def receive(self, result: ResultT_contra) -> bool:
+        """Receive one result; return True if it is the last. An exception fails only this item."""
 
-    def lose(self, error: PeerError) -> None:
-        """No other result follows: the item could not be sent, its result not be taken, or the
-        stream has ended."""
+    def fail(self, error: PeerError) -> None:
+        """Receive the error that replaces further results.
+
+        The item was not sent, its result was not understood, or the stream has ended.
+        """
 
 
 class _OneResult(Generic[ResultT]):
-    """A sink to wait at."""
+    """A sink for one result, which can be awaited."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
 
-    def take(self, result: ResultT) -> bool:
+    def receive(self, result: ResultT) -> bool:
         if not self.answer.done():
             self.answer.set_result(result)
         return True
 
-    def lose(self, error: PeerError) -> None:
+    def fail(self, error: PeerError) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
-            self.answer.exception()  # whoever asked may be giving up just now; that is no fault
+            self.answer.exception()  # read it once: the asking task may have given up, which is no fault
 
 
 class ItemStream(Generic[ItemT, ResultT]):
-    """The asking side. One stream for each peer, opened by the first item."""
+    """Stream of items to one peer, which the first item opens."""
 
     def __init__(
         self,
@@ -116,12 +118,12 @@ class ItemStream(Generic[ItemT, ResultT]):
         most_results: int = 1,
         on_fault: Callable[[str, str], None] = lambda field, requirement: None,
     ) -> None:
-        """``open_call`` starts the bidirectional call, with this process's key as ``metadata``;
-        ``pack`` makes a message of items, ``unpack`` results of one.
+        """``open_call`` starts the bidirectional call, with this process's key as ``metadata``.
+        ``pack`` makes a message of items, ``unpack`` makes results of a message.
 
-        ``on_lost`` is told of each stream that has ended by itself. An item has at most
-        ``most_results``, and ``is_last`` tells which is its last. ``on_fault`` is told of what the
-        peer sends that is no answer: a field, and what it would have to be.
+        ``on_lost`` is called when a stream has ended by itself. An item has at most
+        ``most_results``, and ``is_last`` recognises the last one. ``on_fault`` is called with a
+        field and its requirement when the peer sends an invalid answer.
         """
         self._open_call = partial(open_call, metadata=PEER_METADATA)
         self._pack = pack
@@ -131,22 +133,22 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._most_results = most_results
         self._on_fault = on_fault
         self._waiting: dict[str, dict[int, Sink[ResultT]]] = {}
-        """Sinks by handle and round, a handle's in the order in which they were asked."""
+        """Sinks by handle and round, in the order of their items."""
         self._recent: OrderedDict[tuple[str, int], None] = OrderedDict()
-        """Items that have had their last result, the latest last."""
+        """Items that have had their last result, the most recent last."""
         self._strays = self._spare = self._twice = 0
         self._outbox: Outbox[ItemT] = Outbox()
         self._run: asyncio.Task[None] | None = None
         self._closed = False
         self.answered_count = 0
-        """Streams so far that have brought something."""
+        """Number of streams that have brought a result."""
 
     def send(self, item: ItemT, sink: Sink[ResultT]) -> None:
-        """Send an item without waiting. ``sink`` gets its results until it says that one was the
-        last, is told that no other follows, or is withdrawn."""
+        """Send an item without waiting. ``sink`` receives results until the last one, an error, or
+        its withdrawal."""
         byte_count = item.ByteSize()
         if self._closed or not fits(byte_count):
-            sink.lose(_closed() if self._closed else ItemTooLargeError(byte_count))
+            sink.fail(_closed() if self._closed else ItemTooLargeError(byte_count))
             return
         if self._run is None:
             self._run = asyncio.create_task(self._converse())
@@ -157,13 +159,12 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._outbox.put(item, byte_count)
 
     def withdraw(self, item: ItemT, sink: Sink[ResultT]) -> None:
-        """``sink`` gives up waiting for what ``item`` asked; nothing happens if it has had its last
-        result."""
+        """Stop waiting for the results of ``item``. Does nothing after the last result."""
         if self._waiting.get(item.handle, {}).get(item.round) is sink:
             self._give_up(item.handle, item.round)
 
     async def ask(self, item: ItemT) -> ResultT:
-        """Send an item and wait for its one result. ItemTooLargeError, BadResultError, or
+        """Send an item and return its one result. ItemTooLargeError, BadResultError, or
         StreamLostError if the stream ends first."""
         sink: _OneResult[ResultT] = _OneResult()
         self.send(item, sink)
@@ -173,24 +174,24 @@ class ItemStream(Generic[ItemT, ResultT]):
             self.withdraw(item, sink)
 
     def abandon(self, error: PeerError) -> None:
-        """Give the present stream up: what waits fails with ``error``, what is still answered is
-        dropped, the next item opens another."""
+        """Give up the current stream. Waiting items fail with ``error``, later results are dropped,
+        and the next item opens another stream."""
         if self._run is not None:
             self._run.cancel()
             self._end(error)
 
     async def close(self) -> None:
-        """End the stream, and fail what waits and whatever is still sent."""
+        """End the stream, and fail all waiting and later items."""
         self._closed = True
         run = self._run
         if run is not None:
             run.cancel()
             await asyncio.wait([run])
-        if self._run is not None:  # it was cancelled before it began
+        if self._run is not None:  # it was cancelled before it started
             self._end(_closed())
 
     async def _converse(self) -> None:
-        """One stream from its opening to its end, whatever ends it."""
+        """Run one stream from its opening to its end."""
         error: PeerError = _closed()
         try:
             error = await self._carry()
@@ -198,12 +199,12 @@ class ItemStream(Generic[ItemT, ResultT]):
             log.exception("a stream failed on our side")
             error = StreamLostError(f"the stream failed on our side: {failure!r}")
         finally:
-            if self._run is asyncio.current_task():  # else it was abandoned, and what waits now waits for another
+            if self._run is asyncio.current_task():  # else it was abandoned, and items wait for another stream
                 self._end(error)
         self._on_lost()
 
     async def _carry(self) -> PeerError:
-        """Carry items and results until the peer ends the stream; returns how it did."""
+        """Carry items and results until the stream ends; return the error that ended it."""
         call = self._open_call()
         try:
             async with asyncio.TaskGroup() as group:
@@ -226,8 +227,8 @@ class ItemStream(Generic[ItemT, ResultT]):
                 for result in self._unpack(response):
                     self._hand_over(result)
                     if self._strays > self._spare or self._twice > _MOST_TWICE:
-                        self._on_fault("results", "must answer what was asked, each item at most once")
-                        return StreamLostError("the peer answers what it was not asked")
+                        self._on_fault("results", "must answer items that were sent, each item at most once")
+                        return StreamLostError("the peer sends results without an item")
                 await let_answers_leave()
         except grpc.aio.AioRpcError as failure:
             if (requirement := unreadable(failure)) is not None:
@@ -245,11 +246,11 @@ class ItemStream(Generic[ItemT, ResultT]):
                 self._strays += 1
             return
         try:
-            last = sink.take(result)
+            last = sink.receive(result)
         except Exception as failure:
             log.exception("a result cannot be understood")
             self._give_up(handle, number)
-            _tell(sink, BadResultError(failure))
+            _fail_sink(sink, BadResultError(failure))
             return
         if last and self._is_last(result):
             self._forget(handle, number)
@@ -261,7 +262,7 @@ class ItemStream(Generic[ItemT, ResultT]):
             self._give_up(handle, number)
 
     def _give_up(self, handle: str, number: int) -> None:
-        """What still comes of an item is not waited for, and is no fault."""
+        """Stop waiting for an item. Results that still come for it are no fault."""
         self._forget(handle, number)
         self._spare = min(self._spare + self._most_results, self._strays + _MOST_SPARE)
 
@@ -278,7 +279,7 @@ class ItemStream(Generic[ItemT, ResultT]):
             return  # the call is over, and the reader learns why
 
     def _end(self, error: PeerError) -> None:
-        """Fail what waits. Whoever asks again on hearing of it gets a new stream."""
+        """Fail all waiting items. An item that is sent on this error opens a new stream."""
         waiting, self._waiting = self._waiting, {}
         self._strays = self._spare = self._twice = 0
         self._recent.clear()
@@ -286,16 +287,16 @@ class ItemStream(Generic[ItemT, ResultT]):
         self._run = None
         for rounds in waiting.values():
             for sink in rounds.values():
-                _tell(sink, error)
+                _fail_sink(sink, error)
 
 
 def _closed() -> StreamLostError:
     return StreamLostError("the stream was closed on our side")
 
 
-def _tell(sink: Sink[Any], error: PeerError) -> None:
-    """What one sink makes of it is no reason not to tell the others."""
+def _fail_sink(sink: Sink[Any], error: PeerError) -> None:
+    """Pass an error to one sink. An exception of that sink must not reach the others."""
     try:
-        sink.lose(error)
+        sink.fail(error)
     except Exception:
-        log.exception("whoever waited failed on hearing %s", error)
+        log.exception("the receiver of a result failed on an error: %s", error)

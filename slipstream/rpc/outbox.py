@@ -1,5 +1,4 @@
-"""What waits to be sent, how much of it one message may hold, and that it leaves before more is
-read."""
+"""Queue of items or results to send, in batches that fit into one message."""
 
 from __future__ import annotations
 
@@ -12,43 +11,44 @@ from typing import Generic, Protocol, TypeVar
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES
 
 BATCH_BYTES = 4 * 2**20
-"""Of items in one message, unless one alone is larger: enough to coalesce, and no peer's memory or
-limit is strained."""
+"""Bytes of items in one message, unless one item is larger. A batch this large coalesces well and
+stays far below the limits of a peer."""
 
 ANSWER_BATCH_BYTES = 2**20
-"""Of results in one message, the same."""
+"""Bytes of results in one message, unless one result is larger."""
 
 _ENVELOPE_BYTES = 64
-"""More than what a message adds to a part: a tag and a length."""
+"""Upper bound of the bytes that a message adds to a part: a tag and a length."""
 
 
 class Measured(Protocol):
     """A part of a message."""
 
     def ByteSize(self) -> int:
-        """On the wire."""
+        """Return the size on the wire."""
 
 
 T = TypeVar("T", bound=Measured)
 
 
 def fits(byte_count: int, most: int = MAX_MESSAGE_BYTES) -> bool:
-    """Whether a part of this size can travel at all, in messages of ``most`` bytes."""
+    """Return True if a part of this size fits into a message of ``most`` bytes."""
     return byte_count + _ENVELOPE_BYTES <= most
 
 
 @coroutine
 def let_answers_leave() -> Generator[None]:
-    """Let go on what waited for a message that has been read, and then what sends what came of
-    that. To begin to read the next one takes grpc as long as to send an answer, and nothing waits
-    for it."""
+    """Let other tasks run twice: those that waited for a message, then those that send answers.
+
+    grpc needs as long to begin to read the next message as to send an answer, and no task waits for
+    that message yet.
+    """
     yield
     yield
 
 
 class Outbox(Generic[T]):
-    """Parts in order, handed out in batches to one who waits: all that has gathered, as far as a
-    message should hold it."""
+    """Queue of parts with one reader, which takes all waiting parts that fit into one message."""
 
     def __init__(self, batch_bytes: int = BATCH_BYTES) -> None:
         self._batch_bytes = batch_bytes
@@ -57,18 +57,18 @@ class Outbox(Generic[T]):
         self._closed = False
 
     def put(self, part: T, byte_count: int) -> None:
-        """Add a part; one that `fits`."""
+        """Add a part that `fits`."""
         self._parts.append((part, byte_count))
         self._wake()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the queue: no more parts come."""
         self._closed = True
         self._wake()
 
     async def batch(self) -> list[T]:
-        """Wait for parts and take them, as many as one message should hold; empty once it is closed
-        and nothing is left."""
+        """Wait for parts; return as many as fit into one message. Empty if the queue is closed and
+        has no parts left."""
         while not self._parts and not self._closed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

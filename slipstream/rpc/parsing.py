@@ -1,9 +1,8 @@
-"""Requests that are no messages are refused as every bad request is, and answers that are none end
-their call.
+"""Handling of bytes that are not a valid message, in requests and in answers.
 
-grpc parses before it calls a handler, and ends a call whose bytes are no message with UNKNOWN, the
-parser's own words and a traceback in the log: nothing that a client's program could tell from our
-fault. Of an answer that is none it makes None, with a traceback in the log.
+grpc parses a request before it calls the handler. If that fails, grpc ends the call with UNKNOWN
+and logs a traceback, which looks like a fault of the server. If an answer cannot be parsed, grpc
+returns None and logs a traceback. Here both get a proper error.
 """
 
 from __future__ import annotations
@@ -23,24 +22,23 @@ NO_MESSAGE = "what the server answered is no message"
 
 
 _TOO_LARGE = "larger than max"
-"""What grpc says of a message that is."""
+"""Part of grpc's text about a message that is too large."""
 
 
 def unreadable(failure: grpc.aio.AioRpcError) -> str | None:
-    """What a message would have to be that ended a `ParsedChannel`'s call; None if something else
-    ended it."""
+    """Return the requirement that a message broke and so ended a `ParsedChannel`'s call. None if
+    something else ended the call."""
     details = failure.details() or ""
     if details == NO_MESSAGE or _TOO_LARGE in details:
-        return f"must be a message of its kind, and no larger than may be: {details[:200]}"
+        return f"must be a valid message within the size limit: {details[:200]}"
     return None
 
 
 class RefusesMalformed(grpc.aio.ServerInterceptor):
-    """Stands between grpc and handlers: bytes that are no message end their call with
-    INVALID_ARGUMENT."""
+    """Interceptor that ends a call with INVALID_ARGUMENT if its bytes are not a valid message."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """The same handler, or one around it."""
+        """Return the method's own handler, or one around it."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
@@ -55,7 +53,7 @@ class RefusesMalformed(grpc.aio.ServerInterceptor):
 
 
 class _Malformed:
-    """In place of a message that could not be parsed."""
+    """Placeholder of a message that could not be parsed."""
 
     def __init__(self, reason: str) -> None:
         self.error = InvalidFieldsError([FieldViolation("request", f"must be a message of its kind: {reason}")])
@@ -76,7 +74,7 @@ def _answering(handle: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, A
         if isinstance(request, _Malformed):
             await abort(context, request.error)
         answering = handle(request, context)
-        del request  # it may be large, and the answer long in coming
+        del request  # it may be large, and the answer may take long
         return await answering
 
     return answer
@@ -104,7 +102,10 @@ def _conversing(handle: Callable[[Any, Any], AsyncGenerator[Any]]) -> Callable[[
         try:
             async for response in responses:
                 yield response
-        except (Exception, asyncio.CancelledError):  # whatever the handler, or a call it passed them on to, made of it
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ):  # any error: the handler, or a forwarded call, saw a malformed request
             if wellformed.error is not None:
                 await abort(context, wellformed.error)
             raise
@@ -115,7 +116,7 @@ def _conversing(handle: Callable[[Any, Any], AsyncGenerator[Any]]) -> Callable[[
 
 
 class _Wellformed:
-    """A stream's requests, up to the first that is none; that is ``error``, and raised."""
+    """Requests of a stream up to the first malformed one, which sets ``error`` and raises it."""
 
     def __init__(self, requests: AsyncIterator[Any]) -> None:
         self._requests = requests
@@ -126,7 +127,7 @@ class _Wellformed:
         return self
 
     async def __anext__(self) -> Any:
-        if self._next is None:  # not before: grpc warns of a generator that is made and never asked
+        if self._next is None:  # not earlier: grpc warns of a generator that is never iterated
             self._next = aiter(self._requests).__anext__
         request = await self._next()
         if isinstance(request, _Malformed):
@@ -136,14 +137,13 @@ class _Wellformed:
 
 
 class ParsedChannel(grpc.aio.Channel):
-    """Another channel, whose calls end with INTERNAL where what the server answers is no
-    message."""
+    """Wrapper of a channel whose calls end with INTERNAL if an answer is not a valid message."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
 
     def unary_unary(self, method: str, *codecs: Any, **keywords: Any) -> Any:
-        """As grpc.aio.Channel's; so are the others."""
+        """Return a call of one request and one response, as grpc.aio.Channel does."""
         asking = self._channel.unary_unary(method, *_answers_parsed(codecs, keywords), **keywords)
 
         async def call(*asked: Any, **how: Any) -> Any:
@@ -182,7 +182,7 @@ class ParsedChannel(grpc.aio.Channel):
 
 
 class _WellformedAnswers:
-    """A streaming call, up to the first answer that is none; all else is the call's own."""
+    """Wrapper of a streaming call that ends at the first malformed answer."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -198,7 +198,7 @@ class _WellformedAnswers:
 
 
 def _answers_parsed(codecs: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
-    """A method's codecs as stubs give them, by place or by name, the second made safe."""
+    """Return a method's serializer and a safe deserializer, given by position or by keyword."""
     codecs = (*codecs, None, None)[:2]
     serialize = keywords.pop("request_serializer", codecs[0])
     parse = keywords.pop("response_deserializer", codecs[1])

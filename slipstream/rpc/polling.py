@@ -1,5 +1,7 @@
-"""How grpc waits for its sockets in a service's process. Without grpc itself, which reads this as
-it is imported."""
+"""Polling of grpc's sockets in a service's process.
+
+This module does not import grpc, which reads the environment when it is imported.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,11 @@ _DIRECTLY = "-event_engine_client,-event_engine_listener"
 
 
 def poll_directly() -> None:
-    """Have the thread that waits for grpc's events wait at the sockets itself, unless the
-    environment says something else.
+    """Let the thread that waits for grpc's events poll the sockets itself.
 
-    By default an event engine of threads does, and each message then passes through one more on its
-    way in and one more on its way out: a bare stream's message there and back takes 0.33 ms with it
-    and 0.20 without. Only for processes that are ours as a whole; of no effect once grpc is
-    imported.
+    By default grpc's event engine polls in further threads, and each message passes through two
+    more threads. A message of a bare stream there and back takes 0.33 ms with the event engine and
+    0.20 ms without it. A GRPC_EXPERIMENTS variable in the environment wins. Call this only in our
+    own processes, before grpc is imported.
     """
     os.environ.setdefault(_VARIABLE, _DIRECTLY)

@@ -1,5 +1,4 @@
-"""A channel that outlives its credentials: where it has to connect again and they have changed, it
-is opened anew."""
+"""A channel that uses new credentials when it has to connect again after they have changed."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from slipstream.transport.reloading import Reloaded
 from slipstream.transport.tokens import TOKEN_KEY
 
 _LAST_CALLS_SECONDS = 30.0
-"""For calls on a channel that has lost its connection: they end by themselves, and cancelled ones
-would look like ours."""
+"""Seconds for the last calls on a channel that has lost its connection. They end by themselves;
+a cancellation would look like the caller's."""
 
 
 class RenewingChannel(grpc.aio.Channel):
-    """A grpc.aio.Channel to one address. A connection that stands goes on with what it was made
+    """A grpc.aio.Channel to one address. An open connection keeps the credentials it was opened
     with."""
 
     def __init__(
@@ -29,9 +28,9 @@ class RenewingChannel(grpc.aio.Channel):
         name: str = "",
         max_receive_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        """Every call says the ``token`` that there is then. ``name`` is what the server's
-        certificate is for, if not for its address. A message of more than ``max_receive_bytes``
-        ends its call."""
+        """Every call shows the current ``token``. ``name`` is the name in the server's certificate,
+        if it differs from the address. A message of more than ``max_receive_bytes`` ends its
+        call."""
         self._max_receive_bytes = max_receive_bytes
         self._address = address
         self._credentials = credentials
@@ -42,7 +41,7 @@ class RenewingChannel(grpc.aio.Channel):
         self._retiring: set[asyncio.Task[None]] = set()
 
     def unary_unary(self, *arguments: Any, **keywords: Any) -> Any:
-        """As grpc.aio.Channel's; so are the others."""
+        """Return a call of one request and one response, as grpc.aio.Channel does."""
         return self._method("unary_unary", arguments, keywords)
 
     def unary_stream(self, *arguments: Any, **keywords: Any) -> Any:  # noqa: D102

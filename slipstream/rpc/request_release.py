@@ -1,8 +1,8 @@
-"""Requests that end in an error are given up at once.
+"""Release of a request's memory as soon as its call ends in an error.
 
-grpc keeps the exception that ends a call in a circle with the call's context, and the exception
-keeps the handler's frames with all that is in them: sixteen megabytes of a request that was
-refused, until the collector comes by, which sees a few hundred objects and is in no hurry.
+grpc keeps the exception that ends a call in a reference cycle with the call's context. It also
+keeps the handler's frames, with up to sixteen megabytes of a refused request. The garbage collector
+sees only a few hundred objects and runs late.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class ReleasesRequests(grpc.aio.ServerInterceptor):
-    """Stands between grpc and handlers of single requests, and lets go of the request and of where
-    an exception has been."""
+    """Interceptor that releases single requests early, and the traceback of an error."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """The same handler, or one around it."""
+        """Return the method's own handler, or one around it."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_streaming:
             return handler
@@ -64,10 +63,10 @@ def _streaming(handle: Callable[[Any, Any], AsyncGenerator[Any]]) -> Callable[[A
 
 
 def _released(error: BaseException) -> BaseException:
-    """Without where it has been and what it came of, which are in the log if they are worth it."""
+    """Return an error without its traceback and cause; unexpected errors are logged first."""
     if not isinstance(error, (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit)):
         log.error(
             "a call failed:\n%s", "".join(traceback.format_exception(error))
-        )  # as text: a record would keep the frames
+        )  # as text: a log record would keep the frames
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

@@ -1,4 +1,5 @@
-"""Sampling rules, structures, distributions and log-probabilities to protobuf and back."""
+"""Conversion of sampling rules, structures, distributions and log-probabilities to protobuf and
+back."""
 
 from __future__ import annotations
 
@@ -37,16 +38,16 @@ _STRUCTURE_FIELDS = {
 
 
 def rule_of(message: rule_pb2.SamplingRule, vocabulary_size: int) -> SamplingRule:
-    """The sampling rule that a message states for a vocabulary. InvalidFieldsError names what is
-    left open or wrong."""
+    """Return the sampling rule of a message for a vocabulary. InvalidFieldsError names every field
+    that is missing or wrong."""
     open_ = [name for name in SAMPLING_FIELDS if not _is_set(message.sampling, name)]
     if open_:
-        what = "must be set: a rule leaves nothing open"
+        what = "must be set: a rule states every field"
         raise InvalidFieldsError([FieldViolation(f"rule.sampling.{name}", what) for name in open_])
     _check_counts(message)
     acceptance = acceptance_of(message.acceptance, "rule.acceptance")
     if acceptance is None:
-        raise InvalidFieldsError([FieldViolation("rule.acceptance", "must be set: a rule leaves nothing open")])
+        raise InvalidFieldsError([FieldViolation("rule.acceptance", "must be set: a rule states every field")])
     rule = SamplingRule(
         **{name: getattr(message.sampling, name) for name in SAMPLING_FIELDS},
         logit_bias=logit_bias_of(message.sampling.logit_bias),
@@ -71,8 +72,10 @@ def rule_of(message: rule_pb2.SamplingRule, vocabulary_size: int) -> SamplingRul
 
 
 def _check_counts(message: rule_pb2.SamplingRule) -> None:
-    """Nothing is looked at that is far too much: of a message of 64 MiB a rule would take
-    gigabytes."""
+    """Refuse lists that are far too long before they are read. InvalidFieldsError.
+
+    A rule of a 64 MiB message would take gigabytes.
+    """
     lists: list[tuple[str, Sized]] = [("rule.end_token_ids", message.end_token_ids)]
     lists += [
         (f"rule.sampling.{name}", getattr(message.sampling, name))
@@ -96,8 +99,10 @@ def _path(field: str) -> str:
 
 
 def rule_message(rule: SamplingRule, vocabulary_size: int) -> rule_pb2.SamplingRule:
-    """A rule for a model with that many tokens: what it says of others is left out, since it can
-    never choose them."""
+    """Return the message of a rule for a model with a vocabulary of this size.
+
+    Tokens outside the vocabulary are left out, because the model can never choose them.
+    """
 
     def known(tokens: Iterable[int]) -> list[int]:
         return [token for token in tokens if token < vocabulary_size]
@@ -119,21 +124,22 @@ def rule_message(rule: SamplingRule, vocabulary_size: int) -> rule_pb2.SamplingR
 
 
 def rule_hash(message: rule_pb2.SamplingRule) -> int:
-    """What names a rule on the wire, as rule_hash in draft.proto and verifier.proto says; never
+    """Return the name of a rule on the wire (rule_hash in draft.proto and verifier.proto); never
     0."""
     digest = hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
     return int.from_bytes(digest[:8], "big") or 1
 
 
 def logit_bias_of(entries: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
-    """A bias map as a rule holds it: in the order of the token ids, so that equal maps make equal
-    rules."""
+    """Return a bias map in the order of the token ids, so that equal maps make equal rules."""
     return tuple(sorted(entries.items()))
 
 
 def acceptance_of(value: int, field: str) -> Acceptance | None:
-    """None if it is left open. InvalidFieldsError, naming ``field``, if there is no such
-    acceptance."""
+    """Return the acceptance; None if it is unspecified.
+
+    InvalidFieldsError, which names ``field``, if there is no such acceptance.
+    """
     if value == sampling_pb2.ACCEPTANCE_UNSPECIFIED:
         return None
     for acceptance, number in ACCEPTANCES.items():
@@ -144,8 +150,10 @@ def acceptance_of(value: int, field: str) -> Acceptance | None:
 
 
 def structure_of(message: sampling_pb2.Structure, field: str) -> Structure:
-    """InvalidFieldsError, naming ``field``, if none of its kinds is set. What is in it is for the
-    compiler to judge."""
+    """Return the structure of a message, whose source is checked later by the compiler.
+
+    InvalidFieldsError, which names ``field``, if no kind is set.
+    """
     kind = message.WhichOneof("kind")
     if kind == "choices":
         return Structure(StructureKind.CHOICE, json.dumps(list(message.choices.choices), ensure_ascii=False))
@@ -156,7 +164,7 @@ def structure_of(message: sampling_pb2.Structure, field: str) -> Structure:
 
 
 def structure_message(structure: Structure) -> sampling_pb2.Structure:
-    """A structure for the wire."""
+    """Return the message of a structure."""
     if structure.kind is StructureKind.CHOICE:
         choices = sampling_pb2.ChoiceList(choices=json.loads(structure.source))
         return sampling_pb2.Structure(choices=choices)
@@ -166,7 +174,7 @@ def structure_message(structure: Structure) -> sampling_pb2.Structure:
 
 
 def defaults_of(message: sampling_pb2.SamplingParameters) -> SamplingDefaults:
-    """A model's own sampling parameters; what it leaves unset is off."""
+    """Return a model's own sampling parameters; an unset parameter is off."""
     return SamplingDefaults(
         **{name: getattr(message, name) for name in MODEL_DEFAULTS if _is_set(message, name)},
         logit_bias=logit_bias_of(message.logit_bias),
@@ -175,7 +183,7 @@ def defaults_of(message: sampling_pb2.SamplingParameters) -> SamplingDefaults:
 
 
 def defaults_message(defaults: SamplingDefaults) -> sampling_pb2.SamplingParameters:
-    """A model's own sampling parameters for the wire."""
+    """Return the message of a model's own sampling parameters."""
     return sampling_pb2.SamplingParameters(
         **{name: getattr(defaults, name) for name in MODEL_DEFAULTS},
         logit_bias=dict(defaults.logit_bias),
@@ -184,32 +192,32 @@ def defaults_message(defaults: SamplingDefaults) -> sampling_pb2.SamplingParamet
 
 
 def lengths_of(message: model_pb2.LengthDefaults) -> LengthDefaults:
-    """A model's own bounds of a text's length; what it leaves unset is none."""
+    """Return a model's own bounds of a text's length; an unset bound is none."""
     return LengthDefaults(**{field.name: max(0, getattr(message, field.name)) for field in fields(LengthDefaults)})
 
 
 def lengths_message(lengths: LengthDefaults) -> model_pb2.LengthDefaults:
-    """A model's own bounds of a text's length for the wire."""
+    """Return the message of a model's own bounds of a text's length."""
     return model_pb2.LengthDefaults(**asdict(lengths))
 
 
 def distribution_of(message: rule_pb2.TokenDistribution) -> TokenDistribution:
-    """A distribution over a few tokens."""
+    """Return the distribution over a few tokens of a message."""
     return TokenDistribution(tuple(message.token_ids), tuple(message.probabilities))
 
 
 def distribution_message(distribution: TokenDistribution) -> rule_pb2.TokenDistribution:
-    """A distribution for the wire."""
+    """Return the message of a distribution."""
     return rule_pb2.TokenDistribution(token_ids=distribution.tokens, probabilities=distribution.probabilities)
 
 
 def logprobs_of(message: sampling_pb2.TokenLogprobs) -> TokenLogprobs:
-    """A token's log-probabilities."""
+    """Return a token's log-probabilities of a message."""
     return TokenLogprobs(message.token_id, message.logprob, tuple((e.token_id, e.logprob) for e in message.top))
 
 
 def logprobs_message(logprobs: TokenLogprobs) -> sampling_pb2.TokenLogprobs:
-    """A token's log-probabilities for the wire."""
+    """Return the message of a token's log-probabilities."""
     return sampling_pb2.TokenLogprobs(
         token_id=logprobs.token,
         logprob=logprobs.logprob,

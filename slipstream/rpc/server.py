@@ -1,5 +1,5 @@
-"""A gRPC server as every service runs it: health, reflection, channelz, an honest port, TLS, a
-drain on SIGTERM."""
+"""gRPC server of every service: health, reflection, channelz, TLS, a checked port, and a drain on
+SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from slipstream.transport.listening import Listening
 log = logging.getLogger(__name__)
 
 _CALLER_GONE = "ExecuteBatchError"
-"""What grpc raises, of a private module, where a message finds its call over."""
+"""Name of grpc's private exception for a message whose call is already over."""
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Whether a line of grpc's says more than that an answer found its caller gone: any caller can
-    bring that about."""
+    """Return False for grpc's log lines about a caller that has gone: any caller can cause them."""
     return record.exc_info is None or type(record.exc_info[1]).__name__ != _CALLER_GONE
 
 
@@ -41,13 +40,13 @@ for _name in ("grpc._cython.cygrpc", "asyncio"):
 
 
 class AddressInUseError(SlipstreamError):
-    """The address to listen on is taken."""
+    """The address to listen on is in use."""
 
     reason = Reason.ADDRESS_IN_USE
 
     @classmethod
     def at(cls, address: str, flag: str = "--address") -> AddressInUseError:
-        """With what to do about it."""
+        """Return the error with advice."""
         return cls(
             f"cannot listen on {address}: it is in use or not an address of this machine; "
             f"stop what listens there or choose another {flag}"
@@ -55,19 +54,22 @@ class AddressInUseError(SlipstreamError):
 
 
 class _Later:
-    """Takes services as a server does. One that has started takes handlers by name and warns of
-    those that generated code wants registered besides, which would only be found sooner."""
+    """Target for generated code that adds a service to a server which has started.
+
+    A started server accepts generic handlers. It warns of registered handlers, which are only a
+    faster way to find a method.
+    """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
 
     def add_registered_method_handlers(self, name: str, handlers: Mapping[str, Any]) -> None:
-        """Nothing: they are among the others."""
+        """Do nothing: the generic handlers include these."""
 
 
 class Server:
-    """Four phases: `bind` takes the port, `start` answers there, `set_serving` tells health checks,
-    `run_until_signalled` serves and drains."""
+    """A server in four phases: `bind` takes the port, `start` answers there, `set_serving` sets its
+    health, `run_until_signalled` serves and drains."""
 
     def __init__(
         self,
@@ -81,11 +83,11 @@ class Server:
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
         innermost: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        """With addresses of its ``own`` too the port is shared with other processes, each of which
-        has others; plaintext is spoken at one that is a socket's file. A larger message is refused,
-        with RESOURCE_EXHAUSTED, before anything of it is read. Without ``listening`` ports are
-        plaintext. ``interceptors`` see a call before its messages are read, ``innermost`` wrap handlers of
-        parsed messages."""
+        """Addresses of its ``own`` mean that other processes share the port, and have own addresses
+        too; a socket file among them is plaintext. A message of more than ``max_request_bytes`` is
+        refused with RESOURCE_EXHAUSTED before it is read. Without ``listening`` ports are
+        plaintext. ``interceptors`` see a call before its messages are read; ``innermost``
+        interceptors wrap handlers of parsed messages."""
         self.address = address
         self._listening = listening = listening or Listening()
         self._own = own
@@ -98,32 +100,31 @@ class Server:
             interceptors=(*doors, ReleasesRequests(), RefusesMalformed(), *innermost), options=tuple(options.items())
         )
         self.later = cast(grpc.aio.Server, _Later(self.grpc))
-        """For generated code that adds a service once this one has started."""
+        """Target for generated code that adds a service after the start."""
         self._service_names = tuple(service_names)
         self._port: int | None = None
         self._drain_seconds = drain_seconds
         self._health = health.aio.HealthServicer()
         self.draining = asyncio.Event()
-        """Set once the server wants to stop: streams that wait for nothing should end."""
+        """Set when the server is about to stop. Idle streams should end then."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         self._admin: grpc.aio.Server | None = None
         if listening.admin_address:
             self._admin = grpc.aio.server(interceptors=(LimitsMetadata(),), options=SERVER_OPTIONS)
-            # Here too, for probes beside us that have no certificate.
+            # Health is here too, for probes on this machine that have no certificate.
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._admin)
-            self._tell_about_itself(self._admin)
+            self._serve_introspection(self._admin)
         elif stays_here(address):
-            self._tell_about_itself(self.grpc)
+            self._serve_introspection(self.grpc)
 
-    def _tell_about_itself(self, server: grpc.aio.Server) -> None:
-        """Who is connected from where, and what can be asked: not for everybody."""
+    def _serve_introspection(self, server: grpc.aio.Server) -> None:
+        """Serve channelz and reflection, which list the connected callers and all methods."""
         channelz.add_channelz_servicer(server)
         described = (*self._service_names, health.SERVICE_NAME, "grpc.channelz.v1.Channelz", reflection.SERVICE_NAME)
         reflection.enable_server_reflection(described, server)
 
     def bind(self) -> int:
-        """Take the port, and return it: of interest if the address asked for port 0.
-        AddressInUseError if it is taken."""
+        """Take the port, and return its number. AddressInUseError if it is in use."""
         if self._port is None:
             self._port = self._listen_on(self.address, self._listening.credentials)
             for address in self._own:
@@ -131,7 +132,7 @@ class Server:
         return self._port
 
     async def start(self) -> int:
-        """Answer at the port that `bind` takes; returns it."""
+        """Answer on the port that `bind` takes; return its number."""
         port = self.bind()
         await self.set_serving(False)
         await self.grpc.start()

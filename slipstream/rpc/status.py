@@ -1,4 +1,4 @@
-"""Errors to google.rpc.Status and back: the one place where the two meet."""
+"""Conversion of errors to google.rpc.Status and back."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ log = logging.getLogger(__name__)
 
 DOMAIN = "slipstream"
 
-# grpc refuses trailers past 8 KiB, and what was wrong is lost with them. A status travels in them
-# twice: its message percent-encoded, and all of it in base64, a third longer. These bounds keep the
-# two together below 6 KiB.
+# grpc refuses trailers over 8 KiB, and the error is lost with them. Trailers hold a status twice:
+# its message percent-encoded, and the whole status in base64. Both stay below 6 KiB here.
 _MESSAGE_BYTES = 1024
 _VIOLATIONS_BYTES = 1536
 _VALUE_BYTES = 256
 _METADATA_COUNT = 4
 _LONGEST_CHARACTER = 12
-"""A character of four bytes, percent-encoded."""
+"""Bytes of a percent-encoded character of four bytes."""
 _PLAIN = " !\"#$&'()*+,-./:;<=>?@[]^`{|}~"
-"""What stays as it is in a grpc-message, besides letters and digits."""
+"""Characters that a grpc-message does not encode, besides letters and digits."""
 _ELLIPSIS = "…"
 
 
 class PeerError(SlipstreamError):
-    """What a peer answered instead of a result. Its code, reason, metadata, violations and
-    retry_after are the peer's."""
+    """An error that a peer answered, with the peer's code, reason, metadata, violations and
+    retry_after."""
 
     def __init__(
         self,
@@ -58,16 +57,18 @@ class PeerError(SlipstreamError):
 
 
 class StreamLostError(PeerError):
-    """The stream ended before the answer came. Nothing is lost: reconnect and state the position
-    again."""
+    """The stream ended before the answer came. The caller reconnects and states its position again;
+    nothing is lost."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.UNAVAILABLE, Reason.STREAM_LOST, message)
 
 
 def status_of(error: BaseException) -> status_pb2.Status:
-    """The status a client gets for an error. What is not a SlipstreamError is our fault: logged
-    whole, INTERNAL."""
+    """Return the status that a client gets for an error.
+
+    An error that is not a SlipstreamError is logged with its traceback and becomes INTERNAL.
+    """
     if not isinstance(error, SlipstreamError):
         log.error("unexpected error", exc_info=error)
         error = SlipstreamError(f"internal error: {type(error).__name__}")
@@ -87,7 +88,7 @@ def status_of(error: BaseException) -> status_pb2.Status:
 
 
 def _shown(violations: Sequence[FieldViolation]) -> tuple[list[error_details_pb2.BadRequest.FieldViolation], int]:
-    """The first violations, as many as have room, each cut short; and how many more there are."""
+    """Return the first violations that have room, each shortened, and the number of the others."""
     shown: list[error_details_pb2.BadRequest.FieldViolation] = []
     left = _VIOLATIONS_BYTES
     for violation in violations:
@@ -107,8 +108,7 @@ def _message(error: SlipstreamError, hidden_count: int) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """The text, or as much of its beginning as takes ``most`` bytes in a trailer,
-    percent-encoded."""
+    """Return the beginning of a text that takes at most ``most`` percent-encoded bytes."""
     if len(text) * _LONGEST_CHARACTER <= most or len(quote(text, safe=_PLAIN)) <= most:
         return text
     kept, left = 0, most - len(quote(_ELLIPSIS))
@@ -121,8 +121,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def error_of(status: status_pb2.Status) -> PeerError:
-    """The error a peer's status means; a code that is none, 0 too since there is an error, is
-    UNKNOWN."""
+    """Return the error of a peer's status. An invalid code, also 0, becomes UNKNOWN."""
     info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     for detail in status.details:
         for known in (info, bad, retry):
@@ -147,24 +146,24 @@ def _code_of(number: int) -> Code:
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> PeerError:
-    """The error a failed call means, whatever it has for details."""
+    """Return the error of a failed call. Details that cannot be read are ignored."""
     try:
         status = rpc_status.from_call(error)  # type: ignore[arg-type]
         if status is not None:
             return error_of(status)
-    except (ValueError, DecodeError):  # details that are none, or of another status: what grpc says itself stands
+    except (ValueError, DecodeError):  # invalid details, or those of another status: grpc's own text counts
         log.debug("a status has details that cannot be read")
     code = _code_of(error.code().value[0])
     return PeerError(code, code.name, error.details() or code.name)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
-    """End a call with an error's status."""
+    """End a call with the status of an error."""
     report_error(error)
     await context.abort_with_status(rpc_status.to_status(status_of(error)))
     raise AssertionError("abort_with_status always raises")
 
 
 async def abort_as(context: grpc.aio.ServicerContext[Any, Any], error: grpc.aio.AioRpcError) -> NoReturn:
-    """End a call the way that the call it was passed on to ended, details and all."""
+    """End a call as the forwarded call ended, with the same details."""
     await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata()))

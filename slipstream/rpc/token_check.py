@@ -1,4 +1,4 @@
-"""Calls that do not say a service's token are refused before anything else is done about them."""
+"""Refusal of calls that do not show the service's token, before anything else is done for them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ class PeerUnauthenticatedError(SlipstreamError):
 
 
 class ChecksToken(grpc.aio.ServerInterceptor):
-    """Answers every method but health's only to whoever says the token that there is at that
-    moment."""
+    """Interceptor that answers only calls with the current token, and health checks."""
 
     def __init__(self, token: Reloaded[str]) -> None:
         self._token = token
         self._quiet_until = 0.0
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """The handler itself, or one that refuses: of streams, which fits calls of all kinds."""
-        if handler_call_details.method.startswith(HEALTH) or self._is_said(handler_call_details):
+        """Return the method's own handler, or one that refuses calls of all kinds."""
+        if handler_call_details.method.startswith(HEALTH) or self._shows_token(handler_call_details):
             return await continuation(handler_call_details)
         return grpc.stream_stream_rpc_method_handler(self._refuse)
 
-    def _is_said(self, handler_call_details: Any) -> bool:
+    def _shows_token(self, handler_call_details: Any) -> bool:
         said = [value for key, value in handler_call_details.invocation_metadata or () if key == TOKEN_KEY]
         return len(said) == 1 and hmac.compare_digest(said[0].encode(), self._token.current.encode())
 
@@ -52,6 +51,9 @@ class ChecksToken(grpc.aio.ServerInterceptor):
         now = time.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + _SAY_AGAIN_SECONDS
-            log.warning("a call from %s was refused: it does not say this service's --peer-token-file", context.peer())
+            log.warning(
+                "a call from %s was refused: it does not show the token of this service's --peer-token-file",
+                context.peer(),
+            )
         await abort(context, PeerUnauthenticatedError("the call does not show this service's token: --peer-token-file"))
-        yield  # makes this what a stream's handler is
+        yield  # makes this an async generator

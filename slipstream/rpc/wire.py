@@ -1,4 +1,4 @@
-"""Seconds to protobuf Durations and back."""
+"""Conversion of seconds to protobuf Durations and back."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ _NANOS = 1_000_000_000
 
 
 def duration(seconds: float) -> Duration:
-    """Seconds as a Duration, to the nanosecond below; negative ones, which only clock trouble
-    makes, as zero."""
+    """Return seconds as a Duration, rounded down to a nanosecond. Negative seconds, which only a
+    clock that jumps makes, become zero."""
     message = Duration()
     set_duration(message, seconds)
     return message
 
 
 def set_duration(message: Duration, seconds: float) -> None:
-    """The same, in a message's own Duration."""
-    # Also where both are 0: to be set says that it is known.
+    """Write seconds into a Duration that a message holds."""
+    # Also if both are 0: a field that is set says that the time is known.
     message.seconds, message.nanos = divmod(max(0, int(seconds * _NANOS)), _NANOS)
 
 
 def seconds(message: Duration) -> float:
-    """A Duration as seconds."""
+    """Return a Duration as seconds."""
     return message.seconds + message.nanos / _NANOS

@@ -135,13 +135,13 @@ class Sink:
         self.lost: PeerError | None = None
         self.over = asyncio.Event()
 
-    def take(self, result: verifier_pb2.VerifyResult) -> bool:
+    def receive(self, result: verifier_pb2.VerifyResult) -> bool:
         self.taken.append(result.next_token)
         if result.next_token == 3:
             self.over.set()
         return bool(result.next_token == 3)
 
-    def lose(self, error: PeerError) -> None:
+    def fail(self, error: PeerError) -> None:
         self.lost = error
         self.over.set()
 
@@ -221,13 +221,13 @@ async def test_a_stream_that_cannot_be_opened_fails_what_waits(rig: Any) -> None
 class Judging(Sink):
     """Raises the errors it gets as what they mean, as the orchestrator's sinks do."""
 
-    def take(self, result: verifier_pb2.VerifyResult) -> bool:
+    def receive(self, result: verifier_pb2.VerifyResult) -> bool:
         if result.HasField("error"):
-            self.lose(error_of(result.error))
+            self.fail(error_of(result.error))
             return True
         if result.next_token < 0:
             raise ValueError("a token below 0")
-        return super().take(result)
+        return super().receive(result)
 
 
 @pytest.mark.parametrize("code", [0, 77, -1])
@@ -349,7 +349,7 @@ async def test_a_caller_told_of_a_loss_may_ask_again_at_once(rig: Any) -> None:
     rig_, stream = rig
 
     class Again(Sink):
-        def lose(self, error: PeerError) -> None:
+        def fail(self, error: PeerError) -> None:
             if self.lost is None:
                 self.lost = error
                 stream.send(item("h", 2, base_length=3), self)
@@ -368,7 +368,7 @@ async def test_everybody_hears_of_a_loss_even_if_one_cannot_bear_it(rig: Any) ->
     rig_, stream = rig
 
     class Fragile(Sink):
-        def lose(self, error: PeerError) -> None:
+        def fail(self, error: PeerError) -> None:
             raise ZeroDivisionError
 
     robust = Sink()

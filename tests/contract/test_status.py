@@ -14,7 +14,7 @@ from orchestrator import errors as orchestrator_errors
 from orchestrator.errors import SessionBusyError
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
-from slipstream.hosting import rules, starting
+from slipstream.hosting import loading_gate, rules
 from slipstream.rpc import item_answers
 from slipstream.rpc.status import PeerError, abort, error_of, error_of_call, status_of
 from slipstream.sampling import faults, structure_errors
@@ -23,7 +23,7 @@ from slipstream.v1 import errors_pb2
 ERRORS = sorted(
     {
         kind
-        for module in (engine_errors, orchestrator_errors, faults, item_answers, rules, starting, structure_errors)
+        for module in (engine_errors, orchestrator_errors, faults, item_answers, rules, loading_gate, structure_errors)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, SlipstreamError) and kind is not SlipstreamError
     },

@@ -40,7 +40,7 @@ class Rig(grpc.GenericRpcHandler):
     async def start(self) -> None:
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
         self.server.add_generic_rpc_handlers((self,))
-        self.channel = PLAINTEXT.peer(f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}")
+        self.channel = PLAINTEXT.open_peer(f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}")
         await self.server.start()
         self.faults: list[str] = []
         self.lost = asyncio.Event()
@@ -135,7 +135,7 @@ async def test_of_a_handle_whose_items_stay_unanswered_only_the_latest_are_kept(
         def take(self, _: verifier_pb2.VerifyResult) -> bool:
             return True
 
-        def lose(self, error: PeerError) -> None:
+        def fail(self, error: PeerError) -> None:
             raise AssertionError(error)
 
     rig.script = lambda item: right(item) if item.handle == "other" else []

@@ -23,14 +23,14 @@ def answered(directory: Path) -> tuple[list[int], str]:
 
 def test_a_second_start_goes_on_from_what_the_first_has_learnt_and_says_the_same(tmp_path: Path) -> None:
     first, log = answered(tmp_path)
-    assert "going on with what was learnt" not in log
+    assert "continuing with earlier measurements" not in log
     (file,) = tmp_path.iterdir()
     learnt = json.loads(file.read_text())["knowledge"]
     # How much was tried depends on how fast this machine was just then; that something was is what
     # is kept.
     assert learnt["acceptance"]["_all_tried"] > 0 and learnt["verifying"]["around"]["all"][1] > 0
     again, log = answered(tmp_path)
-    assert (again, "going on with what was learnt" in log) == (first, True)
+    assert (again, "continuing with earlier measurements" in log) == (first, True)
     file.write_text("no longer JSON")
     without, log = answered(tmp_path)
     assert (without, "is not used" in log) == (first, True)

@@ -151,7 +151,7 @@ def test_each_pair_has_its_own_file_which_may_be_absent_broken_or_gone(
         caplog.clear()
         file.path.write_text(broken)
         fresh = PairKnowledge()
-        assert not file.load(fresh) and "is not used" in caplog.text
+        assert not file.load(fresh) and "are not used" in caplog.text
         assert fresh.state() == PairKnowledge().state()
 
 
@@ -162,7 +162,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line_in_the_log(
     file = KnowledgeFile(tmp_path / "file", MODEL, MODEL)
     for _ in range(3):
         file.save(taught(10))
-    assert caplog.text.count("cannot be kept") == 1
+    assert caplog.text.count("cannot be saved") == 1
 
 
 def test_what_is_learnt_is_kept_when_the_process_ends_and_nothing_where_nothing_was(tmp_path: Path) -> None:
