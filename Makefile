@@ -33,16 +33,16 @@ WORKERS = $(shell count=$$(getconf _NPROCESSORS_ONLN); echo $$((count < 4 ? coun
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	--max-worker-restart 0
 
-unit: $(VENV)/dev ## run the pure tests (no compiler, process or socket): under a minute
+unit: $(VENV)/dev ## run the pure tests, which need no compiler, process or socket: under a minute
 	$(PYTEST) tests/unit
 
-test: unit ## run before a commit: unit and contract tests, and one system test for each capability
+test: unit ## run this before a commit: unit, contract and engine tests, and one system test for each capability
 	$(PYTEST) --ignore tests/unit -m essential
 
-test-all: test ## run every test, the proof among them
+test-all: test ## run every test, with the proof
 	$(PYTEST) --ignore tests/unit -m "not essential"
 
-gpu: $(VENV)/dev ## what only a CUDA device can show: its tests, and the proof by it
+gpu: $(VENV)/dev ## run the tests and the proof that need a CUDA device
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/gpu
 	$(BIN)/python -m proving --backend cuda --prompts $(PROMPTS)
 
@@ -71,19 +71,19 @@ docs: $(VENV)/docs/ready ## build the documentation as a site, strictly: build/s
 bench: $(VENV)/bench ## every benchmark, an hour: BENCH=--quick takes minutes, BENCH=load only that one
 	$(BIN)/python -m benchmarks $(BENCH)
 
-prove: $(VENV)/dev ## served under disturbances against plain decoding, bit by bit: PROMPTS=40 takes two minutes, 10000 an hour
+prove: $(VENV)/dev ## compare served text with plain decoding, bit by bit, while services fail: PROMPTS=40 takes two minutes, 10000 an hour
 	$(BIN)/python -m proving --prompts $(PROMPTS)
 
-chaos: $(VENV)/dev ## everything goes wrong under sixteen sessions, one thing after another: FAULTS=20 takes four minutes
+chaos: $(VENV)/dev ## serve sixteen sessions while one fault after another is injected: FAULTS=20 takes four minutes
 	$(BIN)/python -m proving.chaos --faults $(FAULTS)
 
-hostile: $(VENV)/dev ## hostile messages to every method, beside sessions that must not notice: MESSAGES=2000 to each service, a minute
+hostile: $(VENV)/dev ## fuzz every RPC, beside sessions that must not be disturbed: MESSAGES=2000 for each service takes a minute
 	$(BIN)/python -m proving.hostile --messages $(MESSAGES)
 
-leaks: $(VENV)/dev ## turns left in every way, and what stays of them: CANCELS=1000 takes a minute
+leaks: $(VENV)/dev ## abandon turns in every possible way and check that nothing leaks: CANCELS=1000 takes a minute
 	$(BIN)/python -m proving.leaks --cancels $(CANCELS)
 
-faults: $(VENV)/dev ## plant faults in a copy, one at a time, and list those that no test notices: PLANTED=200 takes an hour
+faults: $(VENV)/dev ## plant faults in a copy of the code, one at a time, and list those that no test finds: PLANTED=200 takes an hour
 	$(BIN)/python tools/plant_faults.py --count $(PLANTED)
 
 protos: $(VENV)/dev ## generate the Python stubs anew
