@@ -101,7 +101,7 @@ def test_a_models_captured_logits_have_its_own_bits(family: str, padding: Paddin
 
 
 @torch.inference_mode()
-def test_a_recording_that_does_not_run_gives_way_to_the_forward(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_graph_that_does_not_run_is_replaced_by_the_forward(caplog: pytest.LogCaptureFixture) -> None:
     def fails(*_: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("a recording that cannot run")
 

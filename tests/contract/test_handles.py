@@ -382,7 +382,7 @@ async def test_however_many_handles_a_peer_opens_another_can_open_one_and_keep_i
             assert reason_of(result) == "", "four of eight are its share"
 
 
-async def test_where_all_are_at_work_one_more_is_refused_until_one_rests(services: Services) -> None:
+async def test_while_all_handles_are_at_work_one_more_is_refused(services: Services) -> None:
     peer = services.peer(OURS)
     request = verifier_pb2.VerifyRequest(
         items=[verifier_pb2.VerifyItem(handle=new_handle(), round=1, tail=[5, 6], **opening()) for _ in range(9)]

@@ -301,7 +301,7 @@ async def test_a_session_moves_at_the_deadline_and_no_other_comes_while_it_hangs
         (Code.UNAVAILABLE, "LOADING", False),
     ],
 )
-async def test_a_refused_probe_shows_that_it_is_back_unless_the_refusal_is_its_absence_or_a_queue_that_is_full(
+async def test_a_refused_probe_shows_that_the_verifier_is_back_unless_it_is_absent_or_its_queue_full(
     rig: Rig, code: Code, reason: str, is_back: bool
 ) -> None:
     (service,) = rig.services

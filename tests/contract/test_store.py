@@ -267,7 +267,7 @@ async def test_what_has_an_owner_that_lives_is_not_taken(store: Store) -> None:
     assert await store.owned("a") == {}
 
 
-async def test_late_writes_of_an_owner_that_was_robbed_fail(store: Store) -> None:
+async def test_late_writes_of_a_process_that_lost_ownership_fail(store: Store) -> None:
     await store.register(owner("b"))
     late = session("s")  # of "a", which has no row
     await store.create([late])
@@ -387,7 +387,7 @@ async def test_the_choices_of_a_generation_are_taken_together(store: Store) -> N
     assert again == {"g0": 2, "g1": 3, "g2": 2}, "what it has and did not ask for stays as it is"
 
 
-async def test_who_comes_to_the_same_place_is_the_successor(store: Store) -> None:
+async def test_a_process_in_the_same_slot_is_the_successor(store: Store) -> None:
     await store.register(owner("a", "here"))
     await store.register(owner("b", "there"))
     await store.register(owner("c", "here"))
@@ -493,7 +493,7 @@ async def test_an_owner_whose_beat_stands_still_for_a_lease_is_taken_out(place: 
             store.close()
 
 
-async def test_an_owner_that_looks_twice_a_lease_still_sees_who_has_stopped(store: Store) -> None:
+async def test_an_owner_that_looks_twice_a_lease_sees_a_stopped_process(store: Store) -> None:
     clock = Clock()
     stopped, looking = Ownership(store, owner("a"), 8.0, Clock()), Ownership(store, owner("b"), 8.0, clock)
     await stopped.join()

@@ -33,7 +33,7 @@ def brute_force(logits: torch.Tensor, rule: SamplingRule, position: int) -> tupl
     top_p=st.sampled_from([1.0, 1.0, 0.95, 0.5, 0.02]),
     min_p=st.sampled_from([0.0, 0.0, 0.05]),
 )
-def test_what_is_found_without_opening_and_sorting_is_what_opening_and_sorting_everything_finds(
+def test_choosing_by_blocks_finds_what_sorting_everything_finds(
     seed: int,
     position: int,
     size: int,

@@ -240,7 +240,7 @@ async def test_who_cannot_take_its_answer_is_told_so_and_others_get_theirs(hoste
     assert isinstance(late.error, ValueError), "it is answered by now"
 
 
-async def test_a_handle_that_has_had_an_answer_gives_way_after_one_that_has_not(hosted: Hosted) -> None:
+async def test_a_handle_with_an_answer_is_evicted_after_one_without(hosted: Hosted) -> None:
     await hosted.ask(1).event.wait()
     hosted.host.open_handle("b", None)
     assert hosted.host.owners.handle_to_evict("") == "b"

@@ -561,7 +561,7 @@ class Fussy(Heard[Job]):
         raise ZeroDivisionError("of the answer")
 
 
-async def test_all_who_ask_for_a_round_hear_of_it_and_one_who_cannot_take_the_answer_has_failed_alone() -> None:
+async def test_every_caller_of_a_round_gets_its_answer_and_one_that_cannot_take_it_fails_alone() -> None:
     async with hosting(paper) as host:
         handle = secrets.token_hex(8)
         host.open_handle(handle, None)
@@ -584,7 +584,7 @@ async def test_all_who_ask_for_a_round_hear_of_it_and_one_who_cannot_take_the_an
         assert again.told == [job] and isinstance(again.answer.exception(), ZeroDivisionError)
 
 
-async def test_one_who_cannot_take_a_part_has_failed_and_hears_no_more() -> None:
+async def test_a_caller_that_cannot_take_a_part_fails_and_gets_no_more() -> None:
     async with hosting(paper) as host:
         handle = secrets.token_hex(8)
         host.open_handle(handle, None)

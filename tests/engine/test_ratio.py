@@ -126,7 +126,7 @@ def test_a_rejected_token_is_never_the_recovered_one_and_equal_distributions_acc
         assert choose(logits, [Row(rule, 1, proposed=impossible)])[0].token != 3
 
 
-def test_a_proposal_ends_at_a_token_the_target_lacks_and_its_distributions_lose_the_others_like_it() -> None:
+def test_a_proposal_ends_at_a_token_that_the_target_lacks() -> None:
     proposal = Proposal(
         (3, 4, 11, 5),
         tuple(TokenDistribution((token, 10), (0.75, 0.25)) for token in (3, 4, 11, 5)),

@@ -374,7 +374,7 @@ async def test_an_old_record_begins_nothing_beside_a_new_one(start: Start) -> No
     assert turn.turn == 3 and new.session.turn_count == 3 and old.session.turn_count == 1
 
 
-async def test_who_was_robbed_writes_nothing_and_keeps_nothing(start: Start) -> None:
+async def test_a_process_that_lost_ownership_writes_and_keeps_nothing(start: Start) -> None:
     first, second = await start("a"), await start("b")
     record = await first.sessions.create(NewSession())
     await second.take_for_dead(first)

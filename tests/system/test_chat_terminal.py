@@ -119,7 +119,7 @@ def test_marked_tokens_are_the_same_text_and_told_apart_without_colours(paper: L
     assert sum(int(number) for number, _ in numbers) == 60
 
 
-def test_top_says_that_the_server_is_away_goes_on_when_it_is_back_and_leaves_the_terminal_clean(
+def test_top_survives_a_server_restart_and_leaves_the_terminal_clean(
     paper: LocalServices,
 ) -> None:
     command = ("top", "--interval", "0.2", "--address")

@@ -92,7 +92,7 @@ def test_an_orchestrator_that_is_killed_leaves_no_page_behind_for_longer_than_th
         assert client.generate(PROMPT, Settings(max_token_count=20)).wait().token_ids == paper_tokens(PROMPT, 20)
 
 
-def test_a_chat_that_is_idle_for_longer_than_the_grace_keeps_its_pages_while_its_orchestrator_is_there(
+def test_an_idle_chat_keeps_its_pages_beyond_the_grace_while_its_orchestrator_lives(
     short: LocalServices,
 ) -> None:
     with Client(short.orchestrator_address) as client, client.chat(settings=Settings(max_token_count=40)) as chat:

@@ -74,7 +74,7 @@ async def test_a_client_that_comes_back_when_it_is_told_gets_through(address: st
         assert await asyncio.gather(*(one(client) for _ in range(24))) == [20] * 24
 
 
-def test_a_message_that_waits_for_its_place_can_be_cancelled_and_does_not_hold_up_a_drain() -> None:
+def test_a_queued_message_can_be_cancelled_and_does_not_delay_a_drain() -> None:
     patient = replace(SLOW, orchestrator_flags=["--max-running-turns", "1", "--queue-seconds", "60"])
     settings = {"max_token_count": 400, "sampling": {"temperature": 0}}
     with LocalServices(patient) as local, grpc.insecure_channel(local.orchestrator_address) as channel:

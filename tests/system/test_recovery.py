@@ -176,9 +176,7 @@ def test_the_only_verifier_stopped_and_woken_in_mid_turn_goes_on_where_it_was() 
         assert told("has stopped answering") == told("answers again") == 1
 
 
-def test_the_only_verifier_stopped_for_longer_than_the_patience_ends_turns_with_a_status_and_is_found_when_it_wakes() -> (
-    None
-):
+def test_a_verifier_stopped_beyond_the_patience_ends_turns_and_is_found_when_it_wakes() -> None:
     with stoppable(patience=3) as local, Client(local.orchestrator_address) as client:
         verifier = local.services["verifier"].process
         with client.chat(settings=Settings(max_token_count=5)) as chat:

@@ -126,7 +126,7 @@ def test_sessions_move_away_from_a_verifier_that_is_stopped_and_come_back_to_it(
         assert services.orchestrator.log.read_text().count("answers again") == 1
 
 
-def test_a_prompt_that_waits_behind_those_of_others_is_not_given_up_while_the_verifier_makes_steps() -> None:
+def test_a_queued_prompt_is_not_given_up_while_the_verifier_makes_steps() -> None:
     """It is the only one that its orchestrator asks for, so nothing comes to that for seconds:
     others have filled the queue."""
     with (

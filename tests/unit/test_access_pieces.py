@@ -230,7 +230,7 @@ def test_a_web_token_that_cannot_be_read_is_not_believed(
 
 
 @pytest.mark.parametrize("name", ["access.toml", "keys.json"])
-def test_a_file_that_every_user_may_change_says_not_who_may_ask(tmp_path: Path, name: str) -> None:
+def test_an_access_file_that_any_user_may_write_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "access.toml").write_text('[jwt]\nkeys = "keys.json"\naudience = "a"\nissuer = "i"')
     write_keys(tmp_path / "keys.json", {"key": ec.generate_private_key(ec.SECP256R1())})
     Access(tmp_path / "access.toml")

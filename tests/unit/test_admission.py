@@ -191,7 +191,7 @@ async def test_a_caller_who_goes_away_leaves_the_queue() -> None:
     await stays
 
 
-async def test_a_place_that_comes_too_late_for_its_caller_is_the_next_ones() -> None:
+async def test_a_permit_that_comes_too_late_for_its_caller_goes_to_the_next() -> None:
     door = admission(1)
     permit = await take(door)
     gone, stays = asked(door), asked(door)
@@ -217,7 +217,7 @@ async def test_who_gives_up_is_told_that_its_message_is_cancelled() -> None:
     await take(door)
 
 
-async def test_a_place_that_no_turn_takes_comes_back() -> None:
+async def test_a_permit_that_no_turn_takes_is_returned() -> None:
     door = admission(1)
     permits = await door.acquire(demand(), AdmissionWait())
     with pytest.raises(ZeroDivisionError), releasing_unused(permits):
@@ -225,7 +225,7 @@ async def test_a_place_that_no_turn_takes_comes_back() -> None:
     await take(door)
 
 
-async def test_one_who_asks_for_little_does_not_wait_for_one_who_asks_for_much() -> None:
+async def test_a_small_request_does_not_wait_for_a_large_one() -> None:
     door = admission(1)
     permit = await take(door, demand(A))
     many = [asked(door, demand(A)) for _ in range(10)]
@@ -447,7 +447,7 @@ async def test_tokens_of_a_minute_come_back_with_the_minute_and_what_was_not_sai
     await take(door, demand(limited, prompt=500, room=100))
 
 
-async def test_a_request_that_does_not_get_its_place_costs_its_principal_nothing() -> None:
+async def test_a_request_without_a_permit_costs_its_principal_nothing() -> None:
     limited = Principal("limited", Limits(running_turn_count=1, tokens_per_minute=60))
     door = admission(1)
     permit = await take(door, demand(A))

@@ -52,7 +52,7 @@ def name_of(access: Access, call: Call) -> str:
     return access.principal_of(call).name
 
 
-def test_a_certificate_says_who_asks_where_no_token_does(tmp_path: Path) -> None:
+def test_without_a_token_the_certificate_names_the_caller(tmp_path: Path) -> None:
     token, entry = token_and_entry("shop", 3)
     access = access_of(tmp_path, CERTIFICATES + entry)
     assert name_of(access, Call(certificate="alice")) == "cert:alice"

@@ -26,7 +26,7 @@ def habitual(absences: dict[str, float]) -> tuple[BatchingDelay, float]:
     return delay, now
 
 
-def test_a_step_waits_for_those_who_come_back_soon() -> None:
+def test_a_step_waits_for_sequences_that_come_back_soon() -> None:
     delay, now = habitual({"a": 0.001, "b": 0.003})
     delay.record_arrival("a", now + 0.001)
     assert 0.001 < delay.seconds_to_wait(now + 0.001) < 0.006
@@ -40,7 +40,7 @@ def test_a_step_waits_for_no_sequence_longer_than_it_is_worth() -> None:
     assert delay.seconds_to_wait(now + 0.001) == 0
 
 
-def test_one_who_does_not_come_is_waited_for_once() -> None:
+def test_a_sequence_that_stays_away_is_waited_for_once() -> None:
     delay, now = habitual({"a": 0.001, "gone": 0.004})
     delay.record_arrival("a", now + 0.001)
     assert delay.seconds_to_wait(now + 0.001) > 0

@@ -62,7 +62,7 @@ class Sessions:
         self.draft.sinks[index].finish(TIMING)
 
 
-async def test_the_first_who_has_waited_for_too_long_tells_all_others() -> None:
+async def test_the_first_round_that_waited_too_long_ends_the_wait_of_all() -> None:
     sessions = Sessions(8)
     running = sessions.begin()
     await sessions.asked(8)

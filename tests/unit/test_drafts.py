@@ -297,7 +297,7 @@ async def test_each_drafts_tokens_are_counted_and_its_sessions_alone_share_it() 
     assert [side.pair.running_count for side in (a, b)] == [0, 1]
 
 
-def test_what_depends_on_a_drafts_weights_is_shared_by_those_that_have_them_and_its_speed_is_its_own() -> None:
+def test_drafts_of_equal_weights_share_acceptance_and_not_speed() -> None:
     first = PairKnowledge()
     twin, other = first.with_another_draft(first), first.with_another_draft()
     for _ in range(50):

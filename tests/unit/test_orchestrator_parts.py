@@ -105,7 +105,7 @@ def test_many_failures_at_once_open_the_breaker_once() -> None:
     assert breaker.is_half_open
 
 
-def test_those_who_begin_to_wait_together_do_not_come_back_together() -> None:
+def test_callers_refused_together_are_told_different_times_to_retry() -> None:
     waits = {round(jittered(1.0), 3) for _ in range(100)}
     assert len(waits) > 20 and all(0.75 <= wait <= 1.25 for wait in waits)
 

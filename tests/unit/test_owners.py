@@ -57,7 +57,7 @@ def test_a_handle_that_ended_and_is_opened_again_was_never_of_use() -> None:
     assert owners.handle_to_evict("a") == "again"
 
 
-def test_the_least_recently_used_gives_way_and_none_at_work() -> None:
+def test_the_least_recently_used_is_evicted_and_none_at_work() -> None:
     owners = Owners(GRACE)
     for handle in "abcd":
         used(owners, handle, "one")
@@ -87,7 +87,7 @@ def test_the_owner_of_most_handles_loses_first_and_never_to_one_that_holds_more(
     assert owners.handle_to_evict("third") == "new 3"
 
 
-def test_in_the_end_all_who_want_more_than_there_is_hold_the_same() -> None:
+def test_owners_that_all_want_more_end_with_equal_shares() -> None:
     for seed in range(20):
         rng, owners = random.Random(seed), Owners(GRACE)
         held: Counter[str] = Counter()
@@ -135,7 +135,7 @@ def test_an_owner_that_comes_back_within_the_grace_loses_nothing_and_has_all_of_
         assert owners.orphaned_handles() == {}
 
 
-def test_what_is_at_work_for_an_owner_that_has_gone_ends_once_it_rests() -> None:
+def test_work_for_an_owner_that_has_gone_ends_with_its_current_item() -> None:
     clock = Clock()
     owners = Owners(GRACE, clock)
     owners.record_connection("gone")
@@ -148,7 +148,7 @@ def test_what_is_at_work_for_an_owner_that_has_gone_ends_once_it_rests() -> None
     assert owners.orphaned_handles() == {"gone": ["a"]}
 
 
-def test_what_is_opened_for_an_owner_that_has_just_gone_ends_after_the_grace_unless_it_comes_back() -> None:
+def test_a_handle_opened_for_an_owner_that_has_gone_ends_after_the_grace() -> None:
     clock = Clock()
     owners = Owners(GRACE, clock)
     for name in ("gone", "back"):

@@ -26,7 +26,7 @@ def test_a_short_prompt_is_no_round_and_leaves_what_it_does_not_need() -> None:
     assert taken == {**dict.fromkeys(range(7), 8), 7: 5, 20: 3}
 
 
-def test_a_short_prompt_does_not_wait_for_long_ones_that_came_before_nor_the_oldest_for_short_ones() -> None:
+def test_short_prompts_pass_long_ones_without_starving_the_oldest() -> None:
     taken = dict(schedule([*[ROUND] * 20, PROMPT, PROMPT, Want(8, is_prompt=True)], LIMITS))
     assert (taken[20], taken.get(21), taken[22]) == (8, None, 8)
     assert taken[20] + taken[22] == 16, "the prompts' share"
