@@ -1,5 +1,4 @@
-"""The alerts and the dashboard: their own tests, and both on what real services tell a real
-Prometheus and Alertmanager."""
+"""The alerts and the dashboard on what real services tell a real Prometheus and Alertmanager."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -33,106 +31,15 @@ import yaml
 from slipstream.cli.load import LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, PeerError, Settings
-from slipstream.telemetry import instruments
-from slipstream.telemetry.instruments import Instrument, Kind
+from tests.monitoring_files import DASHBOARD, RULE_TESTS, RULES, alerting_rules, panels
 
 pytestmark = pytest.mark.timeout(400)
 """The first test waits for the services, and for what is done to them."""
 
-ROOT = Path(__file__).resolve().parents[2]
-DASHBOARD = ROOT / "deploy" / "grafana" / "slipstream.json"
-RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
-RULE_TESTS = ROOT / "deploy" / "prometheus" / "alerts.test.yaml"
-RUNBOOK = ROOT / "docs" / "alerts.md"
 DEADLINE_SECONDS = 60.0
 """Limit of each wait: more than a busy machine takes. A test that passes does not reach it."""
 
-INSTRUMENTS: dict[str, Instrument] = {
-    f"{each.exposed_name}{suffix}": each
-    for each in {*instruments.OF_THE_ORCHESTRATOR, *instruments.OF_A_MODEL_SERVICE}
-    for suffix in (("_bucket", "_sum", "_count") if each.kind is Kind.HISTOGRAM else ("",))
-}
-"""By the names that queries have for them."""
-
 T = TypeVar("T")
-
-
-def alerting_rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"] if "alert" in rule]
-
-
-def panels() -> list[dict[str, Any]]:
-    """Those with queries, as they are in the file that people import."""
-    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
-
-
-def names_in(text: str) -> set[str]:
-    """The metrics' names in rules or queries; what a recording rule makes has a colon before it."""
-    return set(re.findall(r"(?<![:\w])slipstream_\w+(?![\w]*:)", text))
-
-
-# --- what needs no running service
-
-
-def test_every_panel_says_what_it_shows_and_in_what_unit() -> None:
-    shown = panels()
-    assert len({panel["title"] for panel in shown}) == len(shown)
-    for panel in shown:
-        assert panel["title"] and panel["description"].endswith("."), panel["title"]
-        assert "\n" not in panel["description"]
-        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
-        assert panel["targets"] and all(target["expr"] for target in panel["targets"])
-        assert panel["datasource"]["uid"] == "${datasource}"
-
-
-def test_no_panel_lies_on_another() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        cells = {(place["x"] + column, place["y"] + line) for column in range(place["w"]) for line in range(place["h"])}
-        assert not cells & taken, panel["title"]
-        taken |= cells
-
-
-def test_rules_and_panels_ask_for_metrics_that_exist_and_the_panels_for_all_of_them() -> None:
-    asked = {target["expr"] for panel in panels() for target in panel["targets"]}
-    shown = {name for expression in asked for name in names_in(expression)}
-    ruled = {name for name in names_in(RULES.read_text()) if not name.startswith("slipstream_pair")}
-    assert shown | ruled <= set(INSTRUMENTS)
-    assert {INSTRUMENTS[name].name for name in shown} == {each.name for each in INSTRUMENTS.values()}
-
-
-def test_the_rules_tests_have_their_metrics_with_the_labels_that_they_really_have() -> None:
-    for case in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
-        for series in (each["series"] for each in case["input_series"]):
-            name = series.partition("{")[0]
-            if name.startswith("slipstream_"):
-                labels = {*re.findall(r"(\w+)=", series)} - {"job", "instance", "le"}
-                known = set(INSTRUMENTS[name].labels)
-                assert labels <= known if INSTRUMENTS[name] is instruments.INFO else labels == known, series
-
-
-def test_every_alert_fires_in_one_of_its_tests_and_is_quiet_in_another() -> None:
-    found: dict[str, set[bool]] = defaultdict(set)
-    for case in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
-        fires: dict[str, bool] = defaultdict(bool)
-        for test in case["alert_rule_test"]:
-            fires[test["alertname"]] |= bool(test["exp_alerts"])
-        for name, once in fires.items():
-            found[name].add(once)
-    assert found == {rule["alert"]: {True, False} for rule in alerting_rules()}
-
-
-def test_every_alert_says_how_bad_it_is_what_was_seen_and_what_to_do() -> None:
-    headings = set(re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE))
-    assert headings == {rule["alert"] for rule in alerting_rules()}
-    for rule in alerting_rules():
-        annotations = rule["annotations"]
-        assert rule["labels"]["severity"] in ("info", "warning", "critical")
-        assert "{{ $" in annotations["summary"] and "$value" in annotations["description"], rule["alert"]
-        assert annotations["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here; it comes with Prometheus")
