@@ -224,7 +224,7 @@ class CreateSessionResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> _session_pb2.Session:
-        """As it is now."""
+        """The current state."""
 
     def __init__(
         self,
@@ -260,10 +260,10 @@ class SendMessageRequest(_message.Message):
     content: _builtins.str
     """Not empty."""
     after_token_count: _builtins.int
-    """For a message sent again: how many tokens of its turn were seen."""
+    """For a message sent again: the number of its turn's tokens that were seen."""
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
-        """For this turn alone."""
+        """Settings for this turn alone."""
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ class WatchTurnRequest(_message.Message):
     turn: _builtins.int
     """The turn."""
     after_token_count: _builtins.int
-    """How many tokens of it were seen: events go on after them. 0: from its begin."""
+    """Number of its tokens that were seen; events follow after them. 0: from the start."""
     def __init__(
         self,
         *,
@@ -423,17 +423,17 @@ class ChatRequest(_message.Message):
     """
     @_builtins.property
     def start(self) -> Global___StartChat:
-        """First, and only first."""
+        """The first command. It cannot come later."""
 
     @_builtins.property
     def message(self) -> Global___UserMessage:
-        """A user message: starts a turn. One turn runs at a time; a message sent during one waits for
-        its end, up to 64 do, of a million characters together.
+        """A user message, which starts a turn. One turn runs at a time. A message sent during a turn
+        waits for its end; up to 64 messages of a million characters together may wait.
         """
 
     @_builtins.property
     def cancel(self) -> Global___CancelTurn:
-        """Ends a turn early."""
+        """End a turn early."""
 
     def __init__(
         self,
@@ -513,14 +513,14 @@ class UserMessage(_message.Message):
     content: _builtins.str
     """Not empty."""
     after_token_count: _builtins.int
-    """For a message sent again: how many tokens of its turn were seen."""
+    """For a message sent again: the number of its turn's tokens that were seen."""
     traceparent: _builtins.str
     """W3C trace context of the message's sender: the turn's trace continues it. Unset: the trace
     context of the stream's metadata, which is the same for all its turns.
     """
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
-        """For this turn alone."""
+        """Settings for this turn alone."""
 
     def __init__(
         self,
@@ -540,7 +540,7 @@ Global___UserMessage: _TypeAlias = UserMessage  # noqa: Y015
 
 @_typing.final
 class CancelTurn(_message.Message):
-    """Ends a turn early. What it has said so far stays. One that has ended already is left as it is."""
+    """Ends a turn early. Its text so far stays. A turn that has already ended does not change."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -723,7 +723,7 @@ class GetSessionResponse(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> _session_pb2.Session:
-        """As it is now."""
+        """The current state."""
 
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Message]:
@@ -934,7 +934,7 @@ class ExportedSession(_message.Message):
     """Its system message. Unset: none."""
     @_builtins.property
     def session(self) -> _session_pb2.Session:
-        """As it is now."""
+        """The current state."""
 
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:

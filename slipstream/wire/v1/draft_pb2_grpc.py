@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DraftServiceStub:
-    """Hosts the draft model. It only guesses: no answer of its can change a text.
+    """The service that hosts the draft model. It only guesses: its answers cannot change a text.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class DraftServiceStub:
 
 
 class DraftServiceServicer:
-    """Hosts the draft model. It only guesses: no answer of its can change a text.
+    """The service that hosts the draft model. It only guesses: its answers cannot change a text.
     """
 
     def Propose(self, request_iterator, context):
@@ -71,7 +71,7 @@ def add_DraftServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DraftService:
-    """Hosts the draft model. It only guesses: no answer of its can change a text.
+    """The service that hosts the draft model. It only guesses: its answers cannot change a text.
     """
 
     @staticmethod

@@ -120,13 +120,13 @@ class ModelInfo(_message.Message):
     seed gives another text.
     """
     row_multiple: _builtins.int
-    """A forward's tokens are padded to a multiple of this, and up to it a token more takes no longer.
-    0 counts as 1.
+    """A forward's tokens are padded to a multiple of this, so a token more may take no longer. 0
+    counts as 1.
     """
     kv_token_count: _builtins.int
     """Tokens that all KV pages together hold. 0: not known."""
     kv_page_size: _builtins.int
-    """Tokens that one of them holds: no two sequences write to the same. 0 counts as 1."""
+    """Tokens that one KV page holds. No two sequences write to the same page. 0 counts as 1."""
     wire_version: _builtins.int
     """The version of this package, slipstream.wire.v1, that the service speaks. Services of equal
     wire versions work together, even if they are of different releases. Others refuse each other.
@@ -151,11 +151,11 @@ class ModelInfo(_message.Message):
 
     @_builtins.property
     def processors(self) -> Global___Processors:
-        """Where its forwards are computed. Unset: not known."""
+        """Processors that compute its forwards. Unset: not known."""
 
     @_builtins.property
     def length_defaults(self) -> Global___LengthDefaults:
-        """Bounds of a text's length from the model's generation config. Unset: it says none."""
+        """Bounds of a text's length from the model's generation config. Unset: it has none."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
 
 @_typing.final
 class LengthDefaults(_message.Message):
-    """Bounds of a text's length in tokens, for turns that do not say their own. 0: none."""
+    """Bounds of a text's length in tokens, for turns that do not set their own. 0: none."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -199,13 +199,13 @@ class LengthDefaults(_message.Message):
     MAX_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     MAX_LENGTH_FIELD_NUMBER: _builtins.int
     min_token_count: _builtins.int
-    """End tokens are held back until a turn has generated so many."""
+    """Tokens that a turn generates before an end token is allowed."""
     min_length: _builtins.int
-    """The same, the prompt counted too."""
+    """The same bound, including the prompt."""
     max_token_count: _builtins.int
     """Most tokens that a turn generates."""
     max_length: _builtins.int
-    """The same, the prompt counted too. max_token_count wins over it."""
+    """The same bound, including the prompt. max_token_count takes precedence."""
     def __init__(
         self,
         *,
@@ -224,8 +224,8 @@ Global___LengthDefaults: _TypeAlias = LengthDefaults  # noqa: Y015
 
 @_typing.final
 class Processors(_message.Message):
-    """Processors that a model's threads compute on. Two models with some in common, and more threads
-    than processors together, get in each other's way where both compute at once.
+    """Processors that a model's threads compute on. Two models that share some, and that together have
+    more threads than processors, slow each other down if both compute at once.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -241,7 +241,7 @@ class Processors(_message.Message):
     """Threads that compute at a time."""
     @_builtins.property
     def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Those that the threads may run on, as the kernel numbers them."""
+        """Processors that the threads may run on, in the kernel's numbering."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class StepTime(_message.Message):
     """Tokens in the forward."""
     @_builtins.property
     def time(self) -> _duration_pb2.Duration:
-        """How long it takes, sampling included."""
+        """Time that it takes, including sampling."""
 
     def __init__(
         self,
@@ -433,7 +433,7 @@ class GetLoadResponse(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def load(self) -> Global___Load:
-        """As it is now. Always set."""
+        """The current load. Always set."""
 
     def __init__(
         self,
@@ -535,9 +535,9 @@ class ItemTiming(_message.Message):
     STEP_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     PREFILL_FIELD_NUMBER: _builtins.int
     forward_count: _builtins.int
-    """How many forwards that were, one after another."""
+    """Number of those forwards, one after another."""
     step_token_count: _builtins.int
-    """Tokens in the last of them, other sequences' included."""
+    """Tokens in the last forward, including those of other sequences."""
     @_builtins.property
     def queue(self) -> _duration_pb2.Duration:
         """From the item's arrival to its first forward."""
@@ -552,8 +552,8 @@ class ItemTiming(_message.Message):
 
     @_builtins.property
     def prefill(self) -> _duration_pb2.Duration:
-        """Of total, what went to prompts: by how much they, other sequences' included, made the forwards
-        longer that this item waited for or took part in.
+        """Part of total that went to prompts: the time by which prompts, including those of other
+        sequences, made the forwards longer that this item waited for or took part in.
         """
 
     def __init__(

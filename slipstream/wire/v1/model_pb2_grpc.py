@@ -57,21 +57,21 @@ class ModelServiceServicer:
     """
 
     def GetModelInfo(self, request, context):
-        """The hosted model: its name, limits and tokenizer fingerprint.
+        """Describe the hosted model: its name, limits and tokenizer fingerprint.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTokenizer(self, request, context):
-        """The tokenizer's files, in chunks, each file with its sha256.
+        """Send the tokenizer's files in chunks, each file with its sha256.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLoad(self, request, context):
-        """How busy the service is and where its KV pages are.
+        """Report the service's load and the state of its KV pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

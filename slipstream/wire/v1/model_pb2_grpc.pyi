@@ -34,11 +34,11 @@ class ModelServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ModelServiceAsyncStub: ...
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_model_pb2.GetModelInfoRequest, _model_pb2.GetModelInfoResponse]
-    """The hosted model: its name, limits and tokenizer fingerprint."""
+    """Describe the hosted model: its name, limits and tokenizer fingerprint."""
     GetTokenizer: _grpc.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
-    """The tokenizer's files, in chunks, each file with its sha256."""
+    """Send the tokenizer's files in chunks, each file with its sha256."""
     GetLoad: _grpc.UnaryUnaryMultiCallable[_model_pb2.GetLoadRequest, _model_pb2.GetLoadResponse]
-    """How busy the service is and where its KV pages are."""
+    """Report the service's load and the state of its KV pages."""
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
@@ -46,11 +46,11 @@ class ModelServiceAsyncStub(ModelServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_model_pb2.GetModelInfoRequest, _model_pb2.GetModelInfoResponse]  # type: ignore[assignment]
-    """The hosted model: its name, limits and tokenizer fingerprint."""
+    """Describe the hosted model: its name, limits and tokenizer fingerprint."""
     GetTokenizer: _aio.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
-    """The tokenizer's files, in chunks, each file with its sha256."""
+    """Send the tokenizer's files in chunks, each file with its sha256."""
     GetLoad: _aio.UnaryUnaryMultiCallable[_model_pb2.GetLoadRequest, _model_pb2.GetLoadResponse]  # type: ignore[assignment]
-    """How busy the service is and where its KV pages are."""
+    """Report the service's load and the state of its KV pages."""
 
 class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     """The service of every process that hosts a model, draft and verifier alike."""
@@ -61,7 +61,7 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.GetModelInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.GetModelInfoResponse, _abc.Awaitable[_model_pb2.GetModelInfoResponse]]:
-        """The hosted model: its name, limits and tokenizer fingerprint."""
+        """Describe the hosted model: its name, limits and tokenizer fingerprint."""
 
     @_abc_1.abstractmethod
     def GetTokenizer(
@@ -69,7 +69,7 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.GetTokenizerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.GetTokenizerResponse], _abc.AsyncIterator[_model_pb2.GetTokenizerResponse]]:
-        """The tokenizer's files, in chunks, each file with its sha256."""
+        """Send the tokenizer's files in chunks, each file with its sha256."""
 
     @_abc_1.abstractmethod
     def GetLoad(
@@ -77,6 +77,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.GetLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.GetLoadResponse, _abc.Awaitable[_model_pb2.GetLoadResponse]]:
-        """How busy the service is and where its KV pages are."""
+        """Report the service's load and the state of its KV pages."""
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -61,12 +61,12 @@ class SamplingRule(_message.Message):
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end a turn, by id. They are not chosen at positions before first_end_position.
-        Empty: none ends it.
+        Empty: no token ends it.
         """
 
     @_builtins.property
     def structure(self) -> _sampling_pb2.Structure:
-        """What the turn's text must look like. Absent: anything."""
+        """Structure of the turn's text. Absent: none."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class VerifierServiceStub:
-    """Hosts the target model. It decides every token; proposals only let it decide several in one
-    forward.
+    """The service that hosts the target model. It decides every token; a proposal only lets it decide
+    several in one forward.
     """
 
     def __init__(self, channel):
@@ -44,8 +44,8 @@ class VerifierServiceStub:
 
 
 class VerifierServiceServicer:
-    """Hosts the target model. It decides every token; proposals only let it decide several in one
-    forward.
+    """The service that hosts the target model. It decides every token; a proposal only lets it decide
+    several in one forward.
     """
 
     def Verify(self, request_iterator, context):
@@ -73,8 +73,8 @@ def add_VerifierServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class VerifierService:
-    """Hosts the target model. It decides every token; proposals only let it decide several in one
-    forward.
+    """The service that hosts the target model. It decides every token; a proposal only lets it decide
+    several in one forward.
     """
 
     @staticmethod
