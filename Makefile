@@ -105,7 +105,7 @@ $(VENV)/bin/python:
 
 $(VENV)/runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Slipstream and what it needs into $(VENV): a few minutes"
-	$(INSTALL) '.[models,orchestrator]'
+	$(INSTALL) '.[compiled,orchestrator]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt

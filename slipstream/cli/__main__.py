@@ -314,7 +314,7 @@ def version() -> None:
 @contextmanager
 def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices]:
     """LocalServices with progress on standard error, and a readable end if they cannot start."""
-    require("slipstream", "models", "orchestrator")
+    require("slipstream", "compiled", "orchestrator")
     status = progress.status("starting the services")
 
     def say(text: str) -> None:

@@ -10,6 +10,6 @@ from slipstream.home import borrow_home
 def prepare_imports(program: str) -> None:
     """Exit with one line if an extra is missing; keep the garbage collector away from imports, and
     find a home folder."""
-    require(program, "models")
+    require(program, "compiled")
     leave_imports_alone()
     borrow_home()

@@ -13,11 +13,10 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
-from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of, one_line
+from slipstream.engine.checkpoint import NO_TRUST, Trust, check_config, directory_of, one_line, refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.hosting.tokenizer_config import TEMPLATE_FILE, chat_templates, named_special_tokens, needs_transformers
 from slipstream.hosting.tokenizer_json import CONFIG_FILE, TOKENIZER_FILE, parts_of, read_tokenizer
-
-TEMPLATE_FILE = "chat_template.jinja"
 
 log = logging.getLogger(__name__)
 
@@ -51,20 +50,18 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
     if is_gguf(model) and not _has_vocabulary(Path(model).expanduser().parent):
         return _of_gguf(Path(model).expanduser())
-    from transformers import AutoTokenizer  # seconds that the paper model can do without
-
-    from slipstream.engine.pretrained.loading import heard, read_config
-
     if is_gguf(model):
         directory = Path(model).expanduser().parent
     else:
         directory = directory_of(model, weights=False, trust=trust)
-        read_config(directory, model, trust)
+        check_config(directory, model)
         _refuse_absent(directory, model)
     try:
-        with heard(model):
-            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code)
-        backend = _backend(directory, model, tokenizer)
+        if trust.code or needs_transformers(directory):
+            backend, special, templates = _by_transformers(directory, model, trust)
+        else:
+            backend = read_tokenizer(directory, model)
+            special, templates = named_special_tokens(directory), chat_templates(directory)
     except UnsupportedModelError:
         raise
     except Exception as error:  # any of transformers' and of tokenizers'
@@ -74,8 +71,24 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
     _refuse_random(backend, model)
     backend.no_padding()
     backend.no_truncation()
+    return _bundle(backend, special, _template_of(templates, model))
+
+
+def _by_transformers(directory: Path, model: str, trust: Trust) -> tuple[Tokenizer, dict[str, str], Any]:
+    """Return the tokenizer, special tokens and chat templates of a directory, which transformers
+    reads. UnsupportedModelError where that is not installed."""
+    refuse_without_torch(model, f"a tokenizer without {TOKENIZER_FILE}")
+    from transformers import AutoTokenizer
+
+    from slipstream.engine.pretrained.loading import heard, read_config
+
+    if not is_gguf(model):
+        read_config(directory, model, trust)
+    with heard(model):
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code)
+    backend = _backend(directory, model, tokenizer)
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
-    return _bundle(backend, special, _template_of(tokenizer.chat_template, model))
+    return backend, special, tokenizer.chat_template
 
 
 def _of_gguf(path: Path) -> TokenizerFiles:

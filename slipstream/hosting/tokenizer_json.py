@@ -22,20 +22,20 @@ CONFIG_FILE = "tokenizer_config.json"
 _MAP_FILE = "special_tokens_map.json"
 _ADDED_FILE = "added_tokens.json"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTED = ("extra_special_tokens", "additional_special_tokens")
 
 log = logging.getLogger(__name__)
 
 
-def read_tokenizer(directory: Path, model: str, by_transformers: Any) -> Tokenizer:
+def read_tokenizer(directory: Path, model: str, by_transformers: Any = None) -> Tokenizer:
     """Return the tokenizer of a directory's tokenizer.json; warn where ``by_transformers``,
-    transformers' own, is another.
+    transformers' own if given, is another.
 
     UnsupportedModelError for what cannot be followed.
     """
     tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
-    config = _json(directory / CONFIG_FILE)
+    config = read_json(directory / CONFIG_FILE)
     if config.get("split_special_tokens"):
         raise UnsupportedModelError(
             f"{CONFIG_FILE} of {model} sets split_special_tokens, with which a chat template's own tokens would be text: "
@@ -47,7 +47,8 @@ def read_tokenizer(directory: Path, model: str, by_transformers: Any) -> Tokeniz
     return tokenizer
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a file, empty if there is no file or no object."""
     if not path.exists():
         return {}
     said = json.loads(path.read_text(encoding="utf-8"))
@@ -57,18 +58,23 @@ def _json(path: Path) -> dict[str, Any]:
 def _add_tokens(tokenizer: Tokenizer, directory: Path, config: Mapping[str, Any], model: str) -> None:
     """Add what the files beside tokenizer.json say of tokens, in transformers' order."""
     stated = config.get("added_tokens_decoder")
-    named: Mapping[str, Any] = config
     if stated is not None:
         tokens = {int(index): token for index, token in stated.items()}
     else:
-        named = {**config, **_json(directory / _MAP_FILE)}
-        tokens = {index: {"content": content} for content, index in _json(directory / _ADDED_FILE).items()}
+        tokens = {index: {"content": content} for content, index in read_json(directory / _ADDED_FILE).items()}
     for index, token in sorted(tokens.items()):
         _add_at(tokenizer, index, token, model, overrides=stated is not None)
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for token in _special_tokens(named):
+    for token in _special_tokens(named_tokens(directory)):
         if token.content not in known:
             tokenizer.add_special_tokens([token])
+
+
+def named_tokens(directory: Path) -> Mapping[str, Any]:
+    """Return what the files beside tokenizer.json say of tokens with names, in transformers'
+    order."""
+    config = read_json(directory / CONFIG_FILE)
+    return config if config.get("added_tokens_decoder") is not None else {**config, **read_json(directory / _MAP_FILE)}
 
 
 def _add_at(tokenizer: Tokenizer, index: int, said: Mapping[str, Any], model: str, *, overrides: bool) -> None:
@@ -87,7 +93,7 @@ def _add_at(tokenizer: Tokenizer, index: int, said: Mapping[str, Any], model: st
 
 def _special_tokens(named: Mapping[str, Any]) -> Iterator[AddedToken]:
     listed = [token for key in _LISTED for token in _values(named.get(key))]
-    for said in (*(named.get(key) for key in _NAMED), *listed):
+    for said in (*(named.get(key) for key in NAMED), *listed):
         if isinstance(said, str) and said:
             yield AddedToken(said, special=True, normalized=False)
         elif isinstance(said, dict) and said.get("content"):

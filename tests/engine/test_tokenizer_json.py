@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from orchestrator.sessions.conversation.codec import Codec
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.hosting.tokenizer_config import chat_templates, named_special_tokens, needs_transformers
 from slipstream.hosting.tokenizer_files import TokenizerFiles, load_tokenizer_files
 from tests.tokenizer_models import CASES, CORPUS, TokenizerCase
 
@@ -47,6 +49,29 @@ def test_the_ids_are_those_of_the_file_under_any_class_name(class_name: str, tmp
         own = Tokenizer.from_file(str(directory / "tokenizer.json"))
         for text in (TEXT, *CORPUS):
             assert codec.encode_rendered(text) == own.encode(text, add_special_tokens=False).ids, case.name
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_without_transformers_names_and_template_are_the_same(case: TokenizerCase, tmp_path: Path) -> None:
+    directory = case.write(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
+    theirs = AutoTokenizer.from_pretrained(directory)
+    assert not needs_transformers(directory)
+    assert named_special_tokens(directory) == theirs.special_tokens_map
+    assert chat_templates(directory) == theirs.chat_template
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_without_transformers_templates_of_all_kinds_are_found(several: bool, tmp_path: Path) -> None:
+    directory = CASES[0].write(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
+    if several:
+        (directory / "additional_chat_templates").mkdir()
+        (directory / "additional_chat_templates" / "rag.jinja").write_text("{{ rag }}")
+        listed = [{"name": "default", "template": "first"}, {"name": "tools", "template": "second"}]
+        path = directory / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": listed}))
+        assert chat_templates(directory) == AutoTokenizer.from_pretrained(directory).chat_template
+    (directory / "chat_template.jinja").write_text("{{ default }}")
+    assert chat_templates(directory) == AutoTokenizer.from_pretrained(directory).chat_template
 
 
 def test_where_transformers_class_splits_otherwise_a_line_says_so(

@@ -18,7 +18,8 @@ from slipstream.cli.local import LocalServices
 CHECKOUT = Path(__file__).parents[2]
 SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
 
-MODELS = ("torch", "transformers", "huggingface_hub", "safetensors", "numba")
+TORCH = ("torch", "transformers")
+COMPILED = ("numba", "safetensors")
 SERVICES = (
     "numpy",
     "tokenizers",
@@ -48,7 +49,7 @@ class Installation:
 
 @pytest.fixture
 def client_only(tmp_path: Path) -> Installation:
-    return Installation(tmp_path, MODELS + SERVICES + ORCHESTRATOR)
+    return Installation(tmp_path, TORCH + COMPILED + SERVICES + ORCHESTRATOR)
 
 
 def test_the_client_and_every_help_need_no_extra(client_only: Installation) -> None:
@@ -75,11 +76,11 @@ def test_a_remote_orchestrator_is_talked_to_without_any_extra(client_only: Insta
 @pytest.mark.parametrize(
     ("command", "absent", "line"),
     [
-        (["slipstream.cli", "up"], MODELS + SERVICES + ORCHESTRATOR, "slipstream: {}[models,orchestrator]'"),
+        (["slipstream.cli", "up"], COMPILED + SERVICES + ORCHESTRATOR, "slipstream: {}[compiled,orchestrator]'"),
         (["slipstream.cli", "chat", "--local"], ORCHESTRATOR, "slipstream: {}[orchestrator]'"),
-        (["slipstream.cli", "up"], MODELS, "slipstream: {}[models]'"),
-        (["verifier_service", "--model", "embedded"], MODELS, "verifier: {}[models]'"),
-        (["draft_service", "--model", "embedded"], SERVICES, "draft: {}[models]'"),
+        (["slipstream.cli", "up"], COMPILED, "slipstream: {}[compiled]'"),
+        (["verifier_service", "--model", "embedded"], COMPILED, "verifier: {}[compiled]'"),
+        (["draft_service", "--model", "embedded"], SERVICES, "draft: {}[compiled]'"),
         (["orchestrator"], SERVICES, "orchestrator: {}[orchestrator]'"),
     ],
 )
@@ -93,7 +94,7 @@ def test_what_needs_an_extra_says_how_to_install_it(
 
 
 def test_the_orchestrator_needs_nothing_that_hosts_models(tmp_path: Path) -> None:
-    installation = Installation(tmp_path, MODELS)
+    installation = Installation(tmp_path, TORCH + COMPILED)
     assert "--verifier" in installation.run(sys.executable, "-m", "orchestrator", "--help").stdout
     alone = "import orchestrator.processes.process, orchestrator.processes.supervisor"
     assert installation.run(sys.executable, "-c", alone).stderr == ""
