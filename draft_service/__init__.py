@@ -1,4 +1,4 @@
-"""The draft service: a small model that proposes."""
+"""The draft service: a small model that proposes tokens."""
 
 from slipstream.rpc.polling import poll_directly
 

@@ -1,11 +1,11 @@
-"""Which outcomes of a verification the draft prepares for. Pure.
+"""Choice of the verification outcomes that the draft prepares for. Pure.
 
-With a proposal of k tokens in flight the target answers (accepted_count, next_token). The draft
-ranks these outcomes by the odds that its own candidates give them: that the first
-``accepted_count`` tokens survive, times that of ``next_token`` after them. With shared noise the
-candidates' perturbed logits are near the target's own, so this holds at any temperature. Kumar,
-Dao, May, "Speculative speculative decoding" (2026) derive the geometric fan-out that such a ranking
-gives.
+While a proposal of k tokens is in flight, the target will answer (accepted_count, next_token). The
+draft ranks these outcomes by their odds under its own candidates: the odds that the first
+``accepted_count`` tokens are accepted, times the odds of ``next_token`` after them. With shared
+noise the candidates' perturbed logits are close to the target's, so this works at any temperature.
+Kumar, Dao, May, "Speculative speculative decoding" (2026) derive the geometric fan-out that such a
+ranking gives.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Candidates = Sequence[tuple[int, float]]
 """Tokens and their perturbed logits, best first."""
 
 _DOUBT = 0.05
-"""What drafts are wrong by even where they feel certain: this share of the odds falls off by half
-from rank to rank."""
+"""Share of the odds that is spread over the ranks, halved from rank to rank, because drafts are
+sometimes wrong even when they are certain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An answer that verification may give, and the odds of it."""
+    """A possible answer of the verification, with its odds."""
 
     accepted_count: int
     next_token: int
@@ -33,9 +33,9 @@ class Outcome:
 
 
 def odds_of(candidates: Candidates) -> list[tuple[int, float]]:
-    """The odds that the target chooses each candidate: softmax of what is known, with some
-    doubt."""
-    if not candidates or candidates[0][1] == -math.inf:  # then none can be chosen
+    """Return the odds that the target chooses each candidate: the softmax of the candidates, mixed
+    with some doubt."""
+    if not candidates or candidates[0][1] == -math.inf:  # no token can be chosen
         return []
     top = candidates[0][1]
     weights = [math.exp(value - top) if value > -math.inf else 0.0 for _, value in candidates]
@@ -47,13 +47,15 @@ def odds_of(candidates: Candidates) -> list[tuple[int, float]]:
 
 
 def likeliest_outcomes(in_flight: Sequence[int], candidates: Sequence[Candidates], count: int) -> list[Outcome]:
-    """At most ``count`` outcomes, likeliest first. ``candidates`` has the draft's at each in-flight
-    token and after the last."""
+    """Return at most ``count`` outcomes, likeliest first.
+
+    ``candidates`` holds the draft's candidates at each in-flight token and after the last.
+    """
     outcomes: list[Outcome] = []
     survival = 1.0
     for accepted_count, row in enumerate(candidates):
         proposed = in_flight[accepted_count] if accepted_count < len(in_flight) else None
-        accepted = _DOUBT * 0.5 ** len(row)  # of a proposed token that is none of the candidates
+        accepted = _DOUBT * 0.5 ** len(row)  # odds of a proposed token that is not a candidate
         for token, odds in odds_of(row):
             if token == proposed:
                 accepted = odds

@@ -1,10 +1,11 @@
-"""Proposing: the draft's own choices, or under the ratio test its draws, token after token.
+"""Jobs that propose tokens: the draft's own choices, or its draws under the ratio test.
 
-With a proposal in flight one forward over it names the likeliest outcomes of its verification; each
-is then continued on a fork of the sequence, all forks in one batch::
+If a proposal is in flight, one forward over it finds the likeliest outcomes of its verification.
+Each outcome is then continued on a fork of the sequence, all forks in one batch::
 
-    tail, in_flight  --one forward-->  candidates at every row  --rank-->  outcome 1: fork, next_token, draft_length tokens
-                                                                           outcome 2: fork, next_token, draft_length tokens
+    tail, in_flight  --one forward-->  candidates at every row
+    candidates       --rank-->         outcome 1: fork, next_token, draft_length tokens
+                                       outcome 2: fork, next_token, draft_length tokens
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from slipstream.sampling.row import VOID, Choice
 from slipstream.sampling.rule import SamplingRule
 
 CANDIDATE_COUNT = 8
-"""How many next tokens are considered after each count of accepted ones."""
+"""Next tokens that are considered for each number of accepted tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A continuation for one outcome of the in-flight verification, None if nothing is in flight:
-    the draft's choices."""
+    """The draft's choices after one outcome of the verification; ``outcome`` is None if no proposal
+    is in flight."""
 
     outcome: Outcome | None
     choices: list[Choice]
 
 
 class _Drafting(Job):
-    """Chooses ``draft_length`` tokens one after another, fewer if one is an end token. The last is
-    never appended."""
+    """Job that chooses up to ``draft_length`` tokens, one by one, until an end token.
+
+    The last token is never appended to the sequence.
+    """
 
     drafting = True
 
@@ -57,7 +60,7 @@ class _Drafting(Job):
 
     def advance(self, choices: list[Choice]) -> bool:
         choice = choices[-1]
-        if choice.token == VOID:  # nothing can be said here: what is drafted so far stands
+        if choice.token == VOID:  # no token is possible here: the tokens so far are the proposal
             if choice.fault is not None and not self.drawn:
                 raise choice.fault
             return True
@@ -65,12 +68,12 @@ class _Drafting(Job):
         self.pending = [choice.token]
         if self.rule.structure is None:
             self.steps_left = self.draft_length - len(self.drawn)
-        # Nothing follows an end token: what the draft said after it would be wasted.
+        # Nothing follows an end token.
         return len(self.drawn) == self.draft_length or choice.token in self.rule.ends
 
 
 class BranchJob(_Drafting):
-    """Continues one outcome on a fork of the sequence that holds all that is in flight."""
+    """Job that continues one outcome on a fork of the sequence with the tokens in flight."""
 
     def __init__(self, parent: ProposeJob, outcome: Outcome, fork: Fork) -> None:
         length = parent.committed_length + outcome.accepted_count
@@ -82,19 +85,19 @@ class BranchJob(_Drafting):
             parent.draft_length,
             length_limit=length + parent.draft_length,
         )
-        self.committed_length = parent.committed_length  # what is in flight, and the outcome, are guesses
+        self.committed_length = parent.committed_length  # tokens in flight and the outcome are guesses
         self.outcome = outcome
 
     @property
     def branch(self) -> Branch:
-        """What this job has drafted."""
+        """Return the tokens that this job has drafted."""
         return Branch(self.outcome, self.drawn)
 
 
 class ProposeJob(_Drafting):
-    """One item: a plain proposal, or with a proposal in flight up to ``branch_count`` branches.
+    """Job of one item: one proposal, or up to ``branch_count`` branches if a proposal is in flight.
 
-    Under the ratio test a row's one candidate is the draft's own draw.
+    Under the ratio test a row's only candidate is the draft's own draw.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class ProposeJob(_Drafting):
         branch_count: int,
         rule: SamplingRule,
     ) -> None:
-        # Forks hold at most what is in flight, its next token, and all but the last of their own.
+        # A fork holds the tokens in flight, the next token, and all but the last of its own tokens.
         longest = len(in_flight) + bool(in_flight) + draft_length - 1
         super().__init__(
             sequence,
@@ -134,7 +137,7 @@ class ProposeJob(_Drafting):
         if self.in_flight[-1] in ends:
             del candidates[len(self.in_flight) :]
         outcomes = likeliest_outcomes(self.in_flight, candidates, self.branch_count + len(ends))
-        # After an end token comes nothing.
+        # Nothing follows an end token.
         self._outcomes = [outcome for outcome in outcomes if outcome.next_token not in ends][: self.branch_count]
         return True
 
@@ -144,7 +147,7 @@ class ProposeJob(_Drafting):
 
     @property
     def branches(self) -> list[Branch]:
-        """All there is to answer, likeliest outcome first; for a plain proposal, the proposal."""
+        """Return the branches, likeliest first; without tokens in flight, the one proposal."""
         if not self.in_flight:
             return [Branch(None, self.drawn)]
         return [part.branch for part in self.parts if part.drawn]

@@ -1,4 +1,4 @@
-"""DraftService on the wire: items to jobs, jobs to results."""
+"""DraftService: jobs of items, and results of jobs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc
 
 DEFAULT_BRANCH_COUNT = 8
 _ID_BYTES, _FLOAT_BYTES, _FIELD_BYTES = 5, 4, 16
-"""Most that a token's id, a number and a field's tag with its length take on the wire."""
+"""Most bytes of a token's id, of a number, and of a field's tag with its length."""
 
 _REST_BYTES = 2**16
-"""More than a result takes beside the tokens of one branch."""
+"""Upper bound of a result's bytes besides the tokens of one branch."""
 
 
 class DraftService(
@@ -94,8 +94,7 @@ class _ProposeListener(ItemListener[draft_pb2.ProposeItem, draft_pb2.ProposeResu
         self.answer.finish(last)
 
     def _results(self, branches: list[Branch]) -> Iterator[draft_pb2.ProposeResult]:
-        """Yield at least one result, each with as many branches as a message should hold, and at
-        least one if there is one."""
+        """Yield one or more results, each with as many branches as a message should hold."""
         result = draft_pb2.ProposeResult(handle=self.item.handle, round=self.item.round)
         byte_count = 0
         for branch in branches:
@@ -111,8 +110,8 @@ class _ProposeListener(ItemListener[draft_pb2.ProposeItem, draft_pb2.ProposeResu
 
 
 def longest_that_fits(rule: SamplingRule) -> int:
-    """Return how many tokens a branch may have so that a message holds it. Under RATIO each comes
-    with its distribution."""
+    """Return the most tokens of a branch that fit into a message. Under RATIO each token comes with
+    its distribution."""
     token_bytes = _ID_BYTES + 2 * _FLOAT_BYTES
     if rule.draws_ratios:
         token_bytes += rule.proposal_top_k * (_ID_BYTES + _FLOAT_BYTES) + 3 * _FIELD_BYTES

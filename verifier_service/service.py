@@ -1,4 +1,4 @@
-"""VerifierService on the wire: items to jobs, jobs to results."""
+"""VerifierService: jobs of items, and results of jobs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Verification: one forward over tail and proposal, the target's own choice at each row, the
-longest equal prefix."""
+"""Verification of a proposal: one forward, the target's choice at each row, the longest equal
+prefix."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from slipstream.sampling.rule import SamplingRule
 
 
 class VerifyJob(Job):
-    """Checks a proposal in one run over tail and proposal; then ``accepted_count`` and
-    ``next_token`` are set.
+    """Job that checks a proposal in one forward over tail and proposal.
 
-    Under the ratio test ``distributions`` are what the proposal's tokens were drawn from. A choice
-    then equals the proposed token exactly if the test accepts it, so that both kinds of acceptance
-    are the longest equal prefix.
+    It sets ``accepted_count`` and ``next_token``. Under the ratio test the proposal's tokens were
+    drawn from ``distributions``. A choice then equals the proposed token exactly if the test
+    accepts it. So both kinds of acceptance take the longest equal prefix.
     """
 
     def __init__(
@@ -51,8 +50,8 @@ class VerifyJob(Job):
         if choices[0].fault is not None:
             raise choices[0].fault
         self.accepted_count = accepted_count(self.proposal, [choice.token for choice in choices])
-        if choices[self.accepted_count].token == VOID:  # the token before it ends the round, whoever said it first;
-            # a fault that plain decoding would meet after it, the next round meets
+        if choices[self.accepted_count].token == VOID:  # the token before it ends the round;
+            # the next round meets a fault that plain decoding would meet there
             self.accepted_count -= 1
         committed = choices[: self.accepted_count + 1]
         self.next_token = committed[-1].token

@@ -28,8 +28,10 @@ _LARGEST_PAGE = 128
 
 
 def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Backend:
-    """What serves a model of that ``name``: a paper model, a .gguf file, a directory or a hub id.
-    ``exact`` promises that a row's bits depend on its sequence alone. UnsupportedModelError."""
+    """Return the backend of a model: a paper model, a .gguf file, a directory or a hub id.
+
+    With ``exact`` a row's bits depend on its sequence alone. UnsupportedModelError.
+    """
     if _LARGEST_PAGE % settings.page_size and not is_gguf(name):
         raise UnsupportedModelError(f"page_size must divide {_LARGEST_PAGE}, but is {settings.page_size}")
     if name.startswith(SCHEME):
@@ -63,7 +65,8 @@ def _by_llamacpp(settings: ModelServiceSettings, path: Path, *, exact: bool) -> 
 
 
 def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> Backend | None:
-    """As `_compiled`."""
+    """Return None if compiled forwards cannot compute a GGUF file; UnsupportedModelError if they were
+    asked for."""
     from slipstream.engine.compiled.loading import NotCompiledError, load_compiled_gguf
 
     try:
@@ -82,7 +85,7 @@ def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> B
 
 
 def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend | None:
-    """Return None where compiled forwards cannot compute a model. UnsupportedModelError if they were
+    """Return None if compiled forwards cannot compute a model; UnsupportedModelError if they were
     asked for."""
     from slipstream.engine.compiled.decoder import NotCompiledError
     from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint

@@ -1,9 +1,8 @@
-"""How llama.cpp splits text before byte-level BPE, by what a GGUF file calls it
-(``tokenizer.ggml.pre``).
+"""Splits of text before byte-level BPE, by the name in a GGUF file (``tokenizer.ggml.pre``).
 
-The expressions are those of the models' own tokenizers, as llama.cpp writes them. A text is split
-by the first, what came of that by the second, and so on; a match and what lies between matches are
-pieces alike.
+The expressions are those of the models' own tokenizers, as llama.cpp writes them. The first splits
+the text, the second splits the pieces of the first, and so on. A match is a piece, and so is the
+text between two matches.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-"""What tokenizers' ByteLevel splits by itself."""
+"""Expression that tokenizers' ByteLevel uses by itself."""
 
 _LLAMA3 = rf"{_ENDINGS}|{_WORD}|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}"
 _QWEN2 = rf"{_ENDINGS}|{_WORD}|\p{{N}}|{_MARKS}|{_SPACES}"
@@ -29,7 +28,8 @@ _JAIS2 = (
 
 
 def _cased(letter: str, digits: str, endings: str = "") -> str:
-    """Words that begin with capitals, or are all capitals; ``letter`` is a class."""
+    """Return a split into words that begin with capitals or are all capitals; ``letter`` is a
+    character class."""
     upper, lower = rf"((?=[{letter}])([^a-z]))", rf"((?=[{letter}])([^A-Z]))"
     before = r"[^\r\n\p{L}\p{N}]?"
     words = rf"{before}{upper}*{lower}+{endings}|{before}{upper}+{lower}*{endings}"
@@ -86,11 +86,11 @@ _LINES = r"[^\n]+|[\n]+"
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What comes with a name: the expressions, and what holds where the file does not say."""
+    """The expressions of a split, and defaults for what the file leaves out."""
 
     expressions: tuple[str, ...]
     ignores_merges: bool = False
-    """Whether a piece that is a token is taken whole."""
+    """True if a piece that is a token is not split further."""
     adds_bos: bool = False
 
 
@@ -156,5 +156,5 @@ SPLITS: dict[str, Splits] = {
     **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _OF_BAILING),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _OF_BLOOM),
 }
-"""Names that llama.cpp knows and that are not here are refused: they are not byte-level, or split
-otherwise than they say."""
+"""Splits by name. Other names that llama.cpp knows are refused: they are not byte-level, or split
+text in another way than they say."""

@@ -1,5 +1,7 @@
-"""The tokenizer that a GGUF file holds, as llama.cpp would run it. What it would run otherwise is
-refused."""
+"""The tokenizer in a GGUF file, with the ids that llama.cpp gives.
+
+A tokenizer that cannot be reproduced is refused.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from slipstream.hosting.gguf_splits import GPT2, SPLITS, Splits
 _SPACE = "\u2581"
 _BESIDE = "put the model's tokenizer.json beside it"
 _NO_RSTRIP = ("<unk>", "<s>", "<|endoftext|>")
-"""Of Phi-3, whose other special tokens take the spaces after them."""
+"""Special tokens of Phi-3 that leave the spaces after them; the others take them."""
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, str], str | No
     """Return a file's tokenizer, its special tokens by transformers' names, and its chat template
     if it has one.
 
-    UnsupportedModelError for a tokenizer that is not known here.
+    UnsupportedModelError for an unknown tokenizer.
     """
     said = read_metadata(path)
     vocabulary = GgufVocabulary.from_metadata(said)
@@ -38,7 +40,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, str], str | No
         tokenizer, splits = _sentencepiece(said, vocabulary), Splits((), adds_bos=True)
     else:
         raise UnsupportedModelError(
-            f"{path} has a tokenizer of kind {vocabulary.kind!r}, which is not read out of GGUF files: {_BESIDE}"
+            f"{path} has a tokenizer of kind {vocabulary.kind!r}, which cannot be read from a GGUF file: {_BESIDE}"
         )
     for token in _added(vocabulary, str(said.get("general.name", ""))):
         tokenizer.add_special_tokens([token]) if token.special else tokenizer.add_tokens([token])
@@ -49,7 +51,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, str], str | No
 def _byte_level(said: Mapping[str, Any], vocabulary: GgufVocabulary, path: Path) -> Tokenizer:
     if vocabulary.split not in SPLITS:
         raise UnsupportedModelError(
-            f"{path} splits text as {vocabulary.split!r} (tokenizer.ggml.pre), which is not known here: {_BESIDE}"
+            f"{path} splits text as {vocabulary.split!r} (tokenizer.ggml.pre), which is unknown here: {_BESIDE}"
         )
     if said.get("tokenizer.ggml.pre") is None:
         log.warning("%s does not say how it splits text (tokenizer.ggml.pre): it is split as llama.cpp's default", path)
@@ -62,7 +64,8 @@ def _byte_level(said: Mapping[str, Any], vocabulary: GgufVocabulary, path: Path)
 
 
 def _splitting(expressions: Sequence[str]) -> Any:
-    """ByteLevel does GPT-2's split itself, if it is the last."""
+    """Return the splits as one pre-tokenizer. ByteLevel does GPT-2's split itself if it is the
+    last."""
     own = expressions[-1] == GPT2
     before = [pre_tokenizers.Split(Regex(each), "isolated") for each in (expressions[:-1] if own else expressions)]
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=own)
@@ -75,7 +78,7 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _sentencepiece(said: Mapping[str, Any], vocabulary: GgufVocabulary) -> Tokenizer:
-    """BPE whose merges are in the order of the pieces' scores."""
+    """Return a BPE tokenizer whose merges are in the order of the pieces' scores."""
     begins_with_space = said.get("tokenizer.ggml.add_space_prefix")
     ids, scores = _ids(vocabulary), said.get("tokenizer.ggml.scores") or [0.0] * len(vocabulary.tokens)
     unknown = vocabulary.ids["unknown"]
@@ -111,7 +114,7 @@ def _ids(vocabulary: GgufVocabulary) -> dict[str, int]:
 
 
 def _added(vocabulary: GgufVocabulary, name: str) -> Iterator[AddedToken]:
-    """Tokens that are looked for before the text is split."""
+    """Yield the tokens that are found before the text is split."""
     strips = any(each in name.lower() for each in ("phi-3", "phi3"))
     for token, kind in zip(vocabulary.tokens, vocabulary.types_of_tokens(), strict=True):
         if kind in (UNKNOWN, CONTROL, USER_DEFINED):
@@ -120,7 +123,7 @@ def _added(vocabulary: GgufVocabulary, name: str) -> Iterator[AddedToken]:
 
 
 def _around(said: Mapping[str, Any], vocabulary: GgufVocabulary, splits: Splits) -> Any:
-    """What stands before and after a raw prompt."""
+    """Return the post-processor that adds tokens before and after a raw prompt."""
     adds = {"bos": said.get("tokenizer.ggml.add_bos_token"), "eos": said.get("tokenizer.ggml.add_eos_token")}
     adds["bos"] = splits.adds_bos if adds["bos"] is None else adds["bos"]
     tokens = {

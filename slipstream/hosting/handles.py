@@ -1,5 +1,7 @@
-"""Handles as items open, use and close them: the same for draft and verifier. Wire types and the
-engine host meet here."""
+"""Handles of sequences, as items of both services open, use and close them.
+
+Wire types and the engine host meet here.
+"""
 
 from __future__ import annotations
 
@@ -28,29 +30,28 @@ _SHORTEST_NAME, _LONGEST_NAME = 16, 64
 
 
 class Handles:
-    """The handles of one host, and which rules they have been told."""
+    """Handles of one engine host, with the rules that callers have stated for them."""
 
     def __init__(self, host: EngineHost[Any], model: model_pb2.ModelInfo) -> None:
-        """``model`` is what the host's clients are told of it."""
+        """``model`` is the information that the host's callers get."""
         self._host = host
         self._model = model
         self._rules = RuleBook()
         host.on_closed = self._rules.forget
 
     def of_caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> PeerHandles:
-        """Those of the peer that has opened a stream, which is there until its last stream has
-        ended."""
+        """Return the handles of the peer that has opened a stream. The peer counts as present until
+        its last stream has ended."""
         peer = peer_of(context)
         self._host.owners.record_connection(peer)
-        # Told of every end, also of one that leaves the stream's generator to the garbage
-        # collector.
+        # A callback is called at every end of the stream, even if its generator is only collected.
         context.add_done_callback(lambda _: self._host.owners.record_disconnection(peer))  # type: ignore[arg-type]  # any callable will do
         return PeerHandles(peer, self._host, self._model, self._rules)
 
 
 class PeerHandles:
-    """The handles that one peer has opened: a handle is a name within its peer, and nobody else's
-    says anything here."""
+    """Handles that one peer has opened. A handle is a name within its peer: no other peer can use
+    it."""
 
     def __init__(self, peer: str, host: EngineHost[Any], model: model_pb2.ModelInfo, rules: RuleBook) -> None:
         self._peer = peer
@@ -59,7 +60,8 @@ class PeerHandles:
         self._rules = rules
 
     def resolve(self, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem) -> tuple[str, SamplingRule]:
-        """Open an item's handle if it asks for that, and find the rule that it states or names.
+        """Open the handle of an item if the item asks for that, and find its sampling rule.
+
         Returns the handle's name on the host, and the rule.
 
         ContextExceededError, WireVersionError, TokenizerMismatchError, WeightsMismatchError,
@@ -71,7 +73,7 @@ class PeerHandles:
             self._open(name, item.open, len(item.handle))
         self._host.renew_lease(name)
         if not item.rule_hash:
-            raise InvalidFieldsError([FieldViolation("rule_hash", "must be set: it names the rule to choose by")])
+            raise InvalidFieldsError([FieldViolation("rule_hash", "must be set: it names the sampling rule")])
         if not item.HasField("rule"):
             return name, self._rules.find(name, item.rule_hash)
         rule = rule_of(item.rule, self._model.vocabulary_size)
@@ -79,13 +81,14 @@ class PeerHandles:
         return name, rule
 
     def close(self, handle: str) -> None:
-        """Give a handle's pages back, and never open it again; nothing happens if it is not open
-        and cannot be."""
+        """Free a handle's pages, and never open the handle again. Does nothing if the handle is too
+        long to be opened."""
         if len(handle) <= _LONGEST_NAME:
             self._host.close_handle(self._name(handle))
 
     def _name(self, handle: str) -> str:
-        """What follows the ``@`` is of one length, so that no two peers' handles have one name."""
+        """Return a handle's name on the host. The part after ``@`` has a fixed length, so two peers
+        never share a name."""
         return f"{handle}@{self._peer}"
 
     def _open(self, name: str, terms: model_pb2.OpenSequence, length: int) -> None:
@@ -99,8 +102,8 @@ class PeerHandles:
         self._host.open_handle(name, lease, self._peer)
 
     def _check_length(self, count: int) -> None:
-        """Before any of it is looked at: a tail of 64 MiB would be gigabytes, and hold up everybody
-        for seconds."""
+        """Refuse a tail that is too long before it is read: 64 MiB of it would take gigabytes and
+        seconds. ContextExceededError."""
         most = self._host.engine.context_length
         if count > most:
             raise ContextExceededError(f"{count} tokens do not fit into the context of {most}", context_length=most)

@@ -1,4 +1,4 @@
-"""What a model service's metrics say just now."""
+"""Current values of a model service's metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slipstream.version import VERSION
 def readings(
     service_name: str, host: EngineHost[Any], service: ModelService, loop: asyncio.AbstractEventLoop
 ) -> Iterator[Reading]:
-    """From any thread: nothing is computed for them before they are asked for."""
+    """Yield the current values. May be called from any thread."""
     yield reading(instruments.ASYNCIO_TASKS, len(asyncio.all_tasks(loop)))
     load, telemetry, info = host.load, service.telemetry, service.info
     usable = max(1, load.page_count)

@@ -1,5 +1,7 @@
-"""ModelService: what draft and verifier services answer alike. Wire types and the engine host meet
-here."""
+"""ModelService: model information, tokenizer and load, the same for both model services.
+
+Wire types and the engine host meet here.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class ModelService(model_pb2_grpc.ModelServiceServicer):
-    """Information, tokenizer and load of one hosted model, and the handles that items open on
-    it."""
+    """Information, tokenizer, load and handles of one hosted model."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     async def GetModelInfo(
         self, request: model_pb2.GetModelInfoRequest, context: Context
     ) -> model_pb2.GetModelInfoResponse:
-        # 0 is a person's, or a release's before wire versions.
+        # 0: a person asks, or a release before wire versions.
         if request.wire_version and request.wire_version != WIRE_VERSION:
             error = WireVersionError(request.wire_version, WIRE_VERSION)
             self.refused_versions.tell(context.peer(), request.wire_version, error)
@@ -99,7 +100,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
 
 
 def set_timing(message: model_pb2.ItemTiming, timing: JobTiming) -> None:
-    """A job's timing for the wire, set in place: to make each message and copy it takes several
+    """Write a job's timing into a message. Making each message and copying it would take several
     times as long."""
     message.forward_count, message.step_token_count = timing.forward_count, timing.step_token_count
     set_duration(message.queue, timing.queue)

@@ -1,4 +1,4 @@
-"""The life of a model service's process: load, listen, serve, drain."""
+"""Run a model service: listen, load the model, serve, drain."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ log = logging.getLogger(__name__)
 _MIB = 2**20
 
 _WARM_SECONDS = 4.0
-"""Before a service says it is healthy: what is not warm by then gets warm as it serves."""
+"""Most seconds of warming before the service reports that it serves. The rest warms while it
+serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceKind:
-    """What differs between the draft and the verifier service."""
+    """Differences between the draft and the verifier service."""
 
     name: str
     """Name in logs, metrics and traces."""
@@ -105,14 +106,14 @@ async def _host(
     name = str(embedded_directory(kind.embedded_model)) if settings.model == "embedded" else settings.model
     step_times: list[tuple[int, float]] = []
     trust = settings.trust()
-    tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust)  # first, for it may be refused in no time
+    tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust)  # first: a bad tokenizer is refused at once
     gate = RefusesWhileLoading()
     server.grpc.add_generic_rpc_handlers((gate,))
     port = await server.start()
     log.info("listening on port %d; loading the model", port)
 
-    def load() -> Engine:  # on the model thread, as everything that computes
-        collect_from_now_on()  # a model may have circles as large as itself
+    def load() -> Engine:  # runs on the model thread, as all computation does
+        collect_from_now_on()  # a model may have reference cycles as large as itself
         engine = _load(settings, name, kind.exact)
         warm_choosing()
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)

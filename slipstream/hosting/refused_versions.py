@@ -1,4 +1,5 @@
-"""Tells once of a caller of another wire version: orchestrators ask again every second."""
+"""Log lines about callers of another wire version, once for each caller: orchestrators retry every
+second."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ log = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 600.0
 _MOST_CALLERS = 256
-"""To remember at once. No others are told meanwhile: a caller that states ever new versions fills
-neither memory nor log."""
+"""Most callers that are remembered. Further callers are not logged, so that a caller with ever new
+versions fills neither memory nor log."""
 
 
 class RefusedVersions:
-    """Remembers which callers, by host and version, have been told of."""
+    """Callers, by host and version, that have been logged lately."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._told: dict[tuple[str, int], float] = {}
-        """When, oldest first."""
+        """Time of the log line, oldest first."""
 
     def tell(self, peer: str, version: int, error: WireVersionError) -> None:
         """Log a refused call of a gRPC ``peer``, like ``ipv4:10.0.0.1:5000``."""

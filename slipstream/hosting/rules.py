@@ -1,4 +1,4 @@
-"""The rules that handles have been told, so that items need only name them. Pure."""
+"""Sampling rules that were stated for handles, so that items need only name them. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from slipstream.reasons import Reason
 from slipstream.sampling.rule import SamplingRule
 
 _MAX_BYTES = 64 * 2**20
-"""On the wire. Parsed and laid out a rule that lists as much as it may, 0.16 MB, takes 2.8 MB: all
-of them 1.1 GB."""
+"""Most bytes of rules, as they were on the wire. The largest rule has 0.16 MB and takes 2.8 MB when
+parsed, so all rules take up to 1.1 GB."""
 
 
 class UnknownRuleError(SlipstreamError):
-    """A handle's item names a rule that the handle was not told, or so long ago that it has been
-    forgotten."""
+    """An item names a rule that was never stated for its handle, or that has been forgotten."""
 
     reason = Reason.UNKNOWN_RULE
 
 
 class RuleBook:
-    """Each handle's last few rules by their hash, as they were parsed.
+    """Parsed rules of each handle by their hash: the last few.
 
-    Rules may be large, and handles many: past ``max_bytes`` of them, as they were on the wire, the
-    handles that have been idle longest are left to state theirs again.
+    Rules may be large and handles many. Above ``max_bytes`` of rules, as they were on the wire, the
+    longest-idle handles are forgotten and have to state their rules again.
     """
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
@@ -34,7 +33,7 @@ class RuleBook:
         self.byte_count = 0
 
     def keep(self, handle: str, number: int, rule: SamplingRule, byte_count: int) -> None:
-        """A handle is told a rule, ``byte_count`` long on the wire, and what its hash is."""
+        """Store a rule of a handle under its hash; it has ``byte_count`` bytes on the wire."""
         rules = self._handles.setdefault(handle, OrderedDict())
         self.byte_count += byte_count - rules.pop(number, (rule, 0))[1]
         rules[number] = rule, byte_count
@@ -45,17 +44,17 @@ class RuleBook:
             self.forget(next(iter(self._handles)))
 
     def find(self, handle: str, number: int) -> SamplingRule:
-        """The rule that a handle's item names. UnknownRuleError."""
+        """Return the rule that an item of a handle names. UnknownRuleError."""
         rules = self._handles.get(handle)
         if rules is None or number not in rules:
             raise UnknownRuleError(
-                f"this handle has not been told rule {number:#018x}, or not lately: send the rule again"
+                f"rule {number:#018x} is not known for this handle, or not any more: send the rule again"
             )
         rules.move_to_end(number)
         self._handles.move_to_end(handle)
         return rules[number][0]
 
     def forget(self, handle: str) -> None:
-        """A handle has been given back; nothing happens if it was told nothing."""
+        """Drop the rules of a handle."""
         for _, byte_count in self._handles.pop(handle, {}).values():
             self.byte_count -= byte_count

@@ -1,4 +1,4 @@
-"""What a model service shows of its items and steps: spans, and totals for metrics."""
+"""Spans of a model service's items and steps, and totals for its metrics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from slipstream.telemetry.tracing import AttributeValue, root_span, server_span_
 from slipstream.wire.v1 import draft_pb2, verifier_pb2
 
 _MOST_LINKS = 16
-"""From an item to its steps: a long prompt, or a draft's, has many."""
+"""Most links from an item to its steps: long prompts and drafts have many steps."""
 
 
 class ServiceTelemetry:
-    """Of one process. What it counts may be read from any thread."""
+    """Totals and spans of one process. Any thread may read the totals."""
 
     def __init__(self) -> None:
         self.items: Counter[str] = Counter()
@@ -35,7 +35,7 @@ class ServiceTelemetry:
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
     def record_step(self, note: StepNote) -> None:
-        """A step has ended; called by whoever computed it, one at a time."""
+        """Record a step that has ended. Calls may not overlap."""
         count = note.step_count
         for seen, value in (
             (self.step_tokens, float(note.token_count)),
@@ -46,7 +46,7 @@ class ServiceTelemetry:
             seen.fold()
 
     def record_failure(self, error: Exception) -> None:
-        """An item has failed."""
+        """Record an item that has failed."""
         self.items[error.reason if isinstance(error, SlipstreamError) else type(error).__qualname__] += 1
 
     def record_answer(
@@ -56,8 +56,11 @@ class ServiceTelemetry:
         job: Job,
         attributes: Mapping[str, AttributeValue],
     ) -> None:
-        """An item has its answer: a span of this ``name`` below what it says, with ``attributes``
-        of its own and those that every item has, linked to its steps."""
+        """Record an answered item: count it, and write its span below the item's traceparent.
+
+        The span has this ``name``, these ``attributes``, those of every item, and links to the
+        item's steps.
+        """
         timing = job.timing
         self.items["ok"] += 1
         self.queue.observe(timing.queue)
@@ -90,8 +93,10 @@ class ServiceTelemetry:
         )
 
     def _step_span(self, step: StepNote) -> SpanContext:
-        """A step is a trace of its own, for it is many rounds': it links to what asked for them.
-        Written when the first of them is answered."""
+        """Return a step's span, and write it when the step's first item is answered.
+
+        A step is a trace of its own, because it serves many rounds. It links to their spans.
+        """
         if isinstance(step.shown, SpanContext):
             return step.shown
         context = root_span()

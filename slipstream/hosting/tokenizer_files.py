@@ -1,4 +1,4 @@
-"""A model's tokenizer as files to hand out, with the fingerprint that pairs draft and target."""
+"""Files of a model's tokenizer, with the fingerprint that draft and target have to share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VOCABULARIES = (
     ("vocab.txt",),
     ("tekken.json",),
 )
-"""Files that transformers makes a tokenizer of, any of these together."""
+"""Sets of files that transformers can make a tokenizer of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,7 @@ def _refuse_random(tokenizer: Tokenizer, model: str) -> None:
 
 
 def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model: str) -> None:
-    """UnsupportedModelError if a text can have a token that a model of so many rows has no
-    embedding for."""
+    """Raise UnsupportedModelError if a text can have a token without a row in the embedding."""
     if tokenizer.token_count > row_count:
         raise UnsupportedModelError(
             f"the tokenizer of {model} knows {tokenizer.token_count} tokens, but its embedding and logits have {row_count} "
@@ -150,7 +149,7 @@ def refuse_tokens_without_rows(tokenizer: TokenizerFiles, row_count: int, model:
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a model is a file for llama.cpp; its tokenizer lies beside it, or is in it."""
+    """Return True if a model is a GGUF file. Its tokenizer is in the file or beside it."""
     return model.endswith(".gguf")
 
 
@@ -159,7 +158,7 @@ def _has_vocabulary(directory: Path) -> bool:
 
 
 def _refuse_absent(directory: Path, model: str) -> None:
-    """Without any file transformers makes an empty tokenizer for some families."""
+    """Refuse a model without tokenizer files: transformers may make an empty tokenizer of it."""
     if not _has_vocabulary(directory):
         raise UnsupportedModelError(
             f"{model} has no tokenizer: it needs {TOKENIZER_FILE}, which a fast tokenizer's save_pretrained writes"
@@ -175,13 +174,15 @@ def _bundle(tokenizer: Tokenizer, special_tokens: dict[str, str], template: str 
 
 
 def _fingerprint(tokenizer: Tokenizer) -> str:
-    """sha256 over all that ids and their text depend on. What stands around a raw prompt is the
-    target's alone to say."""
+    """Return the sha256 of all that ids and their text depend on.
+
+    Tokens around a raw prompt are left out, because the target alone adds them.
+    """
     digest = hashlib.sha256()
     for token, index in sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda pair: pair[1]):
         digest.update(f"{index}\t{token}\n".encode())
     model = json.loads(tokenizer.to_str())["model"]
-    if isinstance(model.get("vocab"), dict):  # it has been told
+    if isinstance(model.get("vocab"), dict):  # it is in the digest already
         del model["vocab"]
     said = {name: value for name, value in model.items() if value not in (None, "")}
     digest.update(json.dumps([parts_of(tokenizer), said], sort_keys=True).encode())
@@ -205,7 +206,7 @@ _PAPER_TEMPLATE = (
 
 
 def _byte_tokenizer() -> Tokenizer:
-    """Three special tokens, then one token for each byte: ids can be worked out on paper."""
+    """Return a tokenizer of three special tokens and one token for each byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<|pad|>", "<|start|>", "<|end|>"]
     assert len(names) == FIRST_ORDINARY_TOKEN
@@ -217,5 +218,5 @@ def _byte_tokenizer() -> Tokenizer:
 
 
 def embedded_directory(role: str) -> Path:
-    """Where the package keeps the embedded ``target`` or ``draft``."""
+    """Return the package's folder of the embedded ``target`` or ``draft``."""
     return Path(__file__).resolve().parent.parent / "embedded" / role

@@ -125,7 +125,7 @@ def _unfollowed(tokenizer: Tokenizer, config: Mapping[str, Any]) -> Iterator[str
 
 
 def _prefix_space(tokenizer: Tokenizer) -> bool | None:
-    """Whether the file puts a space before a text; None if nothing in it says so."""
+    """Return True if the file puts a space before a text; None if the file does not say."""
     said = json.dumps(parts_of(tokenizer)["pre_tokenizer"]) + json.dumps(parts_of(tokenizer)["normalizer"])
     if '"add_prefix_space": true' in said or '"Prepend"' in said:
         return True
@@ -135,7 +135,7 @@ def _prefix_space(tokenizer: Tokenizer) -> bool | None:
 
 
 def _differences(tokenizer: Tokenizer, by_transformers: Any) -> Iterator[str]:
-    """What transformers' class does otherwise than the file."""
+    """Yield a warning if transformers' class tokenizes in another way than the file."""
     backend = getattr(by_transformers, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         return
@@ -149,8 +149,7 @@ def _differences(tokenizer: Tokenizer, by_transformers: Any) -> Iterator[str]:
 
 
 def parts_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a tokenizer does before and after its vocabulary is asked, as its file says it; flags of
-    added tokens included."""
+    """Return a tokenizer's steps around its vocabulary, with the flags of added tokens."""
     parts = {name: _state(getattr(tokenizer, name)) for name in ("normalizer", "pre_tokenizer", "decoder")}
     added = tokenizer.get_added_tokens_decoder().items()
     tokens = {token.content: [index, *(getattr(token, name) for name in _FLAGS)] for index, token in sorted(added)}
