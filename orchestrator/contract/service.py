@@ -34,7 +34,7 @@ from orchestrator.contract.status import status_message
 from orchestrator.contract.traces import fitting, turn_trace_message
 from orchestrator.errors import SessionMovedError, UnauthenticatedError
 from orchestrator.peers.model_peer import PeerStatus
-from orchestrator.sessions.admission.admission import AdmissionWait
+from orchestrator.sessions.admission.demand import AdmissionWait
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.entrance.chat import ChatStream
 from orchestrator.sessions.entrance.chat_commands import ChatClosing, CommandFailed

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from orchestrator.errors import StoreFormatError
-from orchestrator.sessions.admission.admission import AdmissionSettings
+from orchestrator.sessions.admission.demand import AdmissionSettings
 from orchestrator.watching.turn_trace import Detail
 from slipstream.rpc.connector import Connector, refuse_plaintext_token
 from slipstream.structures.limits import StructureSettings

@@ -70,7 +70,7 @@ class Connection(Transaction):
     @property
     @abstractmethod
     def is_usable(self) -> bool:
-        """Whether it can be gone on with after a fault."""
+        """True if it can be gone on with after a fault."""
 
     @abstractmethod
     def close(self) -> None:
@@ -208,7 +208,7 @@ class Database(ABC):
         )
 
     def _drop_if_unusable(self) -> bool:
-        """Whether there was a connection that is none any more: the next piece of work opens
+        """True if there was a connection that is none any more: the next piece of work opens
         another."""
         if self._connection is None or self._connection.is_usable:
             return False

@@ -301,7 +301,7 @@ class Store:
         return await self._database.run(work)
 
     async def has_expired(self, principal: str, session_id: str) -> bool:
-        """Whether there was such a session of a principal's until it had been idle for too long."""
+        """True if there was such a session of a principal's until it had been idle for too long."""
         statement, name = "SELECT 1 FROM expired WHERE id = ?", _expired_name(principal, session_id)
         return bool(await self._database.run(lambda t: t.rows(statement, (name,)), reads=True))
 

@@ -1,4 +1,4 @@
-"""Whether sessions can be written just now, found out by writing: a full disk lets small writes
+"""True if sessions can be written just now, found out by writing: a full disk lets small writes
 through that are no use."""
 
 from __future__ import annotations

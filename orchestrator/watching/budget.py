@@ -19,7 +19,7 @@ class SpanBudget:
         self._filled = clock()
 
     def take(self, count: int) -> bool:
-        """Whether there are as many; they are gone then."""
+        """True if there are as many; they are gone then."""
         self._fill()
         if self._level < count:
             return False

@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 
 from orchestrator.errors import SessionMovedError, StoreUnavailableError, TurnNotFoundError
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.admission.admission import AdmissionWait
+from orchestrator.sessions.admission.demand import AdmissionWait
 from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.settings import GenerationSettings

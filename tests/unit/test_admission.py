@@ -10,8 +10,8 @@ import pytest
 from orchestrator.errors import MessageCancelledError, OverloadedError, PrincipalLimitError, ShuttingDownError
 from orchestrator.rounds.capacity import MOST_ROUNDS, rounds_at_once
 from orchestrator.sessions.admission import admission as admission_module
-from orchestrator.sessions.admission.admission import (
-    Admission,
+from orchestrator.sessions.admission.admission import Admission
+from orchestrator.sessions.admission.demand import (
     AdmissionPermit,
     AdmissionSettings,
     AdmissionWait,

@@ -1,1 +1,1 @@
-"""Which turns may begin now, which wait in the queue, and which are refused."""
+"""Admission: it lets turns begin, queues them, or refuses them."""

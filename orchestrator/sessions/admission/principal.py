@@ -1,4 +1,4 @@
-"""On whose behalf something is asked: whom its sessions belong to, and how much each may have."""
+"""Principals: the callers that own sessions, with their limits and priorities."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Priority(IntEnum):
-    """Who goes first where not all can."""
+    """The order in which principals are served when not all can be."""
 
     LOW = 0
     NORMAL = 1
@@ -16,24 +16,24 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one principal may have at once; None: as much as there is."""
+    """The limits of one principal; None: no limit."""
 
     session_count: int | None = None
     running_turn_count: int | None = None
     tokens_per_minute: float | None = None
-    """Of prompts and answers together."""
+    """Tokens of prompts and answers together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. Its sessions are its own: to others they are not there."""
+    """A caller. For other principals its sessions do not exist."""
 
     name: str
     limits: Limits = Limits()
     priority: Priority = Priority.NORMAL
     operator: bool = False
-    """Whether it sees what runs for others: not what they say."""
+    """True if it sees the turns of other principals, without their text."""
 
 
 ANONYMOUS = Principal("")
-"""Where nobody has to say who they are, all are one."""
+"""The principal of all callers where access is not controlled."""

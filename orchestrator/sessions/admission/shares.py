@@ -1,9 +1,9 @@
-"""What each principal has of the server, and who is next: whoever was served least goes first.
-Pure.
+"""The share of the server that each principal has: the one that was served least goes first. Pure.
 
-Start-time fair queueing (Goyal, Vin and Cheng 1996): a request's tag is what its principal had been
-served, or everybody had, when it came; the lowest tag goes first. A principal's priority is the
-weight of its tokens, so low priorities wait longer and never for ever.
+Start-time fair queueing (Goyal, Vin and Cheng 1996): a request's tag is the service that its
+principal had received when it came, but at least that of the last request served. The lowest tag
+goes first. A principal's priority is the weight of its tokens, so low priorities wait longer, and
+never for ever.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ from orchestrator.errors import PrincipalLimitError
 from orchestrator.sessions.admission.principal import Limits, Principal, Priority
 
 WEIGHTS = {Priority.LOW: 1.0, Priority.NORMAL: 4.0, Priority.HIGH: 16.0}
-"""Of two that both always have somebody waiting, one gets so many times as many tokens as the
-other."""
+"""Weights: principals that always have requests waiting get tokens in this proportion."""
 
 _MINUTE = 60.0
 _MOST_KNOWN = 4096
-"""Principals of whom something is known, those with something running or waiting aside."""
+"""Principals to remember, beside those with turns that run or wait."""
 
 _UNKNOWN_SECONDS = 1.0
-"""After which to come back where nothing says how long a turn takes."""
+"""Seconds until a retry while no turn has been measured."""
 
 
 class Wanted(Protocol):
-    """What a request asks for; see `orchestrator.sessions.admission.Demand`."""
+    """The part of a `Demand` that shares read."""
 
     @property
     def principal(self) -> Principal:
-        """On whose behalf."""
+        """The principal that makes the request."""
 
     @property
     def prompt_length(self) -> int:
-        """Tokens."""
+        """Tokens of the prompt."""
 
     @property
     def fresh_length(self) -> int:
-        """Of the prompt, what has to be computed."""
+        """Tokens of the prompt that have to be computed."""
 
     @property
     def room(self) -> int:
@@ -49,26 +48,26 @@ class Wanted(Protocol):
 
     @property
     def choice_count(self) -> int:
-        """Answers."""
+        """Number of answers."""
 
 
 @dataclass(slots=True)
 class Share:
-    """Of one principal."""
+    """The account of one principal."""
 
     turn_count: int
-    """That run or wait."""
+    """Turns that run or wait."""
     served: float
-    """Weighted tokens, by the common account."""
+    """Weighted tokens that it was served."""
     left: float
-    """Tokens that it may have now, of those of a minute; what its turns may still say is not among
-    them. Infinite: as many as there are."""
+    """Tokens left of its limit a minute; those that its turns may still generate are taken off.
+    Infinite without a limit."""
     refilled: float
-    """When ``left`` was that, in seconds."""
+    """When ``left`` was computed, in seconds."""
 
     def refuse_beyond(self, limits: Limits, turn_count: int, token_count: int, turn_seconds: float) -> None:
-        """PrincipalLimitError for one that would have more than its limits; turns take
-        ``turn_seconds``, 0 if nobody knows."""
+        """Raise PrincipalLimitError if a request exceeds the principal's limits. Turns take
+        ``turn_seconds``; 0 if that is not known."""
         most = limits.running_turn_count
         if most is not None and self.turn_count + turn_count > most:
             seconds = (turn_seconds or _UNKNOWN_SECONDS) / max(1, self.turn_count)
@@ -82,46 +81,47 @@ class Share:
 
 
 class Shares:
-    """Of all principals."""
+    """The accounts of all principals."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._shares: dict[str, Share] = {}
-        self._served = 0.0  # of whoever was served last
+        self._served = 0.0
+        """The tag of the last request served."""
 
-    def of(self, principal: Principal) -> Share:
-        """As it is now."""
+    def share_of(self, principal: Principal) -> Share:
+        """Return a principal's account as it is now."""
         now, a_minute = self._clock(), principal.limits.tokens_per_minute
         share = self._shares.get(principal.name)
         if share is None:
             if len(self._shares) >= _MOST_KNOWN:
                 self._forget_idle(now)
             share = self._shares[principal.name] = Share(0, self._served, math.inf, now)
-        if a_minute is not None:  # else it is not known just now, as of one whose turn was taken over
+        if a_minute is not None:  # a turn taken over does not know its principal's limit
             share.left = min(a_minute, share.left + (now - share.refilled) / _MINUTE * a_minute)
             share.refilled = now
         return share
 
     def tag(self, share: Share) -> float:
-        """Where its next request stands: the lowest is next."""
+        """Return the tag of a principal's next request: the lowest tag is next."""
         return max(self._served, share.served)
 
-    def take(self, share: Share, wanted: Wanted) -> None:
-        """It has, or waits for, a turn for each choice: until they are given back each counts as
-        long as it may become."""
+    def charge(self, share: Share, wanted: Wanted) -> None:
+        """Charge a principal for the turns of a request, each at its greatest length until it is
+        refunded."""
         share.turn_count += wanted.choice_count
         share.left -= wanted.prompt_length + wanted.choice_count * wanted.room
         tokens = wanted.fresh_length + wanted.choice_count * wanted.room
         share.served = self.tag(share) + tokens / WEIGHTS[wanted.principal.priority]
 
     def serve(self, tag: float) -> None:
-        """One with this tag gets its turn: nobody who comes from now on goes before those that have
-        waited."""
+        """Note that a request with this tag is admitted: no later request goes before those that
+        have waited."""
         self._served = max(self._served, tag)
 
-    def give_back(self, wanted: Wanted, token_count: int, *, used: bool, count: int = 1) -> None:
-        """So many of its turns have ended, each with ``token_count``, or were never ``used``."""
-        share = self.of(wanted.principal)
+    def refund(self, wanted: Wanted, token_count: int, *, used: bool, count: int = 1) -> None:
+        """Refund ``count`` turns that ended with ``token_count`` each, or were never ``used``."""
+        share = self.share_of(wanted.principal)
         share.turn_count -= count
         part = 0.0 if used else count / wanted.choice_count
         unused = count * (wanted.room - token_count)
@@ -130,7 +130,7 @@ class Shares:
         share.served = max(0.0, share.served - tokens / WEIGHTS[wanted.principal.priority])
 
     def _forget_idle(self, now: float) -> None:
-        """Those who have had nothing for a minute have all of their tokens again."""
+        """Forget principals without a turn for a minute: their limits are full again."""
         for name, share in list(self._shares.items()):
             if not share.turn_count and (share.left == math.inf or now - share.refilled > _MINUTE):
                 del self._shares[name]

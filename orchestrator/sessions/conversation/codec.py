@@ -235,5 +235,5 @@ def _cuts(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _reaches_into(other: str, content: str) -> bool:
-    """Whether ``content`` may begin within an occurrence of the other token."""
+    """True if ``content`` may begin within an occurrence of the other token."""
     return any(content.startswith(other[at:]) or other.startswith(content, at) for at in range(1, len(other)))

@@ -145,7 +145,7 @@ def _prefix(text: str, length: int) -> RenderedPrefix:
 
 
 def _lost_space(codec: Codec, tokens: Sequence[int], text: str) -> bool:
-    """Whether a decoder has stripped the space that the first of these tokens begins with."""
+    """True if a decoder has stripped the space that the first of these tokens begins with."""
     pieces = "".join(codec.tokenizer.id_to_token(token) or "" for token in tokens[:_LEADING])
     return _count_of(_PIECE_SPACE, pieces) > _count_of(" ", text)
 

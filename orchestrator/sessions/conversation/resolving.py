@@ -70,7 +70,7 @@ class ResolvedTurn:
     limits: TurnLimits
 
     tells_origins: bool = False
-    """Whether each token shall say how it came about."""
+    """True if each token shall say how it came about."""
 
     def room(self, prompt_length: int) -> int:
         """Tokens that an answer may have after such a prompt."""
@@ -78,12 +78,12 @@ class ResolvedTurn:
 
     @property
     def tells_tokens_only(self) -> bool:
-        """Whether readers get nothing for a token but it and its text."""
+        """True if readers get nothing for a token but it and its text."""
         return self.terms.logprobs is None and not self.tells_origins
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        """Whether the prompt's own log-probabilities are asked for."""
+        """True if the prompt's own log-probabilities are asked for."""
         return self.terms.logprobs is not None and self.terms.logprobs.prompt
 
 

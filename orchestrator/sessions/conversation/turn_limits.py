@@ -37,7 +37,7 @@ class TurnLimits:
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
-    """Whether the text holds the stop string or stop token that ended the turn."""
+    """True if the text holds the stop string or stop token that ended the turn."""
 
 
 class Commit(NamedTuple):

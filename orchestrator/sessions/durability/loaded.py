@@ -86,7 +86,7 @@ class SessionRecord:
 
     @property
     def rests(self) -> bool:
-        """Whether memory holds nothing of the session that the store does not hold."""
+        """True if memory holds nothing of the session that the store does not hold."""
         return self.running is None and not self.stored.unwritten and not self.beginning.locked()
 
     @property

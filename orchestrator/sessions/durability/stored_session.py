@@ -22,9 +22,9 @@ class StoredSession:
     principal: str = ""
     """The principal that owns it."""
     is_deleted: bool = False
-    """Whether the row is deleted, or about to be."""
+    """True if the row is deleted, or about to be."""
     notes_progress: bool = False
-    """Whether the running turn's tokens are written now and then."""
+    """True if the running turn's tokens are written now and then."""
     noted_count: int = 0
     """Number of the running turn's tokens that are written."""
     unwritten: dict[int, EndRow] = field(default_factory=dict)

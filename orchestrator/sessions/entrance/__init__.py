@@ -1,1 +1,1 @@
-"""The calls that `orchestrator.contract` makes: sessions, messages, generations and chat streams."""
+"""The calls that `orchestrator.contract` makes: sessions, messages, generations, chats."""

@@ -24,7 +24,7 @@ from orchestrator.errors import (
     SessionNotFoundError,
     ShuttingDownError,
 )
-from orchestrator.sessions.admission.admission import AdmissionWait
+from orchestrator.sessions.admission.demand import AdmissionWait
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.loaded import SessionRecord

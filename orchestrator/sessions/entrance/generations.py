@@ -10,13 +10,8 @@ from datetime import datetime
 
 from opentelemetry.context import Context
 
-from orchestrator.sessions.admission.admission import (
-    Admission,
-    AdmissionPermit,
-    AdmissionWait,
-    Demand,
-    releasing_unused,
-)
+from orchestrator.sessions.admission.admission import Admission
+from orchestrator.sessions.admission.demand import AdmissionPermit, AdmissionWait, Demand, releasing_unused
 from orchestrator.sessions.conversation.choices import resolved_choice
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.session import Session

@@ -5,13 +5,8 @@ from __future__ import annotations
 from opentelemetry.context import Context
 
 from orchestrator.errors import SessionBusyError, SessionMovedError, SessionNotFoundError
-from orchestrator.sessions.admission.admission import (
-    Admission,
-    AdmissionPermit,
-    AdmissionWait,
-    Demand,
-    releasing_unused,
-)
+from orchestrator.sessions.admission.admission import Admission
+from orchestrator.sessions.admission.demand import AdmissionPermit, AdmissionWait, Demand, releasing_unused
 from orchestrator.sessions.conversation.next_prompt import NextPrompt, next_prompt
 from orchestrator.sessions.conversation.session import common_prefix_length
 from orchestrator.sessions.conversation.settings import GenerationSettings

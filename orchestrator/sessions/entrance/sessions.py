@@ -17,7 +17,8 @@ from types import TracebackType
 from opentelemetry.context import Context
 
 from orchestrator.errors import SessionMovedError, TurnNotFoundError
-from orchestrator.sessions.admission.admission import Admission, AdmissionSettings, AdmissionWait
+from orchestrator.sessions.admission.admission import Admission
+from orchestrator.sessions.admission.demand import AdmissionSettings, AdmissionWait
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.session import Session
 from orchestrator.sessions.conversation.settings import GenerationSettings
@@ -129,7 +130,7 @@ class Sessions:
 
     @property
     def is_serving(self) -> bool:
-        """Whether there is a pair."""
+        """True if there is a pair."""
         return self._served.is_ready
 
     @property

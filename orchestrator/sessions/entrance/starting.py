@@ -10,7 +10,8 @@ from opentelemetry.context import Context
 
 from orchestrator.errors import SessionMovedError, StoreUnavailableError
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.sessions.admission.admission import Admission, AdmissionPermit, Demand, releasing_unused
+from orchestrator.sessions.admission.admission import Admission
+from orchestrator.sessions.admission.demand import AdmissionPermit, Demand, releasing_unused
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.session import RenderedPrefix, common_prefix_length

@@ -216,7 +216,7 @@ class ServedPair:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a pair."""
+        """True if there is a pair."""
         return self._pair is not None
 
     @property

@@ -33,7 +33,7 @@ class TurnWork(Protocol):
 
     @property
     def is_not_drafting(self) -> bool:
-        """Whether the turn leaves its draft alone because drafting would not pay."""
+        """True if the turn leaves its draft alone because drafting would not pay."""
 
     async def run_rounds(self) -> Exception | None:
         """Run until the turn has its answer, cannot go on, or is cancelled."""
@@ -68,7 +68,7 @@ class TurnTasks:
         """``on_draining`` is called when no new turn may begin any more."""
         self._on_draining = on_draining
         self.draining = False
-        """Whether no new turn may begin."""
+        """True if no new turn may begin."""
         self._has_drained = False
         self._group = asyncio.TaskGroup()
         self._turns: dict[TurnRecord, _RunningTurn] = {}

@@ -29,9 +29,9 @@ class TurnWriter(Protocol):
     """Writes down a turn's progress and its end."""
 
     hands_over: bool
-    """Whether another process resumes a turn that this process cannot finish."""
+    """True if another process resumes a turn that this process cannot finish."""
     writes_ahead: bool
-    """Whether tokens are written before readers get them. A turn needs this if it would generate
+    """True if tokens are written before readers get them. A turn needs this if it would generate
     other tokens when it is run again."""
 
     async def write_ahead(self, tokens: Sequence[int]) -> None:
@@ -104,7 +104,7 @@ class Turn:
 
     @property
     def is_not_drafting(self) -> bool:
-        """Whether the turn leaves its draft alone because drafting would not pay."""
+        """True if the turn leaves its draft alone because drafting would not pay."""
         return self._own.drafting.speculation.planner.rests
 
     async def run_rounds(self) -> Exception | None:

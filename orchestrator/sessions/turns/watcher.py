@@ -39,7 +39,7 @@ class Watcher(Protocol):
 
     @property
     def shows_text(self) -> bool:
-        """Whether traces may hold what users and models write."""
+        """True if traces may hold what users and models write."""
 
     def begin_turn(self, begun: TurnBegun) -> TurnWatch:
         """Observe a turn that begins."""
