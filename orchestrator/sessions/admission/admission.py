@@ -363,8 +363,8 @@ class Admission:
         return self._turn_seconds / max(1, len(self._running))
 
     def _refusal(self, demand: Demand, limit: str = "") -> OverloadedError:
-        """Return a refusal with the time of a retry: refused callers get different times, as permits
-        are released."""
+        """Return a refusal with the time of a retry: each refused caller gets a later time, as
+        permits are released."""
         now = self._clock()
         soonest = now + self._seconds_until(self.waiting_count, demand)
         self._booked_until = min(now + _LATEST_RETRY, max(self._booked_until, soonest))

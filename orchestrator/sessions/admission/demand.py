@@ -48,8 +48,8 @@ class AdmissionSettings:
     """The operator's settings."""
 
     max_running_count: int | None = None
-    """Turns that may run, whatever memory they take; a turn whose KV is evicted computes it again.
-    None: as many as is measured."""
+    """Turns that may run, without regard to memory: a turn whose KV is evicted computes it again.
+    None: the measured number."""
     queue_seconds: float = 10.0
     """Longest wait for a permit."""
     process_count: int = 1
@@ -133,7 +133,7 @@ class AdmissionPermit:
         self.begun = now
         self.kv_token_count = kv_token_count
         self.is_in_use = False
-        """Whether a turn holds it, and releases it when it ends."""
+        """True if a turn holds it, and releases it when it ends."""
         self._issuer = issuer
         self._is_released = False
 

@@ -1,4 +1,4 @@
-"""Several answers to one prompt: each is a turn of its own, with a seed of its own. Pure."""
+"""Several answers to one prompt: each is a turn with its own seed. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ MAX_CHOICES = 64
 
 
 def choice_seed(seed: int, index: int) -> int:
-    """Answer 0 has the request's own seed, so that it is the answer to a request for one; the
-    others' are hashes."""
+    """Return the seed of one answer.
+
+    Answer 0 has the request's seed, as the only answer to a request for one has; the other seeds
+    are hashes of it.
+    """
     if index == 0:
         return seed
     digest = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
@@ -21,8 +24,8 @@ def choice_seed(seed: int, index: int) -> int:
 
 
 def resolved_choice(resolved: ResolvedTurn, index: int) -> ResolvedTurn:
-    """The turn of one answer. The prompt's log-probabilities come with the first and are the same
-    for all."""
+    """Return the settings of one answer's turn. The prompt's log-probabilities are the same for all
+    answers, and come with the first."""
     terms = resolved.terms
     logprobs = terms.logprobs
     if index and logprobs is not None:

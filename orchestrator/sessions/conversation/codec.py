@@ -34,26 +34,26 @@ class ChatTemplateBrokenError(SlipstreamError):
 _AROUND = 32
 
 LONG = 50_000
-"""Length in characters from which texts queue by themselves, so that shorter ones need not wait for
-them."""
+"""Length in characters from which on texts have a queue of their own, so that shorter texts do not
+wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation; role is ``system``, ``user`` or ``assistant``."""
+    """A message of a conversation; its role is ``system``, ``user`` or ``assistant``."""
 
     role: str
     content: str
 
     @property
     def length(self) -> int:
-        """Characters, with about those that a template puts around it."""
+        """Length in characters, with about those that a template puts around it."""
         return len(self.content) + _AROUND
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A text's ids and which of its characters each stands for."""
+    """A text's ids and the characters that each stands for."""
 
     text: str
     ids: list[int]
@@ -78,7 +78,7 @@ class Codec:
 
     def __init__(self, tokenizer_json: bytes, special_tokens: dict[str, str], template: str | None) -> None:
         self.tokenizer_json = tokenizer_json
-        """As the file says it."""
+        """The bytes of tokenizer.json."""
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._post_processor = self.tokenizer.post_processor
         self.tokenizer.post_processor = None  # it may move the places of tokens
@@ -89,7 +89,7 @@ class Codec:
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Codec:
-        """From a verifier's files, by name."""
+        """Make a codec from a verifier's files by name."""
         template = files.get("chat_template.jinja")
         special_tokens = json.loads(files["tokenizer_config.json"])
         return cls(files["tokenizer.json"], special_tokens, None if template is None else template.decode())
@@ -126,7 +126,7 @@ class Codec:
         return self.tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Tokens as text, special tokens left out."""
+        """Return tokens as text without special tokens."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
 
     def text_with_special_tokens(self, tokens: Sequence[int]) -> str:
@@ -158,7 +158,7 @@ class Codec:
         return self.encode_rendered("a")
 
     def token_text(self, token: int) -> str:
-        """A token as it stands in rendered text, special tokens included."""
+        """Return a token as it stands in rendered text, special tokens included."""
         return self.text_with_special_tokens([token])
 
     def render(self, messages: Sequence[Message], clock: datetime) -> str:
@@ -218,8 +218,10 @@ class Codec:
 
 
 def _cuts(tokenizer: Tokenizer) -> dict[int, str]:
-    """Added tokens at whose beginning a text may be cut: they are looked for before all else, and
-    no other reaches into one."""
+    """Return the added tokens at whose beginning a text may be cut.
+
+    The tokenizer looks for them before all else, and no other token reaches into one.
+    """
     added = tokenizer.get_added_tokens_decoder()
     contents = [token.content for token in added.values()]
     firsts: dict[str, set[str]] = {}
@@ -235,5 +237,5 @@ def _cuts(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _reaches_into(other: str, content: str) -> bool:
-    """True if ``content`` may begin within an occurrence of the other token."""
+    """Return whether ``content`` may begin within an occurrence of the other token."""
     return any(content.startswith(other[at:]) or other.startswith(content, at) for at in range(1, len(other)))

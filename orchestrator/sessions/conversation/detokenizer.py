@@ -1,4 +1,4 @@
-"""Tokens to text, piece by piece, cut at a stop string. The time grows with the number of tokens."""
+"""Tokens to text, piece by piece, cut at a stop string. The time is linear in the tokens."""
 
 from __future__ import annotations
 
@@ -10,50 +10,49 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 _MOST_OPEN = 32
-"""Tokens that may come without text before they are taken for what makes no character: one has four
-bytes at most."""
+"""Tokens that may come without text before they are taken for bytes that make no character: a
+character has at most four bytes."""
 
 _LONGEST = 8
-"""Tokens at the end that may belong to a character which is not whole yet."""
+"""Tokens at the end that may belong to an incomplete character."""
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BAD = "\ufffd"
 
 
 class TokenStream:
-    """Decodes tokens one by one, special ones left out: the pieces joined are the decoding of the
+    """Decodes tokens one by one without special tokens: the pieces joined are the decoding of the
     whole.
 
-    Where tokens are bytes, one that makes no character may take back what those before it were
-    decoded to. What was said stays then, and what came since is decoded by itself: nothing is lost.
+    If tokens are bytes, a byte that makes no character may change the decoding of those before it.
+    Then returned text stays, and later tokens are decoded by themselves: no token is lost.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
-        """Decode as after the tokens of ``context``: many decoders strip a space at the
-        beginning."""
+        """Decode as after the tokens of ``context``: many decoders strip a space at the start."""
         self._tokenizer = tokenizer
         self._stream = DecodeStream(list(context), skip_special_tokens=True)
         self._last: list[int] = list(context)
-        """The tokens of the last piece."""
+        """Tokens of the last piece."""
         self._open: list[int] = []
-        """Those that have come since."""
+        """Tokens after the last piece."""
         self._bad_byte: int | None = None
-        """A token of the run of bytes that goes on, if it makes no characters: each byte is one bad
-        character then."""
+        """A token of the current run of bytes, if the run makes no characters: then each byte is
+        one bad character."""
 
     @property
     def open_count(self) -> int:
-        """Tokens at the end whose text is not said yet."""
+        """Number of tokens at the end whose text is not returned yet."""
         return len(self._open)
 
     def step(self, token: int) -> str:
-        """Take a token; returns the text that is certain now."""
+        """Take a token; return the text that is certain now."""
         if self._bad_byte is not None:
             return self._step_in_bad_run(token, self._bad_byte)
         self._open.append(token)
         try:
             piece = self._stream.step(self._tokenizer, token) or ""
-        except Exception:  # its only class of error: what it had decoded is taken back
+        except Exception:  # its only class of error: it would change text that it has returned
             self._stream = DecodeStream(list(self._open), skip_special_tokens=True)
             piece = self._decode(self._open)
         if piece:
@@ -63,7 +62,7 @@ class TokenStream:
         return piece
 
     def _give_up(self) -> str:
-        """Say what no token can change any more."""
+        """Return text that no later token can change."""
         text, tokens = self._decode(self._open), self._open
         if not text:
             self._begin(self._last, [])
@@ -82,7 +81,7 @@ class TokenStream:
         return text
 
     def _begin(self, context: list[int], tokens: list[int]) -> None:
-        """Go on with a new stream, after ``context``, with ``tokens`` that make no text yet."""
+        """Start a new stream after ``context``, with ``tokens`` that make no text yet."""
         if self._decode(context).endswith(_BAD):
             context = []
         self._last, self._open = context, tokens
@@ -108,8 +107,8 @@ class TokenStream:
 
 
 class StopMatcher:
-    """Finds the first stop string in text that comes in pieces, holding back what may be the start
-    of one."""
+    """Finds the first stop string in text that comes in pieces, and holds back what may be the
+    start of one."""
 
     def __init__(self, stop_strings: Sequence[str], *, include: bool = False) -> None:
         """The text ends before the stop string, or with ``include`` after it."""
@@ -118,14 +117,13 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take a piece; returns the text that is certain now and whether a stop string came up,
-        which ends the text."""
+        """Take a piece; return the text that is certain now, and whether a stop string ends it."""
         if not self._stops:
             return text, False
         self._held += text
         found = [(at, len(stop)) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
-            at, length = min(found)  # the first; of two that begin together the shorter, which was whole first
+            at, length = min(found)  # the first; of two with one start the shorter, which was complete first
             certain, self._held = self._held[: at + length if self._include else at], ""
             return certain, True
         keep = max(_longest_overlap(self._held, stop) for stop in self._stops)
@@ -133,13 +131,13 @@ class StopMatcher:
         return certain, False
 
     def flush(self) -> str:
-        """What was held back, now that nothing more comes."""
+        """Return the text held back, at the end of all pieces."""
         held, self._held = self._held, ""
         return held
 
 
 def _longest_overlap(text: str, stop: str) -> int:
-    """Length of the longest proper prefix of ``stop`` that ``text`` ends with."""
+    """Return the length of the longest proper prefix of ``stop`` that ends ``text``."""
     for length in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:length]):
             return length
@@ -147,31 +145,31 @@ def _longest_overlap(text: str, stop: str) -> int:
 
 
 class SpecialStopMatcher:
-    """Finds stop strings that hold special tokens, which readers do not see, and returns what they
-    see."""
+    """Finds stop strings with special tokens, which readers do not see, and returns the text that
+    they see."""
 
     def __init__(self, stop_strings: Sequence[str]) -> None:
         self._stops = tuple(stop_strings)
         self._held = ""
         self._seen: list[bool] = []
-        """For each character held back, whether readers see it."""
+        """Flags of the characters held back: True if readers see it."""
 
     def push(self, text: str, special: str = "") -> tuple[str, str | None]:
-        """Take a piece and the special token after it; returns the text that is certain now, and
-        the stop string that came up after it, if one did."""
+        """Take a piece and the special token after it; return the text that is certain now, and the
+        stop string that ends it, if one does."""
         self._held += text + special
         self._seen += [True] * len(text) + [False] * len(special)
         found = [(at, len(stop), stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
             at, _, stop = min(found)
-            return self._take(at), stop
-        return self._take(len(self._held) - max(_longest_overlap(self._held, stop) for stop in self._stops)), None
+            return self._release(at), stop
+        return self._release(len(self._held) - max(_longest_overlap(self._held, stop) for stop in self._stops)), None
 
     def flush(self) -> str:
-        """Return what was held back, now that nothing more comes."""
-        return self._take(len(self._held))
+        """Return the text held back, at the end of all pieces."""
+        return self._release(len(self._held))
 
-    def _take(self, count: int) -> str:
+    def _release(self, count: int) -> str:
         text = "".join(character for character, seen in zip(self._held[:count], self._seen, strict=False) if seen)
         self._held, self._seen = self._held[count:], self._seen[count:]
         return text
@@ -197,27 +195,27 @@ class Decoder(Protocol):
 
 
 class Detokenizer:
-    """Tokens of one turn to text, piece by piece: the pieces joined are the decoding of the whole,
-    cut at a stop string."""
+    """Decodes the tokens of one turn: the pieces joined are the decoding of the whole, cut at a
+    stop string."""
 
     def __init__(
         self, codec: Decoder, stop_strings: Sequence[str], *, include_stop: bool = False, exact: bool = False
     ) -> None:
-        """``exact`` keeps a space at the beginning, which many decoders strip: a structure says
+        """``exact`` keeps a space at the start, which many decoders strip: a structure determines
         whether there is one."""
         self._codec = codec
         self._context = codec.context if exact else []
         self._stream = TokenStream(codec.tokenizer, self._context)
         self._tokens: list[int] = []
         self._decoded: list[str] = []
-        """Text, in the pieces that it came in."""
+        """Pieces of text so far."""
         special = [stop for stop in stop_strings if any(text in stop for text in codec.special_texts.values())]
         self._special_stops = SpecialStopMatcher(special) if special else None
         self._stops = StopMatcher([stop for stop in stop_strings if stop not in special], include=include_stop)
         self._include_stop = include_stop
 
     def push(self, token: int) -> tuple[str, bool]:
-        """Take a token; returns the text that is certain now and whether a stop string came up."""
+        """Take a token; return the text that is certain now, and whether a stop string ends it."""
         self._tokens.append(token)
         piece = self._stream.step(token)
         if piece:
@@ -235,7 +233,7 @@ class Detokenizer:
         return text + self._stops.flush() + (stop if self._include_stop else ""), True
 
     def flush(self) -> str:
-        """The rest, incomplete characters included, now that no token follows."""
+        """Return the rest at the end of all tokens, incomplete characters included."""
         whole = self._codec.decode([*self._context, *self._tokens])[len(self._codec.decode(self._context)) :]
         said, left = "".join(self._decoded), self._stream.open_count
         rest = (

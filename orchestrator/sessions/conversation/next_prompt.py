@@ -1,5 +1,5 @@
-"""A user message's prompt: the ids of the whole rendered conversation, in which generated tokens
-stay as they were. Pure."""
+"""The prompt of a user message: the ids of the rendered conversation. Generated tokens stay as they
+were. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NextPrompt:
     last_rendered: RenderedPrefix | None = None
     """The prompt of the session's last turn, if this process has rendered it."""
     rendered: RenderedPrefix | None = None
-    """This prompt, once `tokens` has rendered it."""
+    """The text of the prompt, once `tokens` has rendered it."""
 
     @property
     def length(self) -> int:
@@ -145,7 +145,7 @@ def _prefix(text: str, length: int) -> RenderedPrefix:
 
 
 def _lost_space(codec: Codec, tokens: Sequence[int], text: str) -> bool:
-    """True if a decoder has stripped the space that the first of these tokens begins with."""
+    """Return whether a decoder has stripped the space that begins the first of these tokens."""
     pieces = "".join(codec.tokenizer.id_to_token(token) or "" for token in tokens[:_LEADING])
     return _count_of(_PIECE_SPACE, pieces) > _count_of(" ", text)
 

@@ -33,65 +33,63 @@ MAX_PROMPT_LOGPROBS = 200_000
 MiB."""
 
 _CHARACTERS_A_TOKEN, _LEAST_LENGTH = 16, 65_536
-"""A text of more characters than this for each token of the context is refused before it is
-tokenized: it would hardly fit, and a text may be of any length."""
+"""Characters for each token of the context, and least characters. A longer text could hardly fit: it
+is refused before it is tokenized."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What the pair allows, and what holds where a client says nothing."""
+    """The limits of the pair, and the defaults of settings."""
 
     vocabulary_size: int
     context_length: int
     end_token_ids: tuple[int, ...]
     sampling_defaults: SamplingDefaults
     default_draft_length: int | None
-    """None: adaptive."""
+    """Draft length if the caller sets none; None: adaptive."""
     max_draft_length: int
     default_max_token_count: int
     length_defaults: LengthDefaults = field(default=LengthDefaults())
-    """The model's own, its ``max_token_count`` and ``max_length`` only where the operator says no
-    other."""
+    """The model's own lengths; the operator's number replaces ``max_token_count`` and
+    ``max_length``."""
 
     @property
     def max_text_length(self) -> int:
-        """Characters that a prompt may have."""
+        """Most characters of a prompt."""
         return max(_LEAST_LENGTH, _CHARACTERS_A_TOKEN * self.context_length)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTurn:
-    """Everything a turn needs besides its prompt: what its rounds are run under, and where it
-    ends."""
+    """Everything a turn needs besides its prompt: the terms of its rounds, and its limits."""
 
     terms: RoundTerms
     limits: TurnLimits
 
     tells_origins: bool = False
-    """True if each token shall say how it came about."""
+    """True if readers get the origin of each token."""
 
     def room(self, prompt_length: int) -> int:
-        """Tokens that an answer may have after such a prompt."""
+        """Return how many tokens an answer may have after a prompt of that length."""
         return max(0, min(self.limits.max_token_count, self.limits.context_length - prompt_length))
 
     @property
     def tells_tokens_only(self) -> bool:
-        """True if readers get nothing for a token but it and its text."""
+        """True if readers get only tokens and their text."""
         return self.terms.logprobs is None and not self.tells_origins
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        """True if the prompt's own log-probabilities are asked for."""
+        """True if the caller requested the prompt's log-probabilities."""
         return self.terms.logprobs is not None and self.terms.logprobs.prompt
 
 
 def resolve_settings(
     settings: GenerationSettings, prompt_length: int, model: ModelLimits, *, acceptance: Acceptance | None = None
 ) -> ResolvedTurn:
-    """Fill what was left open and check it all. ``acceptance`` is what the session has, if it has
-    one already.
+    """Fill in defaults and check all settings. ``acceptance`` is the session's, if it has one.
 
     InvalidFieldsError names every bad field by its path in the request; PromptTooLongError if no
     room is left.
@@ -115,7 +113,7 @@ def resolve_settings(
 
 
 def check_prompt_length(token_count: int, context_length: int) -> None:
-    """InvalidFieldsError for an empty prompt; PromptTooLongError if no room is left."""
+    """Raise InvalidFieldsError for an empty prompt, PromptTooLongError if no room is left."""
     if token_count == 0:
         raise InvalidFieldsError([FieldViolation("prompt", "must have at least one token")])
     if token_count >= context_length:
@@ -148,7 +146,8 @@ def _rule(
 
 
 def _banned_token_ids(settings: GenerationSettings, defaults: SamplingDefaults) -> tuple[int, ...]:
-    """The caller's, or else the model's own but for what the caller allows by name."""
+    """Return the caller's banned tokens, or else the model's, but for those that the caller
+    allows."""
     if settings.banned_token_ids is not None:
         return tuple(dict.fromkeys(settings.banned_token_ids))
     allowed = set(settings.allowed_token_ids or ())
@@ -156,8 +155,10 @@ def _banned_token_ids(settings: GenerationSettings, defaults: SamplingDefaults) 
 
 
 def _default_max_token_count(prompt_length: int, model: ModelLimits) -> int:
-    """Tokens that a turn may generate where the caller says nothing. A prompt past the model's own
-    ``max_length`` is for the caller to bound."""
+    """Return how many tokens a turn may generate if the caller sets no number.
+
+    The model's ``max_length`` does not hold for a prompt that is longer.
+    """
     lengths = model.length_defaults
     if lengths.max_token_count:
         return lengths.max_token_count
@@ -166,8 +167,8 @@ def _default_max_token_count(prompt_length: int, model: ModelLimits) -> int:
 
 
 def _first_end_position(settings: GenerationSettings, prompt_length: int, model: ModelLimits) -> int:
-    """Where a text may end first. The model's own minimum gives way to whatever a caller says that
-    it could not go with."""
+    """Return the position where a text may end first. The caller's settings override the model's
+    minimum if both cannot hold."""
     if settings.min_token_count is not None:
         return prompt_length + settings.min_token_count
     if settings.structure is not None or settings.ignore_end_tokens or settings.allowed_token_ids:
@@ -192,7 +193,7 @@ def _or(value: T | None, default: T) -> T:
 
 
 def _rule_violations(rule: SamplingRule, model: ModelLimits) -> list[FieldViolation]:
-    """What is wrong with a rule, by the fields' paths in the settings."""
+    """Return the violations of a rule, by the fields' paths in the settings."""
     violations = [*sampling_violations(rule), *token_id_violations(rule, model.vocabulary_size)]
     violations += [
         FieldViolation(name, f"may name at most {MAX_LISTED_TOKENS} tokens, but names {len(tokens)}")
@@ -217,7 +218,7 @@ def _leaves_a_token(rule: SamplingRule, vocabulary_size: int) -> bool:
 def _violations(
     settings: GenerationSettings, resolved: ResolvedTurn, prompt_length: int, model: ModelLimits
 ) -> list[FieldViolation]:
-    """What is wrong besides the rule."""
+    """Return the violations outside the rule."""
     limits, terms = resolved.limits, resolved.terms
     draft_length = terms.speculation.draft_length or 0
     overlaps = terms.speculation.overlap not in (None, Overlap.NONE)
@@ -263,7 +264,8 @@ def _violations(
 
 
 def _structure_conflicts(settings: GenerationSettings) -> list[FieldViolation]:
-    """A structure says itself where the text may end and what it may hold."""
+    """Return violations by settings that a structure excludes: it determines the text's tokens and
+    its end."""
     others = {
         "ignore_end_tokens": settings.ignore_end_tokens,
         "min_token_count": settings.min_token_count,

@@ -1,5 +1,4 @@
-"""What a client may say of a turn, in layers: a message's settings over its stream's over its
-session's."""
+"""The settings of a client, in layers: those of a message over its stream's over its session's."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from slipstream.sampling.structure import Structure
 from slipstream.sampling_fields import SamplingFields
 
 ADAPTIVE: Final = "adaptive"
-"""A draft length that is chosen round by round."""
+"""The draft length that the orchestrator chooses for each round."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings(SamplingFields[float | None, int | None]):
-    """Settings as a client sent them; None where it said nothing.
+    """Settings as a client sent them; None for fields that it did not set.
 
-    ``draft_length`` 0 is off, ADAPTIVE leaves it to what is measured. ``cleared`` names fields that
-    take the default whatever the settings below these say.
+    ``draft_length`` 0 turns drafting off; ADAPTIVE chooses it by measurement. Fields in ``cleared``
+    take their default, even if the layers below set them.
     """
 
     logit_bias: tuple[tuple[int, float], ...] | None = None
@@ -45,7 +44,7 @@ class GenerationSettings(SamplingFields[float | None, int | None]):
     cleared: tuple[str, ...] = ()
 
     def over(self, below: GenerationSettings) -> GenerationSettings:
-        """These settings, and where they neither say nor clear anything those below."""
+        """Return these settings, with unset and uncleared fields taken from ``below``."""
         said: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         said |= dict.fromkeys(self.cleared)
         cleared = {*self.cleared, *below.cleared} - {name for name, value in said.items() if value is not None}

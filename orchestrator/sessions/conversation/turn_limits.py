@@ -1,4 +1,4 @@
-"""Where a turn ends and why, and what each of its rounds commits. Pure values."""
+"""Limits of a turn, the reasons for its end, and what its rounds commit. Pure values."""
 
 from __future__ import annotations
 

@@ -264,8 +264,8 @@ class ChatStream:
         return TurnHappened(reader.record.turn, event)
 
     async def _sleep(self, *, is_starting: bool) -> None:
-        """Wait until something may have happened. Nothing has since `run` looked: it has not awaited
-        anything."""
+        """Wait until something may have happened. `run` has awaited nothing since it looked, so
+        nothing has."""
         watched = self._reader.record if self._reader is not None else None
         if watched is None and self._waiting and not is_starting:
             if self._record is None or self._record.running is None:

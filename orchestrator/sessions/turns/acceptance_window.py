@@ -1,15 +1,15 @@
-"""How often a session's draft has been right lately. Pure."""
+"""The recent acceptance rate of a session's draft. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 
 _WINDOW_TOKENS = 200
-"""Draft tokens that are looked at."""
+"""Draft tokens in the window."""
 
 
 class AcceptanceWindow:
-    """A session's last draft tokens, and how many of them were accepted."""
+    """The session's last draft tokens, and how many of them the target accepted."""
 
     __slots__ = ("_accepted", "_drafted", "_rounds")
 
@@ -19,7 +19,7 @@ class AcceptanceWindow:
         self._accepted = 0
 
     def add(self, drafted: int, accepted: int) -> float | None:
-        """The acceptance over the window, once there are as many tokens."""
+        """Add a round; return the acceptance rate over the window, or None before it is full."""
         self._rounds.append((drafted, accepted))
         self._drafted += drafted
         self._accepted += accepted

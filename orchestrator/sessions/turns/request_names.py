@@ -1,4 +1,4 @@
-"""What was asked under which name, so that the same request is answered once. Pure."""
+"""Requests by their request_id, so that a repeated request gets the same answer. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class RequestName:
-    """What a client calls a request, and a ``fingerprint`` of what it asks for. An empty ``id`` is
-    none."""
+    """The request_id of a request, and a ``fingerprint`` of its content. An empty ``id`` is no
+    request_id."""
 
     id: str = ""
     fingerprint: bytes = b""
@@ -27,7 +27,7 @@ NAMELESS = RequestName()
 
 
 def check_request_id(request_id: str) -> None:
-    """InvalidFieldsError if it is too long, or nothing that a database could keep."""
+    """Raise InvalidFieldsError if a request_id is too long, or no database can hold it."""
     if "\0" in request_id:
         raise InvalidFieldsError([FieldViolation("request_id", "must not hold a NUL character")])
     if len(request_id) > MAX_REQUEST_ID_LENGTH:
@@ -36,15 +36,17 @@ def check_request_id(request_id: str) -> None:
 
 
 class Requests(Generic[AnswerT]):
-    """Answers by request_id, the latest ``max_count``."""
+    """The latest ``max_count`` answers by request_id."""
 
     def __init__(self, max_count: int) -> None:
         self._max_count = max_count
         self._answers: OrderedDict[str, tuple[bytes, AnswerT]] = OrderedDict()
 
     def find(self, name: RequestName) -> AnswerT | None:
-        """What the request was answered with, if it was. RequestIdReusedError if it asked for
-        something else."""
+        """Return the answer to a request; None if there is none.
+
+        RequestIdReusedError if the request_id came with other content before.
+        """
         check_request_id(name.id)
         known = self._answers.get(name.id) if name.id else None
         if known is None:
@@ -54,17 +56,17 @@ class Requests(Generic[AnswerT]):
         return known[1]
 
     def answer_to(self, request_id: str) -> AnswerT | None:
-        """What a request was answered with, whatever its content."""
+        """Return the answer to a request_id, with any content; None if there is none."""
         known = self._answers.get(request_id)
         return None if known is None else known[1]
 
     def keep(self, name: RequestName, answer: AnswerT) -> None:
-        """Note an answer. Requests without a name are not known again."""
+        """Note an answer. A request without a request_id is not remembered."""
         if name.id:
             self._answers[name.id] = (name.fingerprint, answer)
             while len(self._answers) > self._max_count:
                 self._answers.popitem(last=False)
 
     def forget(self, request_id: str) -> None:
-        """What was asked has not happened."""
+        """Forget a request that had no effect."""
         self._answers.pop(request_id, None)

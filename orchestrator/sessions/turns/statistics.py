@@ -1,4 +1,4 @@
-"""What a turn used: counts of its rounds, and where its time went. Pure."""
+"""Statistics of a turn: counts of its rounds, and where its time went. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from orchestrator.speculation.proposal import Source
 
 @dataclass(slots=True)
 class TurnStatistics:
-    """Counts of a turn, and where its time went, in seconds."""
+    """Counts of a turn's rounds and tokens; times are in seconds."""
 
     round_count: int = 0
     round_counts: Counter[Overlap] = field(default_factory=Counter)
-    """Of the rounds that asked the draft or used what it had said, by what it did meanwhile."""
+    """Rounds that used the draft, by what it did while the target verified."""
     draft_count: int = 0
     draft_token_count: int = 0
     accepted_token_count: int = 0
@@ -26,9 +26,9 @@ class TurnStatistics:
     ngram_token_count: int = 0
     ngram_accepted_token_count: int = 0
     draft_lengths: Counter[int] = field(default_factory=Counter)
-    """Rounds by how many draft tokens were verified, of those in which some were."""
+    """Rounds by the number of draft tokens verified, if there were any."""
     accepted_lengths: Counter[int] = field(default_factory=Counter)
-    """Those rounds by how many were accepted."""
+    """The same rounds by the number of draft tokens accepted."""
     switched_off_count: int = 0
     hit_count: int = 0
     miss_count: int = 0
@@ -39,34 +39,34 @@ class TurnStatistics:
     draft_hidden: float = 0.0
     verify: float = 0.0
     admission: float = 0.0
-    """Before the turn began, for its permit."""
+    """Wait for the admission permit."""
     queue: float = 0.0
-    """At the peers, and for the permit."""
+    """Wait in the peers' queues and for the admission permit."""
     network: float = 0.0
 
     @property
     def orchestrator(self) -> float:
-        """What the peers and the network do not account for."""
+        """The time that neither the peers nor the network account for."""
         return max(0.0, self.total - self.draft - self.verify - self.queue - self.network)
 
     @property
     def drafted_per_position(self) -> list[int]:
-        """Draft tokens verified, by their permit in the proposal."""
+        """Draft tokens verified, by position in the proposal."""
         return per_position(self.draft_lengths)
 
     @property
     def accepted_per_position(self) -> list[int]:
-        """Draft tokens accepted; zeros where none was."""
+        """Draft tokens accepted, by position in the proposal."""
         accepted = per_position(self.accepted_lengths)
         return accepted + [0] * (max(self.draft_lengths, default=0) - len(accepted))
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens that a round with a proposal committed, on average; 0 without one."""
+        """Mean tokens that a round with a proposal committed; 0 without such a round."""
         return self.speculative_token_count / self.draft_count if self.draft_count else 0.0
 
     def add(self, outcome: RoundResult, committed: int) -> None:
-        """Count one round, of whose tokens the turn took so many."""
+        """Count one round, of which the turn committed so many tokens."""
         self.round_count += 1
         self.draft_failure_count += outcome.draft_failed
         self.switched_off_count += outcome.switched_off
@@ -88,8 +88,8 @@ class TurnStatistics:
         self.accepted_lengths[accepted] += 1
 
     def _add_drafting(self, outcome: RoundResult) -> None:
-        """What the round waited for is the draft's forwards first, then its queue, then the
-        network's."""
+        """Divide the round's wait for the draft: its forwards first, then its queue, then the
+        network."""
         if outcome.asked:
             self.round_counts[outcome.overlap] += 1
         if outcome.hit is not None:
@@ -107,7 +107,7 @@ class TurnStatistics:
 
 
 def per_position(lengths: Mapping[int, int]) -> list[int]:
-    """How many rounds reach each position, from how many have each length."""
+    """Return how many rounds reach each position, from the number of rounds of each length."""
     counts = [0] * max(lengths, default=0)
     for length, count in lengths.items():
         if length:

@@ -1,9 +1,8 @@
-"""Work on text: short texts at once, longer ones on threads beside the event loop, in turn and
-within bounds.
+"""Work on text: short texts at once, longer ones on threads with a bounded queue.
 
-The tokenizer takes half a microsecond a character and 120 bytes of memory, and lets go of Python's
-lock meanwhile. A chat template takes as long as it likes, within its limits, and is never rendered
-on the event loop. Long conversations have a thread and a process of their own.
+The tokenizer takes half a microsecond and 120 bytes of memory a character, and releases Python's
+lock meanwhile. A chat template may take long, within its limits, and never runs on the event loop.
+Long conversations have a thread and a process of their own.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from orchestrator.errors import OverloadedError
 from orchestrator.sessions.conversation.codec import LONG
 
 SHORT = 2_000
-"""Length in characters up to which texts are worked on at once: a millisecond."""
+"""Length in characters of a text that is encoded at once: that takes up to a millisecond."""
 
 MOST_WAITING = 16 * 2**20
-"""Most characters that may wait, all texts together."""
+"""Characters that may wait, in all texts together."""
 
 T = TypeVar("T")
 

@@ -35,13 +35,13 @@ class Ending(Enum):
     """The reason for which a turn is cancelled."""
 
     CANCELLED = "cancelled"
-    """Its client cancelled it, or its session is deleted."""
+    """The client cancelled the turn, or deleted the session."""
     SHUTTING_DOWN = "shutting_down"
     """The server shuts down."""
     CUT = "cut"
-    """It cannot be resumed."""
+    """No process can resume the turn."""
     MOVED = "moved"
-    """Another process runs it."""
+    """A different process runs the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class TurnRecord:
         logprobs: Sequence[TokenLogprobs] = (),
         prompt_logprobs: Sequence[TokenLogprobs] = (),
     ) -> None:
-        """Add what a round committed. ``origins`` and ``logprobs`` may be longer than the tokens."""
+        """Add what a round committed; ``origins`` and ``logprobs`` may be longer than tokens."""
         self._tokens += commit.tokens
         self._texts += commit.texts
         self._origins += origins[: len(commit.tokens)]

@@ -1,5 +1,5 @@
-"""A few turns of nobody's before a process says that it is healthy: whoever comes first shall not
-wait for what runs for the first time, here or on the peers."""
+"""Warm-up turns before a process reports that it is healthy. The first client must not wait for
+code that runs for the first time, here or on the peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.errors import InvalidFieldsError, SlipstreamError
 log = logging.getLogger(__name__)
 
 _SECONDS = 2.0
-"""At most. What is not warm by then gets warm as it serves."""
+"""Longest time of a warm-up."""
 _TEXTS = "Hello!", "What can you do?", "Thank you!", "Why is that?", "Go on.", "And what else?"
 _SETTINGS = (
     GenerationSettings(temperature=0.0, max_token_count=24, draft_length=ADAPTIVE),
@@ -27,10 +27,10 @@ _SETTINGS = (
 
 
 async def warm_up(pair: Pair) -> None:
-    """Run turns that no client asked for: they are in no trace, and in no count but a draft's own
-    of its tokens.
+    """Run turns without a client. They are in no trace, and in no count but a draft's count of its
+    tokens.
 
-    Raises nothing: a peer that fails here is found out when it is needed.
+    Raises nothing: a peer that fails here is noticed when it is needed.
     """
     try:
         async with asyncio.timeout(_SECONDS):
@@ -38,7 +38,9 @@ async def warm_up(pair: Pair) -> None:
                 await _turn(pair, text, settings)
     except TimeoutError:
         log.debug("warming up was cut after %g s", _SECONDS)
-    except SlipstreamError as error:  # a draft of another tokenizer, a context of a few tokens: said where it matters
+    except (
+        SlipstreamError
+    ) as error:  # a draft of another tokenizer, a context of a few tokens: reported when it matters
         log.info("warming up ended early: %s", error)
     except Exception:
         log.warning("warming up failed", exc_info=True)
@@ -60,12 +62,12 @@ async def _turn(pair: Pair, text: str, settings: GenerationSettings) -> None:
             generated += result.tokens
             tokens += result.tokens
     finally:
-        pair.rounds.release(rounds)  # without an end: sessions that share n-grams shall have none of these
+        pair.rounds.release(rounds)  # no end: sessions that share n-grams must not get these
 
 
 async def _encoded(pair: Pair, text: str) -> list[int]:
     now = datetime.now(UTC)
     try:
         return await pair.encode(Conversation((Message("user", text),)), now)
-    except (NoChatTemplateError, ChatTemplateBrokenError, InvalidFieldsError):  # it may want another order
+    except (NoChatTemplateError, ChatTemplateBrokenError, InvalidFieldsError):  # the template may want other messages
         return await pair.encode(text, now)
