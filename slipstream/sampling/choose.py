@@ -20,7 +20,7 @@ from slipstream.sampling.filters import filtered, needs_distribution
 from slipstream.sampling.kernel import BLOCK, MACHINE, Domain, coin, compiled_folder
 from slipstream.sampling.processing import processed
 from slipstream.sampling.row import VOID, Choice, Row
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import NUMBERS, SamplingRule
 
 
 class _Kind(Enum):
@@ -104,7 +104,9 @@ def warm(*dtypes: type[np.number[Any]]) -> None:
 
 def choosing_unit(dtype: type[np.number[Any]] = np.float32) -> Unit:
     """Return the work of `warm` for one dtype."""
-    return Unit(unit_name(f"choosing-{dtype.__name__}", [Path(kernel.__file__)], *MACHINE), partial(_warm, dtype))
+    return Unit(
+        unit_name(f"choosing-{dtype.__name__}", [Path(kernel.__file__)], *MACHINE, repr(NUMBERS)), partial(_warm, dtype)
+    )
 
 
 def _warm(dtype: type[np.number[Any]]) -> None:
