@@ -112,6 +112,7 @@ class SamplingFields(Generic[Real, Whole]):
     presence_penalty: Real = _number(0.0, _A_PENALTY, _is_penalty)
     frequency_penalty: Real = _number(0.0, _A_PENALTY, _is_penalty)
     seed: Whole = _number(0, "must be from 0 to 2^63 - 1", lambda value: 0 <= value <= MAX_SEED)
+    top_n_sigma: Real = _number(0.0, "must be from 0 (off) to 100", lambda value: 0 <= value <= 100)
 
 
 SAMPLING_FIELDS: Final[Mapping[str, SamplingField]] = MappingProxyType(

@@ -47,6 +47,8 @@ def processed(rule: SamplingRule, logits: torch.Tensor, context: Sequence[int]) 
         processors.append(PrefixConstrainedLogitsProcessor(lambda *_: list(rule.allowed_token_ids), 1))
     if rule.temperature:
         processors.append(TemperatureLogitsWarper(rule.temperature))
+    if rule.top_n_sigma:
+        processors.append(lambda _, scores: _near_the_largest(scores, rule.top_n_sigma))
     if rule.top_k:
         processors.append(TopKLogitsWarper(rule.top_k))
     if rule.top_p < 1:
@@ -57,6 +59,12 @@ def processed(rule: SamplingRule, logits: torch.Tensor, context: Sequence[int]) 
         processors.append(TypicalLogitsWarper(rule.typical_p))
     result: torch.Tensor = processors(torch.tensor([list(context)]), logits.unsqueeze(0).clone())[0]
     return result
+
+
+def _near_the_largest(scores: torch.Tensor, deviations: float) -> torch.Tensor:
+    """transformers has no such processor: the formula of Top-nσ is written out here."""
+    finite = scores[scores > -torch.inf].double()
+    return scores.masked_fill(scores < finite.max() - deviations * finite.std(correction=0), -torch.inf)
 
 
 @torch.inference_mode()

@@ -45,6 +45,13 @@ def _filter(row: Floats32, rule: SamplingRule) -> None:
             keep(row, value)
 
 
+def _keep_top_n_sigma(row: Floats32, n: float) -> None:
+    """Keep logits within ``n`` standard deviations of the largest one: Tang et al., "Top-nσ: Not All
+    Logits Are You Need" (2024). Tokens that are already removed do not count."""
+    left = row[np.isfinite(row)].astype(np.float64)
+    row[row < left.max() - n * left.std()] = -np.inf
+
+
 def _keep_top_k(row: Floats32, top_k: int) -> None:
     if top_k < len(row):
         row[row < np.partition(row, -top_k)[-top_k]] = -np.inf
@@ -78,6 +85,7 @@ def _keep_typical(row: Floats32, typical_p: float) -> None:
 
 
 _FILTERS: Final[Mapping[str, Callable[[Floats32, Any], None]]] = {
+    "top_n_sigma": _keep_top_n_sigma,
     "top_k": _keep_top_k,
     "top_p": _keep_top_p,
     "min_p": _keep_min_p,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cslipstream/v1/sampling.proto\x12\rslipstream.v1\"\xa9\x04\n\x12SamplingParameters\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x16\n\ttypical_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x44\n\nlogit_bias\x18\n \x03(\x0b\x32\x30.slipstream.v1.SamplingParameters.LogitBiasEntry\x12\x19\n\x11\x61llowed_token_ids\x18\x0b \x03(\x05\x12\x18\n\x10\x62\x61nned_token_ids\x18\x0c \x03(\x05\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x0c\n\n_typical_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penalty\"|\n\tStructure\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12,\n\x07\x63hoices\x18\x03 \x01(\x0b\x32\x19.slipstream.v1.ChoiceListH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x42\x06\n\x04kind\"\x1d\n\nChoiceList\x12\x0f\n\x07\x63hoices\x18\x01 \x03(\t\"\\\n\rTokenLogprobs\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12(\n\x03top\x18\x03 \x03(\x0b\x32\x1b.slipstream.v1.TokenLogprob\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02*V\n\nAcceptance\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43\x43\x45PTANCE_COUPLED\x10\x01\x12\x14\n\x10\x41\x43\x43\x45PTANCE_RATIO\x10\x02\x42O\n\x10\x61i.slipstream.v1B\rSamplingProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cslipstream/v1/sampling.proto\x12\rslipstream.v1\"\xd3\x04\n\x12SamplingParameters\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x16\n\ttypical_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x44\n\nlogit_bias\x18\n \x03(\x0b\x32\x30.slipstream.v1.SamplingParameters.LogitBiasEntry\x12\x19\n\x11\x61llowed_token_ids\x18\x0b \x03(\x05\x12\x18\n\x10\x62\x61nned_token_ids\x18\x0c \x03(\x05\x12\x18\n\x0btop_n_sigma\x18\r \x01(\x02H\t\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x0c\n\n_typical_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0e\n\x0c_top_n_sigma\"|\n\tStructure\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12,\n\x07\x63hoices\x18\x03 \x01(\x0b\x32\x19.slipstream.v1.ChoiceListH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x42\x06\n\x04kind\"\x1d\n\nChoiceList\x12\x0f\n\x07\x63hoices\x18\x01 \x03(\t\"\\\n\rTokenLogprobs\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12(\n\x03top\x18\x03 \x03(\x0b\x32\x1b.slipstream.v1.TokenLogprob\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02*V\n\nAcceptance\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43\x43\x45PTANCE_COUPLED\x10\x01\x12\x14\n\x10\x41\x43\x43\x45PTANCE_RATIO\x10\x02\x42O\n\x10\x61i.slipstream.v1B\rSamplingProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,18 +34,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\020ai.slipstream.v1B\rSamplingProtoP\001Z\032slipstream/v1;slipstreamv1\252\002\rSlipstream.V1'
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_ACCEPTANCE']._serialized_start=905
-  _globals['_ACCEPTANCE']._serialized_end=991
+  _globals['_ACCEPTANCE']._serialized_start=947
+  _globals['_ACCEPTANCE']._serialized_end=1033
   _globals['_SAMPLINGPARAMETERS']._serialized_start=48
-  _globals['_SAMPLINGPARAMETERS']._serialized_end=601
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=418
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=466
-  _globals['_STRUCTURE']._serialized_start=603
-  _globals['_STRUCTURE']._serialized_end=727
-  _globals['_CHOICELIST']._serialized_start=729
-  _globals['_CHOICELIST']._serialized_end=758
-  _globals['_TOKENLOGPROBS']._serialized_start=760
-  _globals['_TOKENLOGPROBS']._serialized_end=852
-  _globals['_TOKENLOGPROB']._serialized_start=854
-  _globals['_TOKENLOGPROB']._serialized_end=903
+  _globals['_SAMPLINGPARAMETERS']._serialized_end=643
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=444
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=492
+  _globals['_STRUCTURE']._serialized_start=645
+  _globals['_STRUCTURE']._serialized_end=769
+  _globals['_CHOICELIST']._serialized_start=771
+  _globals['_CHOICELIST']._serialized_end=800
+  _globals['_TOKENLOGPROBS']._serialized_start=802
+  _globals['_TOKENLOGPROBS']._serialized_end=894
+  _globals['_TOKENLOGPROB']._serialized_start=896
+  _globals['_TOKENLOGPROB']._serialized_end=945
 # @@protoc_insertion_point(module_scope)

@@ -70,8 +70,11 @@ def test_rows_that_their_rules_change_and_others_choose_together_as_they_would_a
     assert [together[row].token for row in (0, 3)] == logits[[0, 3]].argmax(1).tolist()
 
 
-def test_a_draw_under_a_typical_p_is_a_coupled_draw_of_what_it_leaves() -> None:
-    logits, rule = LOGITS[:1].expand(50, -1).contiguous(), replace(COUPLED, typical_p=0.7)
+@pytest.mark.parametrize("filter_", [{"typical_p": 0.7}, {"top_n_sigma": 1.5}], ids=str)
+def test_a_draw_under_a_filter_that_is_not_searched_is_a_coupled_draw_of_what_it_leaves(
+    filter_: dict[str, float],
+) -> None:
+    logits, rule = LOGITS[:1].expand(50, -1).contiguous(), replace(COUPLED, **filter_)
     tokens = [choice.token for choice in choose(logits, [Row(rule, position) for position in range(50)])]
     left = filtered(logits.numpy(), [rule] * 50)
     assert tokens == [choice.token for choice in choose(left, [Row(COUPLED, position) for position in range(50)])]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.sampling.filters import nearest_first
+from slipstream.sampling.filters import filtered, nearest_first
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 from tests.oracle import apply_filters, processed
@@ -172,3 +172,20 @@ def test_distances_are_sorted_as_torch_sorts_them_equals_in_their_order() -> Non
         found, order = nearest_first(distances.numpy())
         expected, expected_order = distances.sort(stable=True)
         assert np.array_equal(found, expected.numpy()) and np.array_equal(order, expected_order.numpy())
+
+
+@pytest.mark.parametrize("n", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_top_n_sigma_keeps_logits_near_the_largest_at_any_temperature(n: float, temperature: float) -> None:
+    logits = np.random.default_rng(1).normal(0, 3, (20, VOCABULARY)).astype(np.float32)
+    logits[:, ::7] = -np.inf  # removed by a structure or a ban: these have no part in the deviation
+    left = filtered(logits, [SamplingRule(temperature=temperature, top_n_sigma=n)] * 20)
+    for row, kept in zip(logits.astype(np.float64), np.isfinite(left), strict=True):
+        finite = row[np.isfinite(row)]
+        assert kept.tolist() == (row >= finite.max() - n * finite.std()).tolist()
+        assert 0 < kept.sum() < len(finite)
+
+
+def test_top_n_sigma_of_0_keeps_every_token() -> None:
+    logits = np.random.default_rng(1).normal(0, 3, (1, VOCABULARY)).astype(np.float32)
+    assert np.array_equal(filtered(logits, [SamplingRule(temperature=1.0, top_n_sigma=0.0)]), logits)

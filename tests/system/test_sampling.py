@@ -69,6 +69,7 @@ CASES = {
     "top_p": Case({**SAMPLED, "top_p": 0.5}),
     "min_p": Case({**SAMPLED, "min_p": 0.25}),
     "typical_p": Case({**SAMPLED, "typical_p": 0.5}),
+    "top_n_sigma": Case({**SAMPLED, "top_n_sigma": 1.5}),
     "repetition_penalty": Case({"temperature": 0, "repetition_penalty": 1.5}),
     "logit_bias": Case({"temperature": 0, "logit_bias": {9: 8.0, 12: -3.0}}, {"logit_bias": ((9, 8.0), (12, -3.0))}),
     "allowed_token_ids": Case({**SAMPLED, "allowed_token_ids": tuple(range(50, 90))}),
