@@ -23,7 +23,7 @@ def readings(
     """Yield the current values. May be called from any thread."""
     yield reading(instruments.ASYNCIO_TASKS, len(asyncio.all_tasks(loop)))
     totals = watching.totals
-    yield from _speculation(totals)
+    yield from speculation_readings(totals)
     yield from _times(totals)
     yield from _turns(totals)
     yield from _sessions(sessions)
@@ -33,7 +33,8 @@ def readings(
         yield reading(instruments.INFO, {_info(sessions.pair.target): 1})
 
 
-def _speculation(totals: Totals) -> Iterator[Reading]:
+def speculation_readings(totals: Totals) -> Iterator[Reading]:
+    """Yield the counts of drafts and of their tokens."""
     drafted, accepted = dict(totals.draft_lengths), dict(totals.accepted_lengths)
     yield reading(instruments.DRAFTS, sum(drafted.values()))
     yield reading(instruments.DRAFT_TOKENS, sum(length * count for length, count in drafted.items()))

@@ -82,10 +82,9 @@ class Counts:
 
     @property
     def mean_acceptance_length(self) -> float | None:
-        """Tokens that a round with a proposal brought, the target's own included; None if there was
-        none."""
-        proposals = self.sums.get((_LISTS[0], "0"), 0)  # each has a first token
-        accepted = ratio(self["accepted_token_count"], proposals)
+        """1 + accepted draft tokens / drafts, as vLLM defines it; None without a draft."""
+        drafts = self.sums.get((_LISTS[0], "0"), 0)  # each has a first token
+        accepted = ratio(self["accepted_token_count"], drafts)
         return None if accepted is None else 1 + accepted
 
     @property

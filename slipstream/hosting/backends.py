@@ -65,8 +65,8 @@ def _by_llamacpp(settings: ModelServiceSettings, path: Path, *, exact: bool) -> 
 
 
 def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> Backend | None:
-    """Return None if compiled forwards cannot compute a GGUF file; UnsupportedModelError if they were
-    asked for."""
+    """Return None if compiled forwards cannot compute a GGUF file; UnsupportedModelError if they
+    were asked for."""
     from slipstream.engine.compiled.loading import NotCompiledError, load_compiled_gguf
 
     try:

@@ -3,14 +3,21 @@ is ever negative."""
 
 from __future__ import annotations
 
+import json
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.processes.metrics import speculation_readings
+from orchestrator.sessions.turns.statistics import per_position
+from orchestrator.watching.totals import Totals
 from slipstream.cli.counts import OUTCOME, PROPOSER, WAY, Counts
 from slipstream.cli.figures import Figures, Looks
 from slipstream.rpc.wire import duration
+from slipstream.telemetry import instruments
 from slipstream.v1 import generation_pb2, orchestrator_pb2, status_pb2, trace_pb2
 
 WAITING, AHEAD = generation_pb2.Speculation.OVERLAP_NONE, generation_pb2.Speculation.OVERLAP_RUN_AHEAD
@@ -178,3 +185,25 @@ def test_the_turns_that_have_run_longest_come_first_across_processes() -> None:
     assert [turn.session_id for turn in figures.turns] == ["a", "c", "b", "d"]
     assert [turn.tokens_per_second for turn in figures.turns] == pytest.approx([10.0, 15.0, 30.0, 0.0])
     assert figures.turns[0].acceptance is None
+
+
+def test_the_mean_acceptance_length_is_that_of_metrics_and_dashboard() -> None:
+    totals = Totals()
+    totals.draft_lengths.update({3: 10, 1: 5})
+    totals.accepted_lengths.update({3: 4, 1: 7, 0: 4})
+    metrics = {each.instrument: next(iter(each.values.values()), None) for each in speculation_readings(totals)}
+    expected = 1 + metrics[instruments.ACCEPTED_TOKENS] / metrics[instruments.DRAFTS]  # type: ignore[operator]
+    assert expected == 1 + 19 / 15
+    status = process(
+        1.0,
+        accepted_token_count=19,
+        drafted_per_position_counts=per_position(totals.draft_lengths),
+        accepted_per_position_counts=per_position(totals.accepted_lengths),
+    )
+    assert look(Looks(), 1.0, status).total.mean_acceptance_length == expected
+    ((query,),) = [
+        [target["expr"] for target in panel["targets"]]
+        for panel in json.loads(Path("deploy/grafana/slipstream.json").read_text())["panels"]
+        if panel["title"] == "Mean acceptance length"
+    ]
+    assert re.fullmatch(r"1 \+ .*num_accepted_tokens_total.* / .*num_drafts_total.*", query)
