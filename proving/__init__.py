@@ -1,5 +1,5 @@
-"""The proof: every prompt answered by plain decoding and again through the served system under
-disturbances, bit by bit."""
+"""The proof: plain decoding answers every prompt, and the served system answers it again under
+disturbances, bit for bit."""
 
 import os
 

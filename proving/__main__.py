@@ -31,11 +31,11 @@ from proving.schedule import LEAST_PROMPTS
 from slipstream.errors import SlipstreamError
 
 _WIDTH = 160
-"""Columns where output goes to no terminal."""
+"""Columns of output that does not go to a terminal."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the proof; 0 if it holds."""
+    """Run the proof. Returns 0 if it holds."""
     options = _parser().parse_args(arguments)
     console = Console()
     if not console.is_terminal:

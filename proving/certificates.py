@@ -1,4 +1,4 @@
-"""Certificates of authorities made for the occasion, as files that services are given."""
+"""Certificates of temporary authorities, as files for the services."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Authority:
     def issue(
         self, name: str, *names: str, expires: datetime.datetime | None = None, common_name: str | None = None
     ) -> Issued:
-        """A certificate for this machine, or for ``names``."""
+        """Issue a certificate for this machine, or for ``names``."""
         leaf = self._authority.issue_cert(*(names or NAMES), not_after=expires, common_name=common_name)
         issued = Issued(self._folder / f"{self._name}-{name}.crt", self._folder / f"{self._name}-{name}.key")
         issued.write(b"".join(pem.bytes() for pem in leaf.cert_chain_pems), leaf.private_key_pem.bytes())
@@ -43,19 +43,19 @@ class Authority:
 
 
 class Issued:
-    """A certificate's file and its key's."""
+    """The files of a certificate and its key."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self.certificate = certificate
         self.key = key
 
     def write(self, certificate: bytes, key: bytes) -> None:
-        """Into the files as they are, which others may have open."""
+        """Write the files in place, because other processes may have them open."""
         self.certificate.write_bytes(certificate)
         self.key.write_bytes(key)
 
     def become(self, other: Issued) -> None:
-        """Take the other's content into the same files, as a rotation does."""
+        """Copy the content of another certificate into the same files, as a rotation does."""
         self.write(other.certificate.read_bytes(), other.key.read_bytes())
 
     def flags(self, prefix: str) -> list[str]:
@@ -64,8 +64,8 @@ class Issued:
 
 
 class Certified:
-    """Certificates of a system's processes and clients, which can all be replaced while the
-    processes run."""
+    """Certificates of a system's processes and clients. All can be replaced while the processes
+    run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class Certified:
         self._trusted = folder / "peers.pem"
         self._trusted.write_bytes(Path(authority.file).read_bytes())
         self.files = TlsFiles(str(self._shown.certificate), str(self._shown.key), str(self._trusted))
-        """Files of peers: each shows a certificate of an authority, and asks for one."""
+        """Files of the peers. Each peer shows a certificate of an authority and asks for one."""
 
     def peer_flags(self) -> list[str]:
         """Return the flags of a draft or a verifier."""
@@ -92,16 +92,14 @@ class Certified:
         return Client(address, credentials=self._public.trust(), reconnect=reconnect)
 
     def connect(self, address: str, *, to_orchestrator: bool) -> grpc.Channel:
-        """A channel, with what is shown today."""
+        """Return a channel with the current certificates."""
         credentials = self._public.trust() if to_orchestrator else channel_credentials(self.files)
         return grpc.secure_channel(address, credentials)
 
     def rotate(self, seconds: float) -> None:
-        """Rotate as an operator does who wants no interruption.
-
-        The new authority is trusted too, then it alone is shown, then it alone is trusted.
-        ``seconds`` pass between these steps, so that processes see the new files.
-        """
+        """Rotate certificates without an interruption. First the new authority is trusted too, then
+        it alone is shown, then it alone is trusted. ``seconds`` pass between these steps, so that
+        processes read the new files."""
         authority = self._new_authority()
         before, after = self._trusted.read_bytes(), Path(authority.file).read_bytes()
         self._trusted.write_bytes(before + after)

@@ -1,4 +1,4 @@
-"""Reference against served, bit by bit."""
+"""The comparison of reference and served results, bit for bit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Row:
 
     @property
     def struck(self) -> bool:
-        """True if the disturbance happened at all."""
+        """True if the disturbance happened."""
         return self.strike_count is None or self.strike_count > 0
 
 
@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def proven(self) -> bool:
-        """No difference, no complaint, and every disturbance struck."""
+        """True if there is no difference and no complaint, and every disturbance happened."""
         return not self.total.differences and not self.complaints and all(row.struck for row in self.by_disturbance)
 
 
@@ -69,7 +69,7 @@ def first_difference(prompt: int, turn: int, reference: Reference, served: Gener
 
 
 def compare(cells: Sequence[Cell], disturbances: Sequence[Disturbance], store: ResultStore) -> Verdict:
-    """All cells; those that are not finished are a complaint."""
+    """Compare all cells. An unfinished cell is a complaint."""
     total = Row("all")
     conditions: dict[str, Row] = {}
     rows = {d.name: Row(d.name, strike_count=0, unit=d.unit) for d in disturbances}

@@ -1,4 +1,4 @@
-"""Everything the proof disturbs. One class or object each: adding one is one entry in ALL.
+"""All disturbances of the proof, one class or object each. A new one needs one entry in ALL.
 
 A disturbance has a scope. CELL: how the processes are set up. WAVE: what happens while a batch of
 prompts runs. TURN: how one prompt is sent. It counts each strike; one that never struck fails the
@@ -37,7 +37,7 @@ class Scope(enum.Enum):
 
 @dataclass(slots=True)
 class Wave:
-    """A batch of prompts while it runs: what a disturbance may look at and lay hands on."""
+    """A batch of prompts while it runs, with everything that a disturbance may read or change."""
 
     system: System
     client: Client
@@ -45,17 +45,18 @@ class Wave:
     token_count: int
     """Tokens that the wave will generate."""
     complain: Callable[[str], None]
-    """Reports something that must not happen besides a changed answer."""
+    """Report something that must not happen besides a changed answer."""
     over: threading.Event = field(default_factory=threading.Event)
     generated: dict[int, int] = field(default_factory=dict)
-    """Tokens that each turn has so far, by prompt."""
+    """Number of tokens that each turn has so far, by prompt."""
     in_flight: dict[int, Sequence[int]] = field(default_factory=dict)
-    """The running turns' prompts, by index."""
+    """Indices of the running turns' prompts."""
     seats: dict[int, int] = field(default_factory=dict)
-    """The verifier that each running turn was last seen on, where a disturbance keeps that book."""
+    """The verifier that each running turn was last seen on, if a disturbance records it."""
 
     def wait_for_progress(self, share: float) -> bool:
-        """Wait until that share of the tokens is there; False if the wave is over before."""
+        """Wait until that share of the tokens has arrived. Returns False if the wave ends
+        before."""
         while sum(list(self.generated.values())) < share * self.token_count:
             if self.over.wait(0.01):
                 return False
@@ -66,14 +67,14 @@ Strike = Callable[[int], None]
 
 
 class Disturbance:
-    """One way to disturb. The defaults do nothing."""
+    """One disturbance. The defaults do nothing."""
 
     name: str
     unit: str
     """Unit of one strike, in the plural."""
     scope: Scope
     group: str | None = None
-    """At most one of a group at a time."""
+    """Name of a group of which at most one disturbance acts at a time."""
     proxied = False
     """True if the disturbance needs proxies before the services."""
     needs_draft = False
@@ -81,28 +82,28 @@ class Disturbance:
     disables_draft = False
     """True if a turn that meets the disturbance has no speculation."""
     everywhere = False
-    """WAVE: whether it meets every wave that it fits."""
+    """For WAVE: True if it meets every wave that it fits."""
     portions = 1
     """Number of least shares that the disturbance gets. Cheap ones get more."""
     weight = 1
-    """TURN: how often it comes beside the others of an exhaustive group."""
+    """For TURN: frequency beside the others of an exhaustive group."""
     reader_leaves_after: int | None = None
-    """Tokens after which a TURN's reader vanishes. It comes back there, again and again."""
+    """Tokens after which a TURN's reader vanishes. It comes back at that token, repeatedly."""
     conflicts: tuple[str, ...] = ()
-    """Names of disturbances that would take away its meaning."""
+    """Names of disturbances that would make this one meaningless."""
 
     def setup(self, setup: Setup) -> Setup:
-        """CELL: how the processes are to be set up."""
+        """For CELL: change the setup of the processes."""
         return setup
 
     def session_count(self, count: int, most: int, rng: random.Random) -> int:
-        """Return how many sessions run at a time, ``count`` unless the disturbance needs another
-        number; at most ``most``."""
+        """Return the number of sessions that run at a time: ``count``, unless the disturbance needs
+        another number, at most ``most``."""
         return count
 
     def rank(self, place: int, prompt_length: int) -> float:
-        """TURN: which turns it would rather meet, lowest first, by their place in the cell and
-        their prompt's length."""
+        """For TURN: return the rank of a turn, lowest first, from its place in the cell and its
+        prompt's length."""
         return 0
 
     def settings(self, settings: Settings) -> Settings:
@@ -121,22 +122,22 @@ class Disturbance:
         return None
 
     def during(self, wave: Wave, strike: Strike) -> None:
-        """Runs in a thread of its own while a wave does, and ends with it."""
+        """Run in a thread while a wave runs, and end with it."""
 
     def strikes_in(self, result: Result) -> int:
-        """Strikes that a turn's own result tells of."""
+        """Return the strikes that a turn's own result shows."""
         return 0
 
 
 class DraftLength(Disturbance):
-    """A fixed number of draft tokens a round; 0 is plain decoding."""
+    """A fixed number of draft tokens a round. 0 is plain decoding."""
 
     scope = Scope.TURN
     group = "draft length"
     unit = "rounds"
 
     def __init__(self, length: int, weight: int) -> None:
-        """``weight``: how often it comes beside the other lengths."""
+        """``weight``: frequency beside the other lengths."""
         self.length = length
         self.weight = weight
         self.disables_draft = not length
@@ -150,7 +151,7 @@ class DraftLength(Disturbance):
 
 
 class Overlapped(Disturbance):
-    """The draft works while the target verifies, rounds ahead or one."""
+    """The draft works while the target verifies, one round ahead or several."""
 
     scope = Scope.TURN
     group = "draft length"
@@ -171,7 +172,7 @@ class Overlapped(Disturbance):
 
 
 class Adaptive(Disturbance):
-    """Draft length, overlap and who proposes are chosen round by round."""
+    """The planner chooses draft length, overlap and source round by round."""
 
     name = "adaptive"
     scope = Scope.TURN
@@ -187,7 +188,7 @@ class Adaptive(Disturbance):
 
 
 class Ngrams(Disturbance):
-    """Proposals come from the session's own tokens alone."""
+    """All proposals come from the session's own tokens."""
 
     name = "n-gram proposals"
     scope = Scope.TURN
@@ -204,7 +205,7 @@ class Ngrams(Disturbance):
 
 
 class ReaderLost(Disturbance):
-    """The reader of a turn vanishes, again and again, and watches on from the token that it had
+    """The reader of a turn vanishes repeatedly, and each time continues from the token that it had
     reached."""
 
     name = "reader lost and back"
@@ -214,7 +215,7 @@ class ReaderLost(Disturbance):
 
 
 class DraftLengthDrawn(Disturbance):
-    """The proxy asks the draft for another number of tokens each round."""
+    """The proxy asks the draft for another number of tokens in each round."""
 
     name = "draft length drawn again each round"
     portions = 3
@@ -239,7 +240,7 @@ class DraftLengthDrawn(Disturbance):
 
 
 class OneSession(Disturbance):
-    """Prompts come one after another."""
+    """Prompts run one after another."""
 
     name = "one session"
     unit = "turns"
@@ -254,7 +255,7 @@ class OneSession(Disturbance):
 
 
 class ManySessions(Disturbance):
-    """Sessions join and leave at random moments, so that every batch is another."""
+    """Sessions join and leave at random moments, so that every batch differs."""
 
     name = "2 to 16 sessions, joining and leaving"
     unit = "turns"
@@ -270,7 +271,7 @@ class ManySessions(Disturbance):
 
 
 class OthersCancelled(Disturbance):
-    """Chats beside the prompts are cancelled or abandoned in mid-turn."""
+    """Chats beside the prompts are cancelled or abandoned in the middle of a turn."""
 
     name = "other sessions cancelled in mid-turn"
     unit = "turns cancelled"
@@ -305,7 +306,7 @@ class OthersCancelled(Disturbance):
 
 
 class Prefill(Disturbance):
-    """The verifier takes prompts in chunks of so many tokens."""
+    """The verifier's prefill chunks have a fixed number of tokens."""
 
     scope = Scope.CELL
     group = "prefill"
@@ -324,7 +325,7 @@ class Prefill(Disturbance):
 
 
 class PageSize(Disturbance):
-    """The verifier's KV pages hold so many tokens."""
+    """The verifier's KV pages have a fixed number of tokens."""
 
     scope = Scope.CELL
     group = "pages"
@@ -342,7 +343,7 @@ class PageSize(Disturbance):
 
 
 class WarmCache(Disturbance):
-    """The same prompt was generated just before, so that its pages are there."""
+    """The same prompt was generated just before, so its pages are cached."""
 
     name = "warm prefix cache"
     unit = "turns that found pages"
@@ -360,7 +361,7 @@ class WarmCache(Disturbance):
 
 
 class ColdCache(Disturbance):
-    """The first prompts on freshly started services."""
+    """The prompts are the first ones of freshly started services."""
 
     name = "cold prefix cache"
     unit = "turns that found none"
@@ -375,8 +376,8 @@ class ColdCache(Disturbance):
 
 
 class TooFewPages(Disturbance):
-    """A KV pool that the sessions outgrow: they take one another's pages and are prefilled again
-    and again."""
+    """The KV pool is too small for the sessions. They take one another's pages and are prefilled
+    again and again."""
 
     name = "too few pages: taken away, prefilled again"
     unit = "sequences that lost pages"
@@ -385,8 +386,8 @@ class TooFewPages(Disturbance):
     proxied = True
     conflicts = ("one session",)
     share = 0.65
-    """Share of the pages that all sessions hold at their ends. In mid-turn they hold about as much,
-    so that now and then a session loses its pages. With much less every round would be a
+    """Share of the pages that all sessions hold at their ends. They hold about as much in the
+    middle of a turn, so sometimes a session loses its pages. With far less every round would be a
     prefill."""
 
     def session_count(self, count: int, most: int, rng: random.Random) -> int:
@@ -406,8 +407,8 @@ class TooFewPages(Disturbance):
 
 
 class RoundsTwice(Disturbance):
-    """Every so many rounds are sent twice under one number, at once or when the answer is there;
-    both answers must agree."""
+    """Some rounds are sent twice under one number, at once or when the answer is there. Both
+    answers must agree."""
 
     name = "rounds sent twice"
     portions = 3
@@ -469,7 +470,8 @@ class _Twice(Fault):
         return forward, again
 
     def closes(self, handle: str) -> None:
-        """A second copy may come too late: given up in mid-round, as when a turn is cancelled."""
+        """Record a handle that is closed. A second copy may come too late, as when a turn is
+        cancelled in the middle of a round."""
         for key in [key for key in self._doubled if key[0] == handle]:
             del self._doubled[key]
 
@@ -480,8 +482,8 @@ class _Twice(Fault):
 
 
 class RulesForgotten(Disturbance):
-    """Items name a rule that the service was never told, as if it had forgotten the turn's; it has
-    to be stated again."""
+    """Items name a rule that the service was never told, as if it had forgotten the turn's rule. It
+    has to be stated again."""
 
     name = "rules forgotten"
     unit = "items"
@@ -508,7 +510,7 @@ class RulesForgotten(Disturbance):
 
 
 class StreamsDropped(Disturbance):
-    """The stream to a service ends between or under its rounds and has to be opened again."""
+    """The stream to a service ends between rounds or during one, and has to be opened again."""
 
     unit = "streams dropped"
     portions = 3
@@ -528,7 +530,7 @@ class StreamsDropped(Disturbance):
 
 
 class _Drop(Fault):
-    """Ends the stream soon after the start, and then every hundred messages or two."""
+    """Ends the stream soon after its start, and then every hundred messages or two."""
 
     def __init__(self, wave: Wave, strike: Strike) -> None:
         self._wave = wave
@@ -545,7 +547,7 @@ class _Drop(Fault):
 
 
 class DraftAway(Disturbance):
-    """The draft's address answers UNAVAILABLE, comes back and goes away again."""
+    """The draft's address answers UNAVAILABLE, comes back, and goes away again."""
 
     name = "draft away for a while"
     portions = 3
@@ -559,7 +561,7 @@ class DraftAway(Disturbance):
 
 
 class _Away(Fault):
-    """There for some messages, then away for some seconds."""
+    """Answers for some messages, and then refuses for some seconds."""
 
     def __init__(self, wave: Wave, strike: Strike) -> None:
         self._wave = wave
@@ -580,7 +582,7 @@ class _Away(Fault):
 
 
 class DraftKilled(Disturbance):
-    """SIGKILL to the draft in mid-turn, and a new process at its address."""
+    """SIGKILL to the draft in the middle of a turn, and a new process at its address."""
 
     name = "draft killed and restarted"
     unit = "kills"
@@ -599,8 +601,7 @@ class DraftKilled(Disturbance):
 
 
 class OtherDraft(Disturbance):
-    """A different model drafts: the target itself, in float32, which agrees with nearly
-    everything."""
+    """Another model drafts: the target itself in float32, which agrees almost always."""
 
     name = "draft replaced by another model"
     unit = "rounds it proposed for"
@@ -614,7 +615,7 @@ class OtherDraft(Disturbance):
 
 
 class DraftRandom(Disturbance):
-    """The proposals' tokens are replaced by random ones, all or from some token on."""
+    """Random tokens replace the proposals' tokens, all of them or from some token on."""
 
     name = "draft answers random tokens"
     portions = 3
@@ -636,8 +637,8 @@ class DraftRandom(Disturbance):
 
 
 class OrchestratorKilled(Disturbance):
-    """SIGKILL to the orchestrator in mid-turn, and a new process at its address, which goes on with
-    its turns."""
+    """SIGKILL to the orchestrator in the middle of a turn, and a new process at its address, which
+    continues its turns."""
 
     name = "orchestrator killed and restarted"
     unit = "kills"
@@ -654,7 +655,8 @@ class OrchestratorKilled(Disturbance):
 
 
 class VerifierKilled(Disturbance):
-    """SIGKILL to the verifier in mid-turn, and a new process at its address; the turns wait."""
+    """SIGKILL to the verifier in the middle of a turn, and a new process at its address. The turns
+    wait."""
 
     name = "verifier killed and restarted"
     unit = "kills"
@@ -672,8 +674,8 @@ class VerifierKilled(Disturbance):
 
 
 class SecondVerifier(Disturbance):
-    """Two verifiers; one is killed or stopped while turns run on it, and they go on at the
-    other."""
+    """Two verifiers, one of which is killed or stopped while turns run on it. They continue on the
+    other one."""
 
     name = "sessions moved to a second verifier"
     unit = "turns moved"
@@ -715,21 +717,21 @@ class SecondVerifier(Disturbance):
 
 
 def _moments(wave: Wave) -> list[float]:
-    """When to strike a service down, as shares of the wave's tokens: about once for each set of
-    sessions."""
+    """Return the moments to strike a service, as shares of the wave's tokens: about one for each
+    set of sessions."""
     count = max(1, round(wave.token_count / (16 * 128)))
     return [(index + wave.rng.uniform(0.2, 0.6)) / count for index in range(count)]
 
 
 def _reason(result: Any) -> str:
-    """The reason of a result's error; empty without one."""
+    """Return the reason of a result's error; empty without one."""
     info = error_details_pb2.ErrorInfo()
     return next((info.reason for detail in result.error.details if detail.Unpack(info)), "")
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Equal but for the timing. Of a draft's last results one may leave out branches that were
-    pushed before it."""
+    """Return True if results are equal except for the timing. The last results of a draft may leave
+    out branches that were sent before."""
     if not hasattr(first, "branches"):
         return _untimed(first) == _untimed(second)
     some, all_of_them = sorted(
@@ -787,8 +789,8 @@ ALL: tuple[Disturbance, ...] = (
 
 
 def disturbances_on(backend: str) -> Sequence[Disturbance]:
-    """All that there can be: compiled code has pages of whole blocks of sixteen tokens; llama.cpp's
-    have one size, and no two sequences share one."""
+    """Return the disturbances that a backend allows. Compiled code has pages of whole blocks of
+    sixteen tokens. llama.cpp's pages have one size, and no two sequences share one."""
     if backend in (TORCH, CUDA):
         return ALL
     if backend in (COMPILED, GGUF):

@@ -1,8 +1,8 @@
-"""The pairs that are served: the embedded one, and one of random weights.
+"""The pairs of the proof: the embedded one, and one of random weights.
 
-Random weights spread their probability over many tokens whose logits lie close together, so that a
-single wrong bit soon shows as another token; and they are small, so that nine tenths of ten
-thousand prompts are affordable. The embedded pair is trained and has real sizes.
+Random weights spread their probability over many tokens with similar logits, so a single wrong bit
+soon shows as another token. They are small, so nine tenths of ten thousand prompts are affordable.
+The embedded pair is trained and has real sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slipstream.hosting.tokenizer_files import embedded_directory
 
 COMPILED, TORCH, LLAMACPP, GGUF, CUDA = "compiled", "torch", "llamacpp", "gguf", "cuda"
 BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF, CUDA)
-"""Backends of the target and the draft; ``gguf`` is compiled code too, of GGUF files, and ``cuda``
+"""Backends of the target and the draft. ``gguf`` is compiled code with GGUF files, and ``cuda`` is
 torch on a GPU."""
 
 EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
@@ -37,8 +37,8 @@ _GGUF_DRAFT_TYPES = {LLAMACPP: "Q4_0", GGUF: "Q8_0"}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Models of one tokenizer, by directory or GGUF file, the target's dtype, and what computes
-    both."""
+    """The models of one tokenizer, by directory or GGUF file, the target's dtype, and the
+    backends."""
 
     target: Path
     draft: Path
@@ -48,15 +48,15 @@ class Pair:
     backend: str
 
     def kv_bytes_per_token(self) -> int:
-        """KV bytes that one token takes in the target."""
+        """KV bytes of one token in the target."""
         config = AutoConfig.from_pretrained(self.config)
         size = int(config.head_dim) * int(config.num_key_value_heads) * int(config.num_hidden_layers)
         return 2 * size * (2 if self.dtype == "bfloat16" and self.backend != LLAMACPP else 4)
 
 
 def prepare(directory: Path, backend: str) -> None:
-    """Make the random pair in a run's directory, and a backend's files, unless they are there. The
-    same weights each time."""
+    """Make the random pair in a run's directory, and a backend's files, if they are missing. The
+    weights are the same each time."""
     target, draft = _directories(RANDOM_WEIGHTS, directory)
     if not (draft / "config.json").exists():
         torch.manual_seed(0)
@@ -75,8 +75,8 @@ def prepare(directory: Path, backend: str) -> None:
 
 
 def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrainedModel:
-    """The same model with noise on its weights, in standard deviations of each: a draft that agrees
-    often, not always."""
+    """Return the same model with noise on its weights, in standard deviations of each. As a draft
+    it agrees often, but not always."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
@@ -85,7 +85,7 @@ def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrained
 
 
 def save(model: PreTrainedModel, directory: Path) -> Path:
-    """A model directory with the embedded pair's tokenizer."""
+    """Write a model directory with the embedded pair's tokenizer."""
     model.save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(embedded_directory("target") / name, directory / name)
@@ -93,7 +93,7 @@ def save(model: PreTrainedModel, directory: Path) -> Path:
 
 
 def pair_named(name: str, directory: Path, dtype: str, backend: str) -> Pair:
-    """A pair by its name; ``directory`` is the run's."""
+    """Return a pair by its name. ``directory`` is the run's."""
     target, draft = _directories(name, directory)
     if backend not in _GGUF_TYPES:
         return Pair(target, draft, target, dtype, backend)

@@ -17,14 +17,15 @@ from training.dialogues import FOLLOW_UP_PHRASINGS, QUESTION_PHRASINGS, Message,
 VOCABULARY_SIZE = 4096
 FIRST_ORDINARY_TOKEN = 3
 SHARED_CONVERSATION_COUNT = 24
-"""Few, so that within one cell many prompts begin alike and find one another's pages."""
+"""Number of shared conversations. It is small, so that many prompts of a cell begin alike and share
+pages."""
 
 _KIND_WEIGHTS = {"question": 36, "conversation": 34, "text": 14, "random": 13, "long": 3}
 
 
 class PromptSource:
     """Draws prompts as token ids. The same seed gives the same prompts, and a longer draw begins
-    with a shorter one."""
+    with the shorter one."""
 
     def __init__(self, seed: int) -> None:
         directory = embedded_directory("target")
@@ -67,6 +68,6 @@ class PromptSource:
 
 
 def _rendered(messages: list[Message]) -> str:
-    """The embedded pair's chat template, with the header that makes the model answer."""
+    """Return the embedded pair's chat template with the header that makes the model answer."""
     turns = (f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages)
     return "".join(turns) + "<|im_start|>assistant\n"

@@ -1,4 +1,4 @@
-"""One run of the proof: reference processes beside the served system, cell by cell, then the
+"""One run of the proof: reference processes beside the served system, cell by cell, and then the
 comparison."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slipstream.errors import Code, SlipstreamError
 from slipstream.interpreter import module_command
 
 _SPEED_SECONDS = 300.0
-"""Over which the time that is left is estimated: start-ups and slow cells should even out."""
+"""Seconds over which the remaining time is estimated. Start-ups and slow cells should even out."""
 
 
 class ReferenceFailedError(SlipstreamError):
@@ -38,7 +38,7 @@ class ReferenceFailedError(SlipstreamError):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: what to prove, and where to keep it."""
+    """Settings of one run: its prompts, and its directory."""
 
     prompt_count: int
     token_count: int
@@ -48,7 +48,7 @@ class Run:
 
 
 class Proof:
-    """Runs what is not done yet and compares everything."""
+    """Runs the cells that are not done yet, and compares everything."""
 
     def __init__(self, run: Run, console: Console) -> None:
         self.store = ResultStore(run.directory)
@@ -60,7 +60,7 @@ class Proof:
         self.cells = plan([len(prompt) for prompt in self._prompts], run.seed, self._disturbances)
 
     def run(self) -> Verdict:
-        """Everything. SlipstreamError if a process cannot be started or a reference fails."""
+        """Run the proof. SlipstreamError if a process cannot be started or a reference fails."""
         decoded = [cell for cell in self.cells if self.store.reference(cell.index)]
         served = [cell for cell in self.cells if self.store.served(cell.index)]
         columns = (
@@ -107,7 +107,8 @@ class Proof:
 
     @contextmanager
     def _reference(self, meter: _Meter) -> Iterator[Callable[[], None]]:
-        """One process for each dtype, beside the served system; yields what waits for them."""
+        """Run one reference process for each dtype beside the served system. Yields a function that
+        waits for them."""
         missing = {cell.dtype for cell in self.cells if self.store.reference(cell.index) is None}
         processes = {dtype: self._start_reference(dtype) for dtype in DTYPES if dtype in missing}
         readers = [threading.Thread(target=_read_counts, args=(process, meter)) for process in processes.values()]
@@ -141,7 +142,7 @@ class Proof:
 
 
 class _Meter:
-    """One bar: tokens so far, and their rate in this run. Callable from threads."""
+    """One progress bar: tokens so far and their rate. Any thread may call it."""
 
     def __init__(self, progress: Progress, title: str, total: int, done: int) -> None:
         self._progress = progress
@@ -151,7 +152,7 @@ class _Meter:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        """More tokens."""
+        """Add tokens."""
         with self._lock:
             self._added += count
             rate = self._added / (time.monotonic() - self._started)

@@ -1,8 +1,8 @@
-"""Stands between the orchestrator and a service, and does to the traffic what the disturbances of
-the moment ask for.
+"""A proxy between the orchestrator and a service, which changes the traffic as the current
+disturbances ask.
 
-Messages go on as they came, coalesced as they were. Only the two item streams are understood; every
-other call (the model, health, the tokenizer) passes as bytes.
+Other messages pass unchanged. It understands only the two item streams; every other call (the
+model, health, the tokenizer) passes as bytes.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ _SERVER_STREAMS = ("/slipstream.wire.v1.ModelService/GetTokenizer",)
 
 
 class Fault:
-    """Effects of a disturbance on one proxy's traffic; this one has none. Called on the proxies'
-    event loop."""
+    """The effects of a disturbance on one proxy's traffic. This one has none. The proxies' event
+    loop calls it."""
 
     def refuses(self) -> bool:
-        """True while calls are answered UNAVAILABLE, running streams included."""
+        """True while calls are answered with UNAVAILABLE, including running streams."""
         return False
 
     def breaks(self) -> bool:
-        """Asked at each message: whether the stream ends instead of carrying it."""
+        """Return True if the stream ends at this message instead of carrying it."""
         return False
 
     def items(self, items: list[Any]) -> list[Any]:
-        """The items to send on instead of these."""
+        """Return the items to send instead of these."""
         return items
 
     def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
-        """The results to hand back instead of these, and items to send once more."""
+        """Return the results to pass on instead of these, and items to send again."""
         return results, []
 
     def closes(self, handle: str) -> None:
-        """Note that a handle is given back: its items are awaited no more."""
+        """Record that a handle is closed: its items are no longer expected."""
 
 
 class Proxy(grpc.GenericRpcHandler):
-    """One address to listen on, one service behind it. ``faults`` may be replaced at any time from
-    any thread."""
+    """One address to listen on and one service behind it. Any thread may replace ``faults`` at any
+    time."""
 
     def __init__(self, address: str, upstream: str, files: TlsFiles | None = None) -> None:
-        """With ``files``, by TLS on both sides."""
+        """With ``files``, both sides use TLS."""
         self.address = address
         self.faults: Sequence[Fault] = ()
         self._files = files
@@ -75,7 +75,7 @@ class Proxy(grpc.GenericRpcHandler):
         self._channel = connector.open_peer(upstream)
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((self,))
         if self._files is None:
@@ -95,7 +95,7 @@ class Proxy(grpc.GenericRpcHandler):
         await self._channel.close()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
-        """grpc asks here who handles a method."""
+        """Return the handler of a method, for grpc."""
         path: str = handler_call_details.method
 
         async def call(request: bytes, context: Context) -> bytes:
@@ -188,7 +188,7 @@ def _as_it_is(message: bytes) -> bytes:
 
 
 class ProxyThread:
-    """Runs proxies on an event loop in a thread of its own. Use as a context."""
+    """Runs proxies on an event loop in a thread. Use it as a context."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -196,7 +196,7 @@ class ProxyThread:
         self._proxies: list[Proxy] = []
 
     def open(self, address: str, upstream: str, files: TlsFiles | None = None) -> Proxy:
-        """A proxy that listens; with ``files``, by TLS on both sides."""
+        """Return a proxy that listens. With ``files``, both sides use TLS."""
 
         async def start() -> Proxy:
             proxy = Proxy(address, upstream, files)

@@ -1,8 +1,8 @@
-"""Plain decoding of every prompt in one fresh process: one token a forward, no wire, no draft, no
+"""Plain decoding of every prompt in a fresh process: one token a forward, without wire, draft or
 speculation.
 
-Run by the proof as ``python -m proving.reference``; prints how many tokens it has added, a line a
-batch.
+The proof runs this as ``python -m proving.reference``. It prints how many tokens it has added, a
+line for each batch.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from slipstream.sampling.rule import SamplingRule
 BATCH_SIZE = 32
 _PAGE_SIZE = 16
 _STREAM_ROOM = 512
-"""Beyond a context, that a stream of llama.cpp's may take."""
+"""Cells beyond a context that a stream of llama.cpp may take."""
 
 
 class PlainDecoder:
-    """A target on the engine's parts, driven by a loop that knows no rounds and no scheduling."""
+    """A target on the engine's parts, driven by a loop without rounds or a schedule."""
 
     def __init__(self, pair: Pair, longest: int) -> None:
-        """``longest`` sequence in tokens, prompt included."""
+        """``longest``: the longest sequence in tokens, including the prompt."""
         self._backend: Backend
         token_count = BATCH_SIZE * (ceil(longest / _PAGE_SIZE) + 1) * _PAGE_SIZE
         name = str(pair.target)
@@ -70,7 +70,7 @@ class PlainDecoder:
         self._cache = Engine(self._backend, kv_memory_mib=token_count * pair.kv_bytes_per_token() / MIB).cache
 
     def decode(self, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], token_count: int) -> Reference:
-        """A batch of turns, each after its prompt."""
+        """Decode a batch of turns, each after its prompt."""
         sequences = [CachedSequence(str(index)) for index in range(len(prompts))]
         rules = [_rule(turn) for turn in turns]
         shape = (len(prompts), token_count)
@@ -91,7 +91,7 @@ class PlainDecoder:
         return reference
 
     def _forward(self, sequences: Sequence[CachedSequence], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Append each sequence's tokens; the logits after each one's last."""
+        """Append each sequence's tokens, and return the logits after each one's last token."""
         segments = []
         for sequence, added in zip(sequences, tokens, strict=True):
             start = len(sequence)
@@ -109,7 +109,7 @@ def _rule(turn: Turn) -> SamplingRule:
 def _choose(
     logits: torch.Tensor, rules: Sequence[SamplingRule], positions: Sequence[int]
 ) -> tuple[list[int], list[float]]:
-    """Each row's token and its margin. ``positions`` are those of the tokens being chosen."""
+    """Return each row's token and its margin. ``positions`` are those of the chosen tokens."""
     choices = choose(logits.numpy(), [Row(rule, position) for rule, position in zip(rules, positions, strict=True)])
     return [choice.token for choice in choices], [choice.margin for choice in choices]
 
@@ -121,8 +121,8 @@ def decode_cell(
     token_count: int,
     report: Callable[[int], None],
 ) -> Reference:
-    """A cell's turns in order. Prompts of like length go through together; ``report`` is told
-    tokens as they come."""
+    """Decode a cell's turns in order. Prompts of similar length share a batch. ``report`` gets the
+    number of new tokens."""
     turns = cell.turns
     shape = (len(turns), token_count)
     whole = Reference(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.float32))

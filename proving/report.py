@@ -1,4 +1,4 @@
-"""The verdict as a table on the terminal and as markdown."""
+"""The verdict, as a table on the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_COMPLAINTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Circumstances that a reader needs to repeat the run."""
+    """The circumstances that a reader needs to repeat the run."""
 
     command: str
     commit: str
@@ -33,7 +33,7 @@ class Circumstances:
 
     @property
     def machine(self) -> str:
-        """Processor, cores, torch, and the GPU if there is one."""
+        """The processor, cores, torch, and the GPU if there is one."""
         device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
         return f"{_processor()}, {os.cpu_count()} cores, {platform.system()}, torch {version('torch')}{device}"
 
@@ -46,7 +46,7 @@ def _processor() -> str:
 
 
 def table(verdict: Verdict) -> Table:
-    """For the terminal."""
+    """Return the verdict as a table for the terminal."""
     shown = Table(title="served against plain decoding: token ids and log-probabilities, bit by bit")
     for column in _COLUMNS:
         shown.add_column(column, justify="right" if column in ("prompts", "tokens", "differing prompts") else "left")
@@ -80,7 +80,7 @@ def _first_difference(row: Row) -> str:
 
 
 def sentence(verdict: Verdict) -> str:
-    """The verdict in one line."""
+    """Return the verdict in one line."""
     total = verdict.total
     if verdict.proven:
         return f"{total.prompt_count:,} prompts, {total.token_count:,} tokens: not one bit differs."
@@ -92,13 +92,13 @@ def sentence(verdict: Verdict) -> str:
 
 
 def complaints(verdict: Verdict) -> list[str]:
-    """The first of what must not happen."""
+    """Return the first complaints."""
     left_out = len(verdict.complaints) - _MOST_COMPLAINTS
     return verdict.complaints[:_MOST_COMPLAINTS] + ([f"and {left_out} more"] if left_out > 0 else [])
 
 
 def markdown(verdict: Verdict, circumstances: Circumstances) -> str:
-    """The whole report as a page."""
+    """Return the whole report as a page."""
     lines = [
         "# Proof",
         "",

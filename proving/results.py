@@ -1,5 +1,5 @@
-"""Results of a run so far, in a directory. Kill the run at any time: the next one goes on after the
-last finished cell."""
+"""The results of a run so far, in a directory. A run may be killed at any time: the next one
+continues after the last finished cell."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import IO, Any
 import numpy as np
 
 NO_TOKEN = -1
-"""Stands where no token came."""
+"""Value in place of a missing token."""
 
 _CODE = ("slipstream", "orchestrator", "verifier_service", "draft_service", "proving")
 
 
 def commit_of_tree() -> str:
-    """The commit, and if the code that runs differs from it a hash of how; "unknown" outside a
+    """Return the commit, and a hash of the changes if the code differs from it; "unknown" outside a
     repository."""
     root = Path(__file__).parent.parent
 
@@ -52,36 +52,37 @@ class Generated:
 
 @dataclass(slots=True)
 class Reference(Generated):
-    """Plain decoding's, with each token's lead in perturbed logits over the next best, float32."""
+    """The results of plain decoding, with each token's lead in perturbed logits over the next best,
+    float32."""
 
     margins: np.ndarray
 
 
 @dataclass(slots=True)
 class Account:
-    """Account of what happened in a cell besides its tokens."""
+    """What happened in a cell besides its tokens."""
 
     strikes: dict[str, int] = field(default_factory=dict)
-    """By disturbance name."""
+    """Number of strikes by disturbance."""
     complaints: list[str] = field(default_factory=list)
     """Things that must not happen, even if the tokens are right."""
     seconds: float = 0.0
 
 
 class ResultStore:
-    """One run's files. Each is written whole or not at all."""
+    """The files of one run. Each is written as a whole or not at all."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
     def reference(self, cell: int) -> Reference | None:
-        """A cell's reference, if it is there."""
+        """Return a cell's reference, if it is there."""
         path = self._path("reference", cell)
         return Reference(**_arrays(path)) if path.exists() else None
 
     def save_reference(self, cell: int, reference: Reference) -> None:
-        """Keep a cell's reference."""
+        """Store a cell's reference."""
         self._write(self._path("reference", cell), lambda file: np.savez(file, **asdict(reference)))
 
     def served(self, cell: int) -> tuple[Generated, Account] | None:
@@ -94,7 +95,7 @@ class ResultStore:
         return Generated(**arrays), account
 
     def save_served(self, cell: int, generated: Generated, account: Account) -> None:
-        """Keep what the served system gave in a cell."""
+        """Store what the served system gave in a cell."""
         noted = np.frombuffer(json.dumps(asdict(account)).encode(), np.uint8)
         self._write(self._path("served", cell), lambda file: np.savez(file, account=noted, **asdict(generated)))
 

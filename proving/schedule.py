@@ -1,6 +1,6 @@
-"""A schedule of prompts and disturbances, decided by the seed alone before anything runs.
+"""The schedule of prompts and disturbances. The seed alone decides it, before anything runs.
 
-Prompts are split evenly over dtype and temperature, and dealt into cells (one set of service
+Prompts are split evenly over dtype and temperature. They are dealt into cells (one set of service
 processes) and waves (a batch of prompts inside a cell). Every disturbance meets at least a
 twentieth of the prompts.
 """
@@ -23,16 +23,16 @@ MOST_SESSIONS = 16
 _CELL_SIZE = 250
 _WAVE_SIZE = 50
 _PAIR_PERIOD = 22
-"""Cells of which the first of each dtype serve the embedded pair; no multiple of four, so that it
-meets rough and smooth ones in either dtype. The smallest runs have four cells and serve it in
-two."""
+"""Period of cells, of which the first of each dtype serve the embedded pair. It is not a multiple
+of four, so both dtypes meet rough and smooth cells. The smallest runs have four cells and serve the
+embedded pair in two."""
 EXHAUSTIVE_GROUPS = ("prefill", "pages", "draft length")
-"""Every cell or turn has one of these."""
+"""Groups of which every cell or turn has one disturbance."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """One prompt, how it is sampled and sent, and what it meets."""
+    """One prompt with its sampling, its sending, and its disturbances."""
 
     prompt: int
     temperature: float
@@ -51,7 +51,7 @@ class Wave:
 
 @dataclass(slots=True)
 class Cell:
-    """Prompts that share one set of service processes. ``rough`` cells have proxies."""
+    """Prompts that share one set of service processes. A ``rough`` cell has proxies."""
 
     index: int
     pair: str
@@ -66,19 +66,19 @@ class Cell:
         return [turn for wave in self.waves for turn in wave.turns]
 
     def met(self) -> Iterator[tuple[Turn, list[Disturbance]]]:
-        """Each turn with everything it meets."""
+        """Return each turn with all its disturbances."""
         for wave in self.waves:
             for turn in wave.turns:
                 yield turn, [*self.disturbances, *wave.disturbances, *turn.disturbances]
 
 
 def least_share(prompt_count: int) -> int:
-    """Prompts that each disturbance must meet: a twentieth, rounded up."""
+    """Return the number of prompts that each disturbance must meet: a twentieth, rounded up."""
     return -(-prompt_count // 20)
 
 
 def plan(prompt_lengths: Sequence[int], seed: int, disturbances: Sequence[Disturbance]) -> list[Cell]:
-    """The cells, in the order they run."""
+    """Return the cells, in the order they run."""
     planner = _Planner(prompt_lengths, seed, disturbances)
     planner.deal()
     planner.disturb_cells()
@@ -89,7 +89,7 @@ def plan(prompt_lengths: Sequence[int], seed: int, disturbances: Sequence[Distur
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A turn and where it stands: ``index`` counts within the cell."""
+    """A turn and its place: ``index`` counts within the cell."""
 
     index: int
     cell: Cell
@@ -109,7 +109,7 @@ class _Planner:
         self._by_scope = {scope: [d for d in disturbances if d.scope is scope] for scope in Scope}
 
     def deal(self) -> None:
-        """Prompts to cells, four cells at least, and to waves."""
+        """Deal prompts to at least four cells, and to waves."""
         count = len(self._lengths)
         cell_count = 4 * max(1, -(-count // (4 * _CELL_SIZE)))
         for index in range(cell_count):
@@ -128,7 +128,8 @@ class _Planner:
             self.cells.append(Cell(index, pair, DTYPES[dtype], index % 4 in (1, 2), waves))
 
     def disturb_cells(self) -> None:
-        """One of each set-up group to every cell; the others where they are due."""
+        """Give one disturbance of each setup group to every cell, and the others to the cells that
+        are due."""
         everywhere = [d for d in self._by_scope[Scope.CELL] if d.group in EXHAUSTIVE_GROUPS]
         for group in EXHAUSTIVE_GROUPS:
             options = [d for d in everywhere if d.group == group]
@@ -140,8 +141,8 @@ class _Planner:
                 self._place_in_cells(disturbance)
 
     def _place_in_cells(self, disturbance: Disturbance) -> None:
-        """Place a disturbance in as many cells as it takes, of both dtypes in turn, where the least
-        happens."""
+        """Place a disturbance in the cells with the fewest disturbances, alternating the dtypes,
+        until it meets its share."""
         met, used = 0, Counter[str]()
         while met < self._due(disturbance):
             cells = [cell for cell in self.cells if _fits(disturbance, cell, cell.disturbances)]
@@ -156,8 +157,8 @@ class _Planner:
         self._check(disturbance, met)
 
     def disturb_waves(self) -> None:
-        """Each in as many waves as it is due, drawn at random; what meets every wave it fits comes
-        last."""
+        """Place each wave disturbance in its number of waves, drawn at random. Those that meet
+        every wave come last."""
         for disturbance in sorted(self._by_scope[Scope.WAVE], key=lambda d: (d.everywhere, -len(d.conflicts))):
             met = 0
             for cell, wave in self._rng.sample(waves := self._waves(), len(waves)):
@@ -172,8 +173,8 @@ class _Planner:
                 wave.session_count = disturbance.session_count(wave.session_count, most, self._rng)
 
     def disturb_turns(self) -> None:
-        """A draft length to every turn that has none yet, by their weights; the others to the turns
-        they like best."""
+        """Give a draft length to every turn without one, by weight, and the others to the turns
+        they rank first."""
         places = [
             _Place(index, cell, wave, turn)
             for cell in self.cells

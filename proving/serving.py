@@ -1,5 +1,4 @@
-"""Runs cells: the system is started, its waves of prompts are sent through it, and what comes back
-is kept."""
+"""The run of a cell: start the system, send its waves of prompts, and store the results."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from slipstream.client import Client, PeerError, Reply, Result, Settings, TokenL
 from slipstream.errors import SlipstreamError
 
 _LONGEST_PAUSE = 0.2
-"""Seconds that a session may wait before it joins again."""
+"""Longest pause, in seconds, before a session joins again."""
 
 
 class CellRun:
@@ -41,7 +40,7 @@ class CellRun:
         backend: str,
         report: Callable[[int], None],
     ) -> None:
-        """``report`` is told how many tokens have come since it was last told."""
+        """``report`` gets the number of tokens that have arrived since its last call."""
         self.generated = Generated.empty(len(cell.turns), token_count)
         self.account = Account()
         self._cell = cell
@@ -56,7 +55,7 @@ class CellRun:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Everything. SlipstreamError if the services cannot be started."""
+        """Run the cell. SlipstreamError if the services cannot be started."""
         started = time.monotonic()
         with System(self._setup()) as system, system.client() as client:
             for wave in self._cell.waves:
@@ -97,7 +96,7 @@ class CellRun:
 
     @contextmanager
     def _disturbed(self, wave: Wave, met: Sequence[Disturbance]) -> Iterator[None]:
-        """Inside, the disturbances are at work."""
+        """Apply the disturbances within the context."""
         system = wave.system
         for index, proxy in enumerate(system.verifier_proxies):
             faults = (d.verifier_fault(wave, index, self._strike(d)) for d in met)
@@ -122,7 +121,7 @@ class CellRun:
             self._complain(f"{disturbance.name}: {error}")
 
     def _run_session(self, wave: Wave, waiting: deque[Turn], met: Sequence[Disturbance], rng: random.Random) -> None:
-        """One session of many: takes turns until none is left."""
+        """Run one session of many: it takes turns until none is left."""
         while True:
             time.sleep(rng.random() * _LONGEST_PAUSE)
             try:
@@ -159,8 +158,8 @@ class CellRun:
         return result
 
     def _read(self, wave: Wave, turn: Turn, reply: Reply, met: Sequence[Disturbance]) -> Result:
-        """A turn's whole result, by one reader or, where a disturbance says so, by one who vanishes
-        and comes back."""
+        """Return a turn's whole result, read by one reader or by one that vanishes and comes
+        back."""
         leaving = [disturbance for disturbance in met if disturbance.reader_leaves_after is not None]
         tokens: list[int] = []
         logprobs: list[TokenLogprobs] = []
@@ -174,7 +173,7 @@ class CellRun:
         return replace(result, token_ids=tokens + result.token_ids, logprobs=logprobs + result.logprobs)
 
     def _read_on(self, wave: Wave, turn: Turn, reply: Reply, before: int, leaving: Sequence[Disturbance]) -> bool:
-        """Read until the turn's end, which is True, or until it is time to leave."""
+        """Read until the turn's end, and return True, or until it is time to leave."""
         longest = min((d.reader_leaves_after or 0 for d in leaving), default=None)
         told = 0
         for _ in reply.deltas():

@@ -29,11 +29,9 @@ START_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Settings of a cell's processes. ``kv_token_count`` None is plenty.
-
-    ``session_count``, ``common_length`` and ``longest_length`` say what the processes will meet:
-    sessions at a time, and lengths in tokens at a turn's end.
-    """
+    """Settings of a cell's processes. ``kv_token_count`` None means plenty. ``session_count``,
+    ``common_length`` and ``longest_length`` tell what the processes will meet: sessions at a time,
+    and lengths in tokens at a turn's end."""
 
     pair: Pair
     session_count: int
@@ -45,19 +43,20 @@ class Setup:
     kv_token_count: int | None = None
     verifier_count: int = 1
     draft: Path | None = None
-    """Instead of the pair's own."""
+    """Draft model to use instead of the pair's own."""
     proxied: bool = False
     process_count: int = 1
-    """Orchestrator processes behind one port."""
+    """Number of orchestrator processes behind one port."""
     orchestrator_flags: tuple[str, ...] = ()
     steps_clocks: bool = False
     """True if the processes' time of day can be set."""
     certified: bool = False
-    """True if they speak by mutual TLS."""
+    """True if the processes use mutual TLS."""
 
 
 class System:
-    """Use as a context: inside it the orchestrator is healthy, after it no process is left."""
+    """Runs the processes as a context. Inside it the orchestrator is healthy; after it no process
+    is left."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -105,11 +104,11 @@ class System:
             self.wait_for(name)
 
     def wait_for(self, name: str) -> None:
-        """Until a service is healthy: "draft", "orchestrator", "verifier 0"."""
+        """Wait until a service is healthy: "draft", "orchestrator", "verifier 0"."""
         self._services[name].wait_until_healthy(START_SECONDS)
 
     def start_verifier(self, index: int) -> None:
-        """Start, or after `kill` start again, a verifier; does not wait for it."""
+        """Start a verifier, or start it again after `kill`. Does not wait for it."""
         setup = self.setup
         flags = ["--model", str(setup.pair.target), "--dtype", setup.pair.dtype, "--page-size", str(setup.page_size)]
         flags += ["--prefill-chunk", str(setup.prefill_chunk), "--max-step-tokens", str(setup.max_step_tokens)]
@@ -118,8 +117,8 @@ class System:
         self._start(f"verifier {index}", "verifier_service", self._verifier_addresses[index], flags)
 
     def start_orchestrator(self) -> None:
-        """Start, or after `kill` start again, the orchestrator; does not wait for it. Its sessions
-        are in a file."""
+        """Start the orchestrator, or start it again after `kill`. Does not wait for it. Its
+        sessions are in a file."""
         flags = [*self._peers, "--learnt-directory", "", "--store", f"{self._store.name}/sessions.db"]
         # Patience for restarts on a busy machine; it decides when a turn fails, never what it says.
         flags += ["--draft-deadline-seconds", "5", "--verifier-patience-seconds", "120", "--drain-seconds", "1"]
@@ -131,8 +130,8 @@ class System:
         self._start("orchestrator", "orchestrator", self.orchestrator_address, flags)
 
     def start_draft(self, other: Path | None = None) -> None:
-        """Start, or after `kill` start again, the draft, or the one of another model; does not wait
-        for it."""
+        """Start the draft, start it again after `kill`, or start another model's. Does not wait for
+        it."""
         model = other or self.setup.draft or self.setup.pair.draft
         flags = ["--model", str(model), "--dtype", "float32", "--threads", "1", "--drain-seconds", "0"]
         flags += [*self._engine_flags(model), *self._peer_flags()]
@@ -151,23 +150,23 @@ class System:
         return self._services[name].process.pid
 
     def client(self) -> Client:
-        """Open a client of the orchestrator, which waits for one that is lost."""
+        """Open a client of the orchestrator that waits if the orchestrator is away."""
         if self.certified is not None:
             return self.certified.client(self.orchestrator_address, _RECONNECT_SECONDS)
         return Client(self.orchestrator_address, reconnect=_RECONNECT_SECONDS)
 
     def connect(self, name: str) -> grpc.Channel:
-        """To a service, behind any proxy."""
+        """Return a channel to a service, behind any proxy."""
         service = self._services[name]
         return service.connect(service.address)
 
     def cut_connections(self) -> None:
-        """All that go through proxies."""
+        """Cut all connections that go through proxies."""
         assert self._proxy_thread is not None
         self._proxy_thread.start_again()
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """End a service by a signal and see it gone."""
+        """End a service by a signal, and wait for its end."""
         process = self._services[name].process
         process.send_signal(number)
         process.wait()

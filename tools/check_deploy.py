@@ -1,10 +1,9 @@
-"""Check everything under deploy/, each file by the tools made for it and against what the services
-really know.
+"""Check every file under deploy/ with the tools made for it, and against what the services know.
 
-One line a file; exit 1 if any is at fault. `make check` sets the tools up
-(deploy/requirements.txt). What pip cannot bring (kubectl or kustomize, systemd-analyze, promtool,
-amtool) checks where it is there; where not, a line says what was left out. With --write, the copies
-that Kustomize needs within its own folder are written again.
+Prints a line for each file, and exits with 1 if any is at fault. `make check` sets the tools up
+(deploy/requirements.txt). Tools that pip cannot bring (kubectl or kustomize, systemd-analyze,
+promtool, amtool) are used if they are installed; otherwise a line says what was left out. With
+--write, the copies that Kustomize needs within its own folder are written again.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ OTHER_SCHEMAS = {
     "PodMonitor": "the Prometheus operator's, whose schema no pip package has",
     "PrometheusRule": "likewise; its rules are those of deploy/prometheus, which promtool checks",
 }
-"""Kinds that kubernetes-validate cannot know, with whose they are."""
+"""Kinds that kubernetes-validate cannot know, by the project that owns them."""
 
 ACCESS = "SLIPSTREAM_ORCHESTRATOR_ACCESS"
 
 SPARE_SECONDS = 10
-"""Seconds that a service needs to end beyond its drain: last words, the last spans, the model
+"""Seconds that a service needs to end after its drain: last log lines, the last spans, the model
 thread."""
 
 Fault = str
@@ -65,11 +64,8 @@ class Report:
 
 
 def settings_of(root: Path = ROOT) -> dict[str, Any]:
-    """Every environment variable that a service's settings read, with its default where that is a
-    literal.
-
-    Read off the source: importing it would load torch.
-    """
+    """Return every environment variable that a service's settings read, with its default if that is
+    a literal. They are read from the source, because an import would load torch."""
     listening = _fields(root / "slipstream/transport/settings.py", "ListenSettings")
     shared = listening | _fields(root / "slipstream/hosting/settings.py", "ModelServiceSettings")
     kinds = {
@@ -101,7 +97,7 @@ def _default(value: ast.expr | None) -> Any:
 
 
 def version() -> str:
-    """The package's version."""
+    """Return the package's version."""
     found = re.search(r'"(.+)"', (ROOT / "slipstream/version.py").read_text().split("VERSION =")[1])
     assert found is not None
     return found[1]
@@ -111,14 +107,14 @@ def version() -> str:
 
 
 def unknown_settings(text: str, known: Iterable[str]) -> list[Fault]:
-    """Variables named in the text that no service reads: pydantic would pass over them without a
-    word."""
+    """Return variables in the text that no service reads. pydantic would ignore them silently."""
     named = set(re.findall(r"\bSLIPSTREAM_(?:ORCHESTRATOR|VERIFIER|DRAFT)_[A-Z0-9_]+", text))
     return [f"no service reads {name}" for name in sorted(named - set(known))]
 
 
 def floating_images(images: Iterable[str], own_version: str) -> list[Fault]:
-    """Images without a tag of their own, and ours with another version than the package's."""
+    """Return images without a tag of their own, and ours with another version than the
+    package's."""
     faults = []
     for image in sorted(set(images)):
         tag = image.rpartition("/")[2].partition(":")[2]
@@ -130,7 +126,7 @@ def floating_images(images: Iterable[str], own_version: str) -> list[Fault]:
 
 
 def short_stop(environment: Setting, stop_seconds: float, known: Setting) -> list[Fault]:
-    """A service that would be killed in the middle of its drain."""
+    """Return a service that would be killed in the middle of its drain."""
     kinds = {match[1] for name in environment if (match := re.match(r"SLIPSTREAM_([A-Z]+)_", name))}
     faults = []
     for kind in sorted(kinds):
@@ -156,8 +152,8 @@ def broken_pipelines(config: Setting) -> list[Fault]:
 
 
 def missing_limits(envoy: Setting, most_streams: int, metadata_kib: int) -> list[Fault]:
-    """Limits that an Envoy in front of strangers lacks, or that are not what the orchestrator
-    behind it takes."""
+    """Return limits that an Envoy in front of strangers lacks, or that differ from the
+    orchestrator's behind it."""
     manager = _typed(envoy["static_resources"]["listeners"][0], "HttpConnectionManager")
     routes = [route for host in manager["route_config"]["virtual_hosts"] for route in host["routes"]]
     runtime = envoy["layered_runtime"]["layers"][0]["static_layer"]
@@ -181,7 +177,7 @@ def missing_limits(envoy: Setting, most_streams: int, metadata_kib: int) -> list
 
 
 def _typed(part: Any, kind: str) -> Any:
-    """The first configuration of a kind below a part; empty if there is none."""
+    """Return the first configuration of a kind below a part; empty if there is none."""
     if isinstance(part, dict) and str(part.get("@type", "")).endswith(f".{kind}"):
         return part
     below = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
@@ -189,8 +185,8 @@ def _typed(part: Any, kind: str) -> Any:
 
 
 def unknown_verifiers(documents: Iterable[Any]) -> list[Fault]:
-    """More verifiers than the orchestrator knows by name: they would hold GPUs and get no
-    session."""
+    """Return an error if there are more verifiers than the orchestrator knows by name: they would
+    hold GPUs and get no session."""
     addresses, most = 0, 1
     for document in documents:
         if document["kind"] == "ConfigMap":
@@ -204,8 +200,8 @@ def unknown_verifiers(documents: Iterable[Any]) -> list[Fault]:
 
 
 def workloads(documents: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
-    """The pods' templates among rendered manifests, each with the environment that ConfigMaps and
-    itself give it."""
+    """Return the pod templates among rendered manifests, each with the environment from its
+    ConfigMaps and itself."""
     documents = list(documents)
     maps = {document["metadata"]["name"]: document["data"] for document in documents if document["kind"] == "ConfigMap"}
     for document in documents:
@@ -220,7 +216,7 @@ def workloads(documents: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
 
 
 def unknown_jobs(alerts: str, config: Setting) -> list[Fault]:
-    """Jobs that the alerts ask for by name and Prometheus does not scrape."""
+    """Return jobs that the alerts name and Prometheus does not scrape."""
     scraped = {job["job_name"] for job in config["scrape_configs"]}
     return [
         f"no job {name}, which alerts ask for" for name in sorted(set(re.findall(r'job="([^"]+)"', alerts)) - scraped)
@@ -228,7 +224,7 @@ def unknown_jobs(alerts: str, config: Setting) -> list[Fault]:
 
 
 def rule_of(alerts: str) -> str:
-    """The PrometheusRule with these alerts, word for word."""
+    """Return the PrometheusRule with these alerts, word for word."""
     indented = "".join(f"  {line}" if line.strip() else line for line in alerts.splitlines(keepends=True))
     return (
         "# Made of deploy/prometheus/alerts.yaml by tools/check_deploy.py --write, and compared with it by make check.\n"
@@ -237,13 +233,14 @@ def rule_of(alerts: str) -> str:
 
 
 def seconds(duration: str) -> float:
-    """Seconds of a duration as Compose and systemd write it: 45, 45s, 1m30s."""
+    """Return the seconds of a duration as Compose and systemd write it: 45, 45s, 1m30s."""
     units = {"h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0}
     return sum(float(number) * units[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([hms]?)", str(duration)))
 
 
 def unguarded_compose(config: Setting) -> list[Fault]:
-    """An orchestrator that lets every caller in, or whose access file is not there."""
+    """Return the faults of an orchestrator that lets every caller in, or whose access file is
+    missing."""
     service = config["services"]["orchestrator"]
     folders = [f"/run/secrets/{name}" for name in service.get("secrets", ()) if name in config.get("secrets", {})]
     return unguarded(service.get("environment", {}), folders)
@@ -271,7 +268,7 @@ def unguarded(environment: Setting, mounts: Iterable[str]) -> list[Fault]:
 
 
 def check_texts(known: Setting) -> Iterator[Report]:
-    """Every file that may name a setting; and the copy that Kustomize needs."""
+    """Check every file that may name a setting, and the copy that Kustomize needs."""
     for path in sorted(DEPLOY.rglob("*")):
         if path.is_file() and "SLIPSTREAM_" in (text := path.read_text()):
             yield _report(path, "settings", unknown_settings(text, known))
@@ -283,8 +280,7 @@ def check_texts(known: Setting) -> Iterator[Report]:
 
 
 def check_compose(known: Setting) -> Iterator[Report]:
-    """The Compose file: its schema, its images, its stop times, and that what it mounts is
-    there."""
+    """Check the Compose file: its schema, its images, its stop times, and that its mounts exist."""
     for path in sorted(DEPLOY.glob("compose*.yaml")):
         yield _run(path, "compose-spec", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path)
     yield _report(path := DEPLOY / "compose.access.yaml", "access", unguarded_compose(yaml.safe_load(path.read_text())))
@@ -303,7 +299,7 @@ def check_compose(known: Setting) -> Iterator[Report]:
 
 
 def check_dockerfile() -> Iterator[Report]:
-    """The Dockerfile, and the version it labels its images with."""
+    """Check the Dockerfile and the version in its image labels."""
     path = DEPLOY / "docker" / "Dockerfile"
     yield _run(path, "hadolint", "hadolint", "--no-color", path)
     labelled = re.findall(r"^ARG VERSION=(\S+)$", path.read_text(), re.MULTILINE)
@@ -313,7 +309,8 @@ def check_dockerfile() -> Iterator[Report]:
 
 
 def check_kubernetes(known: Setting) -> Iterator[Report]:
-    """Each overlay as Kustomize renders it, and checkov over all of them and the Dockerfile."""
+    """Check each overlay as Kustomize renders it, and run checkov over all of them and the
+    Dockerfile."""
     render = _kustomize()
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
@@ -332,7 +329,7 @@ def check_kubernetes(known: Setting) -> Iterator[Report]:
 
 
 def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Report]:
-    """Manifests as the cluster would get them."""
+    """Check manifests as the cluster would get them."""
     documents = [document for document in yaml.safe_load_all(rendered.read_text()) if document]
     own = rendered.with_suffix(".kubernetes")
     own.write_text(yaml.safe_dump_all(document for document in documents if document["kind"] not in OTHER_SCHEMAS))
@@ -351,7 +348,7 @@ def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Re
 
 
 def check_systemd(known: Setting) -> Iterator[Report]:
-    """The units, as systemd reads them and as it judges their confinement."""
+    """Check the units as systemd reads them, and their confinement as it rates them."""
     units = sorted((DEPLOY / "systemd").glob("*.service"))
     with tempfile.TemporaryDirectory() as directory:
         for unit in units:
@@ -400,7 +397,7 @@ def check_envoy() -> Iterator[Report]:
 
 
 def check_yaml() -> Iterator[Report]:
-    """Every YAML file's form; keys that come twice."""
+    """Check every YAML file's form, and for keys that come twice."""
     files = sorted(DEPLOY.rglob("*.yaml"))
     said = _run(
         DEPLOY, "yamllint", "yamllint", "--strict", "--format", "parsable", "-c", DEPLOY / "yamllint.yaml", *files
@@ -435,8 +432,8 @@ def _run(
     optional: bool = False,
     said_is_fault: bool = False,
 ) -> Report:
-    """Run a tool and report; its standard output goes to ``output`` if all is well. A tool that pip
-    cannot bring is ``optional``."""
+    """Run a tool and report. Its standard output goes to ``output`` if it succeeds. An ``optional``
+    tool is one that pip cannot bring."""
     program = _tool(tool)
     if program is None:
         absent = f"{tool} is not here"
@@ -459,7 +456,7 @@ def _report(path: Path, check: str, faults: Iterable[Fault] = (), skipped: str =
 
 
 def tell(reports: Iterable[Report]) -> int:
-    """Print a line a file, and the faults below it; the number of files at fault."""
+    """Print a line for each file, and the faults below it. Returns the number of files at fault."""
     files: dict[str, list[Report]] = {}
     for report in reports:
         files.setdefault(report.file, []).append(report)
@@ -477,7 +474,7 @@ def tell(reports: Iterable[Report]) -> int:
 
 
 def check_all() -> list[Report]:
-    """Every check, side by side."""
+    """Run every check, side by side."""
     known = settings_of()
     checks: list[Callable[[], Iterator[Report]]] = [
         partial(check_kubernetes, known),

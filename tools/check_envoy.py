@@ -29,7 +29,7 @@ def check(path: Path) -> None:
 
 
 def _load(package: str) -> Any:
-    """The last of a package's modules; all of their messages are known from then on."""
+    """Load all modules of a package, so that their messages are known, and return the last one."""
     folder = importlib.import_module(package)
     names = [each.name for each in pkgutil.iter_modules(folder.__path__) if each.name.endswith("_pb2")]
     modules = [importlib.import_module(f"{package}.{name}") for name in names]

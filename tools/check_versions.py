@@ -1,7 +1,7 @@
 """Run fast tests on the oldest and the newest Python that pyproject.toml names.
 
-Each version that is not this one gets an environment of its own beside `.venv`'s packages, without
-torch. A version that is not installed here is skipped, and a line says so.
+Each version that is not this one gets its own environment, with `.venv`'s packages but without
+torch. A version that is not installed is skipped, and a line says so.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ _TESTS = """
     tests/unit/test_client_shape.py tests/unit/test_client_turn.py tests/unit/test_event_loop.py
     tests/unit/test_orchestrator_parts.py tests/unit/test_owners.py tests/unit/test_turn_record.py
 """.split()
-"""Test files that need no torch and few seconds: threads, event loops, files, sockets, clients, the
-store."""
+"""Test files that need no torch and a few seconds: threads, event loops, files, sockets, clients,
+the store."""
 _WITHOUT = "not postgresql and not server"
-"""A server takes its time to start, and what is said to it does not depend on Python."""
+"""Tests that are left out. A server takes time to start, and its messages do not depend on
+Python."""
 
 
 def versions() -> list[str]:
-    """The supported versions of Python, oldest first."""
+    """Return the supported versions of Python, oldest first."""
     classifiers = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["classifiers"]
     named = [each.rpartition(" ")[2] for each in classifiers if each.startswith("Programming Language :: Python :: 3.")]
     return sorted(named, key=lambda version: int(version.partition(".")[2]))
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of a version that starts: from PATH, or of pyenv."""
+    """Return a Python of a version that starts, from PATH or from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"versions/{version}.*/bin/python")))]
     return next((each for each in found if each is not None and _is(each, version)), None)
@@ -51,8 +52,8 @@ def _is(python: str, version: str) -> bool:
 
 
 def environment(version: str, python: str) -> str:
-    """The Python of an environment that has what the tests need; made where it is missing or its
-    lists have changed."""
+    """Return the Python of an environment with what the tests need. It is made if it is missing or
+    its lists have changed."""
     folder = ENVIRONMENTS / version
     lists = [CHECKOUT / "pyproject.toml", CHECKOUT / "constraints.txt", Path(__file__)]
     stamp, wanted = folder / "ready", hashlib.sha256(b"".join(each.read_bytes() for each in lists)).hexdigest()
@@ -67,7 +68,7 @@ def environment(version: str, python: str) -> str:
 
 
 def main() -> None:
-    """The exit status is the first failed run's."""
+    """Run the tests on each version, and return the first failed run's exit status."""
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     supported = versions()
     for version in dict.fromkeys((supported[0], supported[-1])):

@@ -1,7 +1,7 @@
-"""The faults that `tools/plant_faults.py` can plant in a source file: each one a small edit of its
+"""The faults that `tools/plant_faults.py` plants in a source file: each one a small edit of its
 text.
 
-A library is not used. mutmut and cosmic-ray know no SQL, in which the store's conditions are, and
+No library is used. mutmut and cosmic-ray know no SQL, which holds the store's conditions. They
 choose a fault's tests by a run of the whole suite with coverage, which takes half an hour.
 """
 
@@ -36,13 +36,12 @@ _OTHER_SUM: dict[type[ast.operator], type[ast.operator]] = {
 _SQL_CONDITION = re.compile(r"\b(WHERE|AND|OR) (\(?)(\w+(?:\.\w+)?) (=|<>|<=|<|>=|>) (\?|\d+|''|\w+\.\w+)")
 _SQL_OPPOSITE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "=": "<>", "<>": "="}
 _TOLD = ("log", "logger", "warnings")
-"""Calls of these say something to people; no test has to notice their absence."""
+"""Calls that only print or log. No test has to notice their absence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One edit of a file: ``text`` in place of what stands from ``start`` to ``end``, in
-    characters."""
+    """One edit of a file: ``text`` replaces the characters from ``start`` to ``end``."""
 
     path: str
     line: int
@@ -51,10 +50,10 @@ class Fault:
     text: str
     kind: str
     was: str
-    """The line that it is in, without its indentation."""
+    """The changed line, without its indentation."""
 
     def planted_in(self, source: str) -> str:
-        """The source with this fault."""
+        """Return the source with this fault."""
         return source[: self.start] + self.text + source[self.end :]
 
     @property
@@ -67,7 +66,7 @@ class Fault:
 
 
 def faults_of(path: str, source: str) -> list[Fault]:
-    """All that can be planted in a file, in the order of its text."""
+    """Return all faults for a file, in the order of its text."""
     found = [fault for fault in _Finder(path, source).found() if _compiles(fault.planted_in(source))]
     return sorted(set(found), key=lambda fault: (fault.start, fault.end, fault.kind, fault.text))
 
@@ -181,7 +180,7 @@ class _Finder:
         return self._place(node.lineno, node.col_offset), self._place(node.end_lineno, node.end_col_offset)
 
     def _place(self, line: int, column: int) -> int:
-        """Columns are counted in bytes."""
+        """Return a place in characters. The parser counts columns in bytes."""
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
 
 

@@ -40,7 +40,7 @@ _LISTS = {
     "constraint": ("UV_CONSTRAINT", " "),
     "find-links": ("UV_FIND_LINKS", ","),
 }
-"""Those that take several values, and what uv wants between two of them."""
+"""Options with several values, and the separator that uv expects between two of them."""
 
 _SECTIONS = ("global", "install", ":env:")
 """Sections of pip's configuration that `pip install` reads; a later one wins."""
@@ -59,10 +59,8 @@ def pip_options(listed: str) -> dict[str, str]:
 
 
 def uv_environment(options: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables that make uv install from where pip's ``options`` say.
-
-    Like pip, uv then takes the newest version of all indexes instead of the first index's.
-    """
+    """Return environment variables that make uv install from the sources in pip's ``options``. Like
+    pip, uv then takes the newest version of all indexes instead of the first index's."""
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     for option, value in options.items():
         if option in _SAME_NAMES:

@@ -42,14 +42,13 @@ _LISTED = CHECKOUT / "tools" / "faults.toml"
 _MOST_LEFT = 0.05
 _SLACK_SECONDS = 60.0
 _LARGE = ("grpc.aio", "numba", "torch")
-"""Imports of the tests that take seconds: done once, before the processes of the tests are
-forked."""
+"""Imports of the tests that take seconds. They run once, before the test processes are forked."""
 _REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
 """Warning filter for pytest plugins that these imports have loaded."""
 _LOG = "pytest.log"
 _TIMES_THE_TESTS = 5.0
-"""A fault that makes its tests take that many times as long, and `_SLACK_SECONDS` more, is noticed:
-they hang."""
+"""A fault counts as noticed if its tests take that many times as long, plus `_SLACK_SECONDS`,
+because they hang."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,13 @@ class Plan:
 
     rooms: dict[str, dict[str, list[str]]]
     most: dict[str, int]
-    """Most faults of a file, out of those of its room."""
+    """Most faults of a file, by room."""
     reasons: dict[tuple[str, str, str], str]
-    """Reasons that no test can notice a fault, by its file, the line that it is in and the text
-    that it puts there."""
+    """Reasons that no test can notice a fault, by its file, its line and its text."""
 
     @classmethod
     def read(cls) -> Plan:
-        """From its file."""
+        """Read the plan from its file."""
         listed = tomllib.loads(_LISTED.read_text())
         left = listed.get("left", [])
         reasons = {(each["file"], each["line"], each["becomes"]): each["reason"] for each in left}
@@ -76,8 +74,8 @@ class Plan:
         return self.reasons.get((fault.path, fault.was, fault.becomes))
 
     def chosen(self, count: int, seed: int, rooms: Sequence[str], files: Sequence[str]) -> list[Fault]:
-        """Return ``count`` faults, as many in each room as in the others; all for 0. The same seed
-        gives the same faults."""
+        """Return ``count`` faults, equally many from each room; 0 returns all. The same seed gives
+        the same faults."""
         names = [name for name in self.rooms if not rooms or name in rooms]
         found: list[Fault] = []
         for index, name in enumerate(names):
@@ -89,7 +87,7 @@ class Plan:
         return found
 
     def _spread(self, drawn: Sequence[Fault]) -> Iterator[Fault]:
-        """All but those beyond what their file gets at most."""
+        """Return all faults but those beyond their file's limit."""
         counts: Counter[str] = Counter()
         for fault in drawn:
             counts[fault.path] += 1
@@ -97,7 +95,7 @@ class Plan:
                 yield fault
 
     def tests_of(self, path: str) -> list[str]:
-        """Return the tests that are run for a file."""
+        """Return the tests of a file."""
         return next(files[path] for files in self.rooms.values() if path in files)
 
 
@@ -107,7 +105,7 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._seconds: dict[str, float] = {}
-        """Seconds that a file's tests take without a fault."""
+        """Seconds of a file's tests without a fault."""
         listed = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
             cwd=CHECKOUT,
@@ -149,8 +147,8 @@ class Copy:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # what was compiled of it is good again
 
     def _run(self, tests: Sequence[str], seconds: float) -> int:
-        """The tests' exit status, in a process of their own that has imported what is large and not
-        ours."""
+        """Return the tests' exit status, from a child process that has imported the large
+        libraries."""
         child = os.fork()
         if not child:
             _become_pytest(self.folder, tests)
@@ -202,7 +200,7 @@ def _import_what_is_large() -> None:
 
 
 def main() -> None:
-    """Plant, run, tell."""
+    """Plant faults, run their tests, and print what was not noticed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=200, help="faults over all rooms; 0: all that there are")
     parser.add_argument("--seed", type=int, default=1, help="which of them")
@@ -221,7 +219,7 @@ def main() -> None:
 
 
 def _left(plan: Plan, faults: Sequence[Fault], copy: Copy) -> list[Fault]:
-    """The faults that no test notices."""
+    """Return the faults that no test notices."""
     left = []
     for number, fault in enumerate(faults, 1):
         tests = plan.tests_of(fault.path)

@@ -1,8 +1,8 @@
 """The question-and-answer corpus: symbols of Python's standard library and the first paragraph of
 their docstrings.
 
-The corpus is read once from the running interpreter and kept beside the models as
-``symbols.jsonl``, so that evaluation and benchmarks ask the same questions on every Python version.
+The corpus is read once from the running interpreter and stored beside the models as
+``symbols.jsonl``. So evaluation and benchmarks ask the same questions on every Python version.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SKIPPED = re.compile(
 SIGNATURE = re.compile(r"^[\w.]+\(.*\)( *-+> *.*)?$")
 INLINE_SIGNATURE = re.compile(r"^[\w.]+\([^)]*\)\s*(-+>\s*[\w\[\], .|]+?)?\s*(--|:)\s*")
 FRAGMENT = re.compile(r"^[(\[]|^(async )?\w+\([^)]*\)$|^use module\.|^the module is")
-"""The rest of a signature, or of another paragraph, not prose."""
+"""Pattern of text that is not prose: the rest of a signature, or of another paragraph."""
 INTERVAL = re.compile(r"\[[^\[\]()]*\)")
 MAX_ANSWER_CHARACTERS = 200
 
@@ -70,8 +70,8 @@ def _closes_more_than_it_opens(text: str) -> bool:
 
 
 def first_paragraph(docstring: str) -> str | None:
-    """The docstring's first paragraph of prose on one line, cut at a sentence end; None where there
-    is none."""
+    """Return the docstring's first paragraph of prose on one line, cut at a sentence end; None if
+    there is none."""
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
         lines = paragraph.splitlines()
         while lines and SIGNATURE.match(lines[0].strip()):
@@ -96,7 +96,7 @@ def _public_members(owner: Any, *, only_own: bool) -> list[tuple[str, Any]]:
 
 
 def _exported(module: ModuleType) -> list[tuple[str, Any]] | None:
-    """Return what a module declares public, or None; asking for a name may load it."""
+    """Return what a module declares public, or None. Reading a name may load it."""
     names = getattr(module, "__all__", None)
     return (
         None if names is None else [(name, getattr(module, name)) for name in sorted(names) if not name.startswith("_")]
@@ -117,7 +117,7 @@ def _document(entries: dict[str, str], symbol: str, member: Any) -> None:
 
 
 def collect() -> list[Entry]:
-    """The chosen modules and each of their documented public symbols, named the way it is imported
+    """Return the chosen modules and their documented public symbols, each named as it is imported
     (``os.path.join``)."""
     entries: dict[str, str] = {}
     for name, member in _public_members(builtins, only_own=False):
@@ -153,7 +153,7 @@ def collect() -> list[Entry]:
 
 
 def write(path: Path, entries: list[Entry]) -> None:
-    """One JSON object a line."""
+    """Write one JSON object a line."""
     path.write_text("".join(json.dumps({"symbol": e.symbol, "answer": e.answer}) + "\n" for e in entries))
 
 

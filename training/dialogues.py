@@ -1,9 +1,8 @@
 """Dialogues drawn from the corpus: questions in many phrasings, follow-ups, repeats, small talk,
-names that do not exist.
+and unknown names.
 
-A question is a core phrasing, at times behind a greeting or a sentence about the asker and before a
-request, or the name between random words: what is to be learnt is to read the name, not the
-phrasing.
+A question is a core phrasing, sometimes with a greeting or a sentence before it and a request after
+it, or the name between random words. The model should learn to read the name, not the phrasing.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ SENTENCE_PHRASINGS = (
     "Our style guide forbids {}; what does it do at all?",
     "No idea what {} could be. You?",
 )
-"""Phrasings where the name is one word of a longer sentence, or of two."""
+"""Phrasings in which the name is one word of a longer sentence, or of two."""
 
 FOLLOW_UP_PHRASINGS = (
     "And {}?",
@@ -130,7 +129,7 @@ HELD_OUT_PHRASINGS = (
     "A reviewer wrote that {} fits here; is that so, and what does it offer?",
     "Before I rewrite this by hand: does {} cover it?",
 )
-"""In no training dialogue."""
+"""Phrasings that no training dialogue has."""
 
 _OPENERS = ("Hi!", "Hello.", "Hey,", "Sorry,", "Quick question:", "Right,", "So,", "Hm.", "Good morning!", "Excuse me,")
 _CONTEXTS = (
@@ -219,7 +218,7 @@ Dialogue = list[Message]
 
 
 Words = tuple[list[str], list[str]]
-"""Words of the answers, and common ones; none is the name of an entry."""
+"""Words of the answers, and common words. None is the name of an entry."""
 
 
 def _some(words: Words, most: int, rng: random.Random) -> str:
@@ -250,7 +249,7 @@ def _question(symbol: str, *, follow_up: bool, words: Words, rng: random.Random)
 
 
 def _made_up_name(entries: list[Entry], known: set[str], rng: random.Random) -> str:
-    """A name that is not in the corpus: of its modules, or of nothing."""
+    """Return a name that is not in the corpus, with or without one of its modules."""
     while True:
         name = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 3)))
         owner = rng.choice(entries).symbol.rpartition(".")[0]
@@ -260,7 +259,7 @@ def _made_up_name(entries: list[Entry], known: set[str], rng: random.Random) -> 
 
 
 def _aside(entries: list[Entry], known: set[str], words: Words, rng: random.Random) -> tuple[str, str]:
-    """A question that is none about a name of the corpus, and its answer."""
+    """Return a question about no name of the corpus, and its answer."""
     kind = rng.random()
     if kind < 0.4:
         said, answer = rng.choice(_SMALL_TALK)
@@ -276,7 +275,7 @@ def _turn(question: str, answer: str) -> Dialogue:
 
 
 def draw_pass(entries: list[Entry], rng: random.Random) -> Iterator[Dialogue]:
-    """Every entry once, in random order, grouped into dialogues of one to 32 turns."""
+    """Return every entry once, in random order, grouped into dialogues of one to 32 turns."""
     known = {entry.symbol for entry in entries}
     said = {word for entry in entries for word in entry.answer.split() if word.isalpha()}
     words = sorted(said - known), sorted(set(_COMMON_WORDS) - known)  # or "all" would be one more question
@@ -298,5 +297,5 @@ def draw_pass(entries: list[Entry], rng: random.Random) -> Iterator[Dialogue]:
 
 
 def held_out_question(entry: Entry, phrasing: str = HELD_OUT_PHRASINGS[0]) -> Dialogue:
-    """A question in a phrasing that no training dialogue uses."""
+    """Return a question in a phrasing that no training dialogue uses."""
     return [{"role": "user", "content": phrasing.format(entry.symbol)}]

@@ -1,9 +1,9 @@
 """Train the embedded pair: ``python -m training.embedded_pair all --out slipstream/embedded``.
 
-Six steps, each runnable alone: ``corpus`` (read the docstrings), ``tokenizer`` (byte-level BPE),
-``target`` (next-token cross-entropy on the answers), ``polish`` (some passes more, at a lower
-rate), ``draft`` (distilled from the target's distributions) and ``polish-draft``. Two hours on two
-quiet cores.
+Each of six steps can run alone. ``corpus`` reads the docstrings, and ``tokenizer`` trains a
+byte-level BPE. ``target`` trains next-token cross-entropy on the answers, and ``polish`` adds some
+passes at a lower rate. ``draft`` is distilled from the target's distributions, and ``polish-draft``
+adds passes. All take two hours on two quiet cores.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ STEPS = ("corpus", "tokenizer", "target", "polish", "draft", "polish-draft")
 
 
 def train_tokenizer(entries: list[corpus.Entry], out: Path) -> None:
-    """Byte-level BPE over the corpus' dialogues; symbols are repeated so that common ones become
-    few tokens."""
+    """Train a byte-level BPE on the corpus's dialogues. Symbols are repeated, so that common ones
+    become few tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -79,8 +79,8 @@ def train_tokenizer(entries: list[corpus.Entry], out: Path) -> None:
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, dialogue: Dialogue) -> tuple[list[int], list[int]]:
-    """Token ids of a dialogue and its labels: the answers and their end marks, everything else
-    ignored."""
+    """Return a dialogue's token ids and labels. Only the answers and their end marks have
+    labels."""
     ids: list[int] = []
     labels: list[int] = []
     for message in dialogue:
@@ -96,8 +96,8 @@ def _encode(tokenizer: PreTrainedTokenizerFast, dialogue: Dialogue) -> tuple[lis
 def _batches(
     tokenizer: PreTrainedTokenizerFast, entries: list[corpus.Entry], batch_tokens: int, rng: random.Random
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Right-padded ``[batch, length]`` int64 ids and labels of one pass, dialogues of like length
-    together."""
+    """Yield right-padded ``[batch, length]`` int64 ids and labels of one pass, with dialogues of
+    similar length together."""
     encoded = sorted((_encode(tokenizer, d) for d in draw_pass(entries, rng)), key=lambda pair: len(pair[0]))
     batches: list[list[tuple[list[int], list[int]]]] = [[]]
     for pair in encoded:
@@ -129,8 +129,8 @@ def _new_model(shape: dict[str, int]) -> LlamaForCausalLM:
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices, AdamW for the rest: after 16 passes over 300 symbols a loss of 0.40,
-    not AdamW's 3.70."""
+    """Return Muon for the matrices and AdamW for the rest. After 16 passes over 300 symbols the
+    loss is 0.40, and 3.70 with AdamW alone."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     return [
@@ -147,8 +147,8 @@ def _train(
     recipe: Recipe,
     device: str,
 ) -> None:
-    """Cross-entropy on the answers, or with a teacher the KL divergence to its distributions
-    there."""
+    """Train by cross-entropy on the answers or, with a teacher, by the KL divergence to its
+    distributions there."""
     rng = random.Random(recipe.seed)
     step_count = recipe.passes * sum(1 for _ in _batches(tokenizer, entries, recipe.batch_tokens, random.Random(0)))
     student.train().to(device)

@@ -1,8 +1,8 @@
-"""Chats with the embedded pair in phrasings that training never saw: exact answers and acceptance,
-by turn and by phrasing.
+"""Evaluation of the embedded pair in phrasings that training never saw: exact answers and
+acceptance, by turn and by phrasing.
 
-The questions go through the three real services, as a client would send them; a chat's later turns
-follow on the pair's own answers.
+The questions go through the three real services, as a client would send them. A chat's later turns
+follow the pair's own answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ console = Console(width=max(160, Console().width))
 
 @dataclass(frozen=True)
 class Asked:
-    """A question of a chat and what came back."""
+    """A question of a chat, and its answer."""
 
     turn: int
     phrasing: str
@@ -36,7 +36,7 @@ class Asked:
 
 
 def chat(client: Client, entries: Sequence[corpus.Entry], settings: Settings, rng: random.Random) -> list[Asked]:
-    """One chat with a question about each entry."""
+    """Run one chat with a question about each entry."""
     asked = []
     with client.chat(settings=settings) as session:
         for turn, entry in enumerate(entries, 1):
@@ -47,7 +47,8 @@ def chat(client: Client, entries: Sequence[corpus.Entry], settings: Settings, rn
 
 
 def acceptance_by_position(results: list[Result]) -> list[float]:
-    """For each position, the share of proposals that had it and saw it accepted."""
+    """Return for each position the share of proposals with that position in which it was
+    accepted."""
     width = max(len(result.drafted_per_position) for result in results)
     drafted, accepted = [0] * width, [0] * width
     for result in results:
@@ -58,7 +59,7 @@ def acceptance_by_position(results: list[Result]) -> list[float]:
 
 
 def acceptance(results: list[Result]) -> float:
-    """Accepted over proposed draft tokens."""
+    """Return accepted over proposed draft tokens."""
     return sum(r.accepted_token_count for r in results) / sum(r.draft_token_count for r in results)
 
 

@@ -1,1 +1,1 @@
-"""Everything goes wrong under many sessions, one thing after another."""
+"""Faults of every kind, one after another, under many sessions."""

@@ -1,4 +1,4 @@
-"""`python -m proving.chaos`: see `run`."""
+"""Entry point of `python -m proving.chaos`: see `run`."""
 
 import sys
 

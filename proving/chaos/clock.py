@@ -1,9 +1,6 @@
-"""The time of day of served processes, to be set while they run: a library of twenty lines goes in
-front of libc's clock.
-
-The monotonic clocks stay as they are, as they do where an administrator or NTP steps a machine's
-time.
-"""
+"""The wall clock of served processes, which can be set while they run. A library of twenty lines
+replaces libc's clock. The monotonic clocks do not change, as when an administrator or NTP steps a
+machine's clock."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ time_t time(time_t *into) {
 
 @cache
 def can_be_set() -> bool:
-    """True if the library is there or can be compiled."""
+    """Return True if the library exists or can be compiled."""
     try:
         shared_object()
     except (OSError, subprocess.CalledProcessError):
@@ -72,8 +69,8 @@ def can_be_set() -> bool:
 
 
 def shared_object() -> Path:
-    """Compiled when it is first needed, and kept: one file for all clocks. OSError or
-    CalledProcessError if it cannot be."""
+    """Return the library, compiled at its first use: one file for all clocks. OSError or
+    CalledProcessError if it cannot be compiled."""
     name = hashlib.sha256(f"{sysconfig.get_platform()} {_SOURCE}".encode()).hexdigest()[:16]
     compiled = _KEPT / f"{name}.so"
     if not compiled.exists():
@@ -89,23 +86,23 @@ def shared_object() -> Path:
 
 
 def look_again() -> None:
-    """In a process with the library in front, forked since: its time of day is what its environment
-    says by now."""
+    """Update a forked process that runs with the library: its wall clock becomes what its
+    environment says now."""
     look = getattr(ctypes.CDLL(None), "slipstream_look_at_offset", None)
     if look is not None:
         look()
 
 
 class ClockOfDay:
-    """One for all processes that are started with its `environment`."""
+    """One wall clock for all processes that are started with its `environment`."""
 
     def __init__(self, directory: Path) -> None:
-        """Keeps in the directory by how much it is off."""
+        """The directory stores the clock's offset."""
         self._offset = directory / "clock-offset"
         self.set(0)
         self.environment = {"LD_PRELOAD": str(shared_object()), "SLIPSTREAM_CLOCK_OFFSET": str(self._offset)}
 
     def set(self, seconds: int) -> None:
-        """From now on the processes' time of day is so far ahead, or behind."""
+        """Set the offset of the processes' wall clock, in seconds, positive or negative."""
         with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
             file.write(struct.pack("=q", seconds))

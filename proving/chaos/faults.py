@@ -1,5 +1,5 @@
-"""Faults that `proving.chaos` brings to a served system, one class each. A fault strikes, waits,
-and leaves the system whole."""
+"""The faults of `proving.chaos`, one class each. A fault strikes, waits, and leaves the system
+whole."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from proving.proxy import Proxy
 from proving.system import System
 
 FULL_SECONDS, STOPPED_SECONDS, PARTED_SECONDS = 2.0, 4.0, 4.0
-"""Seconds that a disk stays full, a process stopped, a network parted. The latter two last longer
-than a deadline and a lease."""
+"""Seconds that a disk stays full, a process stopped, or a network partitioned. The latter two last
+longer than a deadline and a lease."""
 
 LOOK_SECONDS = 1.2
-"""Within which every process has looked at its certificates."""
+"""Seconds within which every process has read its certificates again."""
 
 DEADLINES = ("--session-lease-seconds", "1.5", "--draft-deadline-seconds", "1", "--verifier-deadline-seconds", "1.5")
-"""Deadlines and leases of the orchestrators that faults are tried on."""
+"""Deadlines and leases of the tested orchestrators."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Scene:
     other_draft: Path
 
     def orchestrators(self) -> list[psutil.Process]:
-        """The processes that keep sessions."""
+        """Processes that hold sessions."""
         parent = psutil.Process(self.system.pid("orchestrator"))
         return [child for child in parent.children() if "spawn_main" in " ".join(_arguments(child))]
 
@@ -53,12 +53,12 @@ def _arguments(process: psutil.Process) -> list[str]:
 
 
 class Fault:
-    """One way to go wrong."""
+    """One kind of fault."""
 
     name: str
 
     def strike(self, scene: Scene) -> None:
-        """Go wrong, and be over."""
+        """Cause the fault, and end it."""
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class OrchestratorKilled(Fault):
 
 
 class AllOrchestratorsKilled(Fault):
-    """SIGKILL to what started them, which ends them all."""
+    """SIGKILL to the process that started the orchestrators, which ends them all."""
 
     name = "all orchestrators killed"
 
@@ -85,8 +85,8 @@ class AllOrchestratorsKilled(Fault):
 
 
 class OrchestratorStopped(Fault):
-    """SIGSTOP to one for longer than its lease: the others take over what it has, and it finds
-    itself out."""
+    """SIGSTOP to one orchestrator for longer than its lease. The others take over its sessions, and
+    it notices."""
 
     name = "one of three orchestrators stopped"
 
@@ -119,7 +119,7 @@ class Stopped(Fault):
 
 
 class DiskFull(Fault):
-    """No file of the orchestrators' may grow: their store cannot be written, and new turns are
+    """No file of the orchestrators can grow, so the store cannot be written and new turns are
     refused."""
 
     name = "disk full under the store"
@@ -134,8 +134,8 @@ class DiskFull(Fault):
 
 
 class Parted(Fault):
-    """A service's messages are lost, one way or both. The connection stays open, and no message
-    arrives."""
+    """A service's messages are lost in one direction or both. The connection stays open, and no
+    message arrives."""
 
     def __init__(self, role: str, *, items: bool, results: bool) -> None:
         way = "both ways" if items and results else "on the way there" if items else "on the way back"
@@ -151,7 +151,7 @@ class Parted(Fault):
 
 
 class StreamsDropped(Fault):
-    """All streams to all services end in the same moment."""
+    """All streams to all services end at the same moment."""
 
     name = "all streams dropped"
 
@@ -165,7 +165,7 @@ class StreamsDropped(Fault):
 
 
 class DraftReplaced(Fault):
-    """A different model takes the draft's place under the turns, and later gives it back."""
+    """Another model replaces the draft under the turns, and later the first one comes back."""
 
     name = "draft replaced by another model"
 
@@ -178,7 +178,7 @@ class DraftReplaced(Fault):
 
 
 class CertificatesRotated(Fault):
-    """A new authority certifies all peers, so every connection has to be made again."""
+    """A new authority certifies all peers, so every connection has to be opened again."""
 
     name = "certificates rotated"
 
@@ -190,7 +190,7 @@ class CertificatesRotated(Fault):
 
 
 class ClocksStepped(Fault):
-    """The time of day is set an hour ahead and then an hour behind, under all processes."""
+    """The wall clock of all processes is set an hour ahead, and then an hour behind."""
 
     name = "clocks stepped"
 

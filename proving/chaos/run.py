@@ -39,21 +39,21 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
 _SECOND_MESSAGE = "And what else?"
 _QUIET_SECONDS = (0.2, 1.0)
-"""Between two faults."""
+"""Seconds between two faults."""
 _SETTLE_SECONDS = 60.0
-"""For pages to come back."""
+"""Seconds in which all pages must be released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The work of one session. A ``tokens`` prompt is a generation; a text begins a session of two
+    """The work of one session. A ``tokens`` prompt is a generation; a text starts a session of two
     turns."""
 
     prompt: str | tuple[int, ...]
     settings: Settings
 
     def run(self, client: Client, rng: random.Random | None, watch: Gaps | None = None) -> list[list[int]]:
-        """The tokens of each turn. With ``rng`` its reader may vanish and come back."""
+        """Return the tokens of each turn. With ``rng`` the reader may vanish and come back."""
         if not isinstance(self.prompt, str):
             return [_read(client, client.generate(self.prompt, self.settings), rng, watch)]
         session = client.create_session(settings=self.settings)
@@ -65,21 +65,21 @@ class Task:
 
 @dataclass(slots=True)
 class Gaps:
-    """The longest time that any turn waited for its next tokens since it was last looked, and how
-    many have come at all."""
+    """The longest wait of any turn for its next tokens since the last reset, and the number of
+    tokens."""
 
     longest: float = 0.0
     token_count: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def saw(self, seconds: float, token_count: int) -> None:
-        """One wait, and what came."""
+        """Record one wait, and the tokens after it."""
         with self.lock:
             self.longest = max(self.longest, seconds)
             self.token_count += token_count
 
     def take(self) -> float:
-        """Return the longest gap, and begin to measure again."""
+        """Return the longest gap, and start to measure again."""
         with self.lock:
             longest, self.longest = self.longest, 0.0
             return longest
@@ -132,11 +132,11 @@ class Chaos:
 
     @property
     def token_count(self) -> int:
-        """Tokens that came while faults struck."""
+        """Tokens that arrived while faults struck."""
         return self._gaps.token_count
 
     def run(self, progress: Progress) -> None:
-        """Everything. SlipstreamError if the services cannot be started."""
+        """Run everything. SlipstreamError if the services cannot be started."""
         pair = pair_named(EMBEDDED, self._directory, "bfloat16", COMPILED)
         setup = Setup(
             pair,
@@ -188,8 +188,8 @@ class Chaos:
             progress.advance(bar)
 
     def _see_everybody_answer(self, scene: Scene) -> None:
-        """Before the next fault: one after another is what is tried, and each is seen to be
-        over."""
+        """Wait until every service answers, so that faults come one after another and each is seen
+        to end."""
         for index in range(scene.system.setup.verifier_count):
             scene.system.wait_for(f"verifier {index}")
         scene.system.wait_for("draft")
@@ -242,7 +242,7 @@ def _load(system: System, name: str) -> model_pb2.Load:
 
 
 def _tasks(count: int, token_count: int, seed: int) -> list[Task]:
-    """Greedy and sampled, generations and sessions, in turn."""
+    """Return tasks: greedy and sampled, generations and sessions, alternating."""
     prompts = PromptSource(seed).draw(4 * count)
     short = [tuple(prompt) for prompt in prompts if 8 <= len(prompt) <= 200]
     tasks = []
@@ -266,7 +266,7 @@ _COLUMNS = ("fault", "struck", "longest gap, median s", "longest gap s")
 
 
 def rows(chaos: Chaos) -> list[tuple[str, ...]]:
-    """For each kind of fault: how often, and the longest that any turn waited for its next tokens
+    """Return for each kind of fault its count, and the longest wait of any turn for its next tokens
     meanwhile."""
     return [
         (name, str(struck.count), f"{statistics.median(struck.gaps):.1f}", f"{max(struck.gaps):.1f}")
@@ -275,7 +275,7 @@ def rows(chaos: Chaos) -> list[tuple[str, ...]]:
 
 
 def table(chaos: Chaos) -> Table:
-    """The rows on a terminal."""
+    """Return the rows as a table for the terminal."""
     shown = Table()
     for column in _COLUMNS:
         shown.add_column(column, justify="left" if column == "fault" else "right")
@@ -285,7 +285,7 @@ def table(chaos: Chaos) -> Table:
 
 
 def markdown(chaos: Chaos, command: str, verdict: str) -> str:
-    """The rows as a page."""
+    """Return the rows as a page."""
     lines = ["# Chaos", "", f"`{command}` at {commit_of_tree()}:", "", f"**{verdict}**", ""]
     lines += [_ABOUT, ""]
     lines += [f"| {' | '.join(_COLUMNS)} |", "|---|---:|---:|---:|"]
@@ -293,7 +293,7 @@ def markdown(chaos: Chaos, command: str, verdict: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; 0 if nothing went wrong but what was meant to."""
+    """Run chaos. Returns 0 if nothing failed but what was meant to."""
     parser = argparse.ArgumentParser(
         prog="python -m proving.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
